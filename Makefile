@@ -6,9 +6,9 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
 # Tests start hundreds of interpreters, and each would compile farm anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other. In the
-# order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
-PYTEST := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# Tests wait for phones and processes a third of their time: three at once keep two cores busy, the tests of a file one after
+# the other. In the order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
+PYTEST := -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test acceptance soak lint bench docs man clean lock
 help: ## this list
@@ -28,7 +28,13 @@ $(VENV)/.ready: $(VENV)/.runtime requirements-dev.lock
 	$(INSTALL) --require-hashes -r requirements-dev.lock
 	@touch $@
 
-demo: $(VENV)/.runtime ## virtual phones, the daemon, and a model benchmarked on each: ends by itself
+# The demo times its model under ONNX Runtime too: of that package it needs the shared library alone.
+$(VENV)/.demo: $(VENV)/.runtime requirements-dev.lock
+	sed -n '/^onnxruntime==/,/[^\\]$$/p' requirements-dev.lock > $(VENV)/onnxruntime.lock
+	$(INSTALL) --no-deps --require-hashes -r $(VENV)/onnxruntime.lock
+	@touch $@
+
+demo: $(VENV)/.demo ## virtual phones, the daemon, and a model benchmarked on each: ends by itself
 	$(VENV)/bin/farm demo
 
 test: setup ## unit, integration and one end-to-end path

@@ -1,27 +1,29 @@
 """Whether what farm.measure says is so: simulated runs whose truth is known, thousands of each kind.
 
-Each rate is a mean over runs, with its own 95 % interval (Wilson) behind its name. A goal is met when that interval
-lies inside it, missed when it lies outside, else not shown: more runs would tell. The exit code goes by the rates
-themselves, of few runs by their intervals. Samples scatter by 1 %, the reference kernel by 0.3 %, if not said
-otherwise.
+Samples scatter by 1 %, the reference kernel by 0.3 %, if not said otherwise.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks import simulated_runs as runs
 from benchmarks.harness import Context, Figure, under
+from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import NOMINAL_S, TRUE_S, Noise, Random, Shape
 from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
-from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, MIN_EFFECT, ComparisonAnswer, compare, more_pairs
+from farm.measure.comparison import (
+    FIND_EFFECT,
+    FIRST_PAIRS,
+    MIN_EFFECT,
+    Comparison,
+    ComparisonAnswer,
+    compare,
+    more_pairs,
+)
 from farm.measure.conditions import Verdict
 from farm.measure.interval import student
 from farm.measure.regression import Point, changes
@@ -34,8 +36,7 @@ MOST_SAMPLES = 320
 MOST_IN_TIME = 2000  # samples of noise in time: 30 s
 MOST_PAIRS = 800
 ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
-PROCESSES = 2
-SEED = 20261122  # of every case: neither its name nor its place changes what it draws
+SEED = 20261122
 # So many take about six minutes on two idle cores; 0 of 385 shows "under 1 %".
 SAMPLED_RUNS = 800
 COVERAGE_RUNS = 600
@@ -46,88 +47,15 @@ POWER_RUNS = 1500
 HISTORY_RUNS = 800
 IN_TIME_RUNS = 100
 COST_RUNS = 200
-FEWEST_COUNT = 150  # runs; a rate of fewer misses its goal only where its interval does
-MOST_WRONG = 0.05  # of all runs: where few are trusted, so many may be so wrongly
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A rate's lower and upper limit, in percent."""
-
-    low: float = 0.0
-    high: float = 100.0
-
-    def holds(self, rate: float) -> bool:
-        """Whether a rate in percent is inside; "under" excludes its limit."""
-        return self.low <= rate <= self.high and (self.low > 0 or rate < self.high)
-
-    def verdict(self, low: float, high: float) -> str:
-        """What the interval of a rate, in percent, says of it."""
-        if self.holds(low) and self.holds(high):
-            return "met"
-        return "missed" if high < self.low or low > self.high else "not shown"
-
-    def __str__(self) -> str:
-        if self.high == 100:
-            return f"at least {self.low:g} %"
-        return f"under {self.high:g} %" if self.low == 0 else f"{self.low:g}-{self.high:g} %"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One property to measure: `trial` says of one simulated run whether it held; None: the run does not count."""
-
-    name: str
-    runs: int
-    trial: Callable[[Random], bool | None]
-    goal: Goal | None = None
 
 
 def run(context: Context) -> list[Figure]:
     """The rate of every property, and whether it meets its goal."""
-    cases = _cases()
-    context.say(f"{sum(case.runs for case in cases)} simulated runs of {len(cases)} kinds")
-    figures = []
-    processes = min(PROCESSES, os.cpu_count() or 1)
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        for case, held in zip(cases, pool.map(_held, range(len(cases))), strict=True):
-            figures.append(_figure(case, held))
-            context.say(f"{figures[-1].value:5.1f} %  {figures[-1].figure}  {figures[-1].goal}")
-    return [*figures, *_cost()]
+    return [*rates(context, _cases, SEED), *_cost()]
 
 
 def _cases() -> list[Case]:
     return [*_coverage(), *_slow_noise(), *_detection(), *_comparison(), *_history()]
-
-
-def _held(number: int) -> tuple[int, int]:
-    """In how many runs it held, of how many that count."""
-    case = _cases()[number]
-    random = np.random.default_rng(SEED)
-    found = [held for held in (case.trial(random) for _ in range(case.runs)) if held is not None]
-    return sum(found), len(found)
-
-
-def _figure(case: Case, counted: tuple[int, int]) -> Figure:
-    held, of = counted
-    if not of:
-        return Figure(f"{case.name} (no run of {case.runs} counts)", 100.0, "%", goal="", ok=True)
-    rate = 100 * held / of
-    low, high = _wilson(held, of)
-    goal = "" if case.goal is None else f"{case.goal}: {case.goal.verdict(low, high)}"
-    shown = of >= FEWEST_COUNT or (case.goal is not None and case.goal.verdict(low, high) == "missed")
-    few_wrong = of < case.runs and of - held <= MOST_WRONG * case.runs
-    ok = case.goal is None or case.goal.holds(rate) or not shown or few_wrong
-    counted_of = "" if of == case.runs else f"; {of} of {case.runs} trusted"
-    return Figure(f"{case.name} ({held}/{of}, {low:.1f}-{high:.1f}{counted_of})", rate, "%", goal=goal, ok=ok)
-
-
-def _wilson(held: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a rate, in percent (Wilson 1927)."""
-    rate, z2 = held / count, 1.96**2
-    middle = (rate + z2 / 2 / count) / (1 + z2 / count)
-    half = 1.96 * math.sqrt(rate * (1 - rate) / count + z2 / 4 / count**2) / (1 + z2 / count)
-    return max(100 * (middle - half), 0.0), min(100 * (middle + half), 100.0)
 
 
 # What is asked of them ---------------------------------------------------------------------------------------------
@@ -329,11 +257,25 @@ def _detection() -> list[Case]:
     ]
 
 
-def _pairs(random: Random, noise: Noise, scale: float, effect: float, drift: float, most: int) -> list[FloatArray]:
+def paired(
+    random: Random, noise: Noise, scale: float, effect: float, drift: float, most: int
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds of A and of B, slower by `effect`, in rounds A B B A; noise in units of `scale`."""
     count = 2 * most
     times = TRUE_S * np.exp(scale * noise(random, count) + drift * np.arange(count) / FIRST_PAIRS / 2)
     rounds = times.reshape(-1, 4)
-    return [rounds[:, [0, 3]].ravel(), rounds[:, [1, 2]].ravel() * (1 + effect)]
+    return rounds[:, [0, 3]].ravel(), rounds[:, [1, 2]].ravel() * (1 + effect)
+
+
+def compared_whole(a_s: FloatArray, b_s: FloatArray, min_effect: float, most: int) -> Comparison:
+    """A comparison that takes more pairs until `compare` wants no more."""
+    pairs = FIRST_PAIRS
+    while True:
+        found = compare(a_s[:pairs], b_s[:pairs], min_effect=min_effect)
+        more = more_pairs(found, most=most)
+        if more == 0:
+            return found
+        pairs += more
 
 
 def _false_alarm(
@@ -342,14 +284,8 @@ def _false_alarm(
     """Two equal builds, compared until `compare` wants no more pairs."""
 
     def trial(random: Random) -> bool:
-        a_s, b_s = _pairs(random, noise, scale, 0.0, drift, most)
-        pairs = FIRST_PAIRS
-        while True:
-            found = compare(a_s[:pairs], b_s[:pairs], min_effect=min_effect)
-            more = more_pairs(found, most=most)
-            if more == 0:
-                return found.answer in (ComparisonAnswer.FASTER, ComparisonAnswer.SLOWER)
-            pairs += more
+        found = compared_whole(*paired(random, noise, scale, 0.0, drift, most), min_effect, most)
+        return found.answer in (ComparisonAnswer.FASTER, ComparisonAnswer.SLOWER)
 
     return trial
 
@@ -388,9 +324,9 @@ def _found(noise: Noise, scale: float, drift: float) -> Callable[[Random], bool]
     """A 3 % slower build is called so by fresh pairs, as many as a comparison of the first 40 pairs asked for."""
 
     def trial(random: Random) -> bool:
-        pilot = _pairs(random, noise, scale, FIND_EFFECT, drift, FIRST_PAIRS)
+        pilot = paired(random, noise, scale, FIND_EFFECT, drift, FIRST_PAIRS)
         pairs = compare(pilot[0], pilot[1]).needed_pairs
-        fresh = _pairs(random, noise, scale, FIND_EFFECT, drift, pairs)
+        fresh = paired(random, noise, scale, FIND_EFFECT, drift, pairs)
         return compare(fresh[0], fresh[1]).answer is ComparisonAnswer.SLOWER
 
     return trial
@@ -436,11 +372,6 @@ def _results(random: Random, noise: Noise, count: int, between: float, shift: fl
     return [Point(float(at), each, each * 0.995, each * 1.005, "one") for at, each in enumerate(levels.tolist())]
 
 
-def _with_outliers(random: Random, count: int) -> FloatArray:
-    """A tenth of the results are slower, by 10 standard deviations in the mean."""
-    return random.normal(size=count) + (random.random(count) < 0.1) * random.exponential(10, size=count)
-
-
 def _two_levels(count: int) -> Callable[[Random], bool]:
     """Each result at one of two levels 5 % apart, by chance: nothing changed."""
 
@@ -465,7 +396,7 @@ def _history() -> list[Case]:
             alarm(noise, count, between),
             Goal(high=1),
         )
-        for name, noise in (("iid", runs.normal), ("AR(1) 0.8", runs.ar(0.8)), ("a tenth outliers", _with_outliers))
+        for name, noise in (("iid", runs.normal), ("AR(1) 0.8", runs.ar(0.8)), ("a tenth outliers", runs.outliers))
         for count in (6, 12, 40)
         for between in (0.005, 0.02)
     ]

@@ -13,11 +13,12 @@ from farm.compiler.compile import Recipe, compile_library, compile_model
 from farm.compiler.load import load
 from farm.compiler.model import ImportedModel
 from farm.compiler.reference import compare
+from farm.compiler.relax_passes import FLOAT32
 from farm.compiler.tvm_errors import first_line
 from farm.simulation.opencl import opencl_folder
 from farm.zoo import onnx_bytes
 from tests.support.compiling import HOST, outputs_of
-from tests.support.opencl import opencl_library
+from tests.support.opencl import has_float16, opencl_library
 from tests.support.texture_models import OPERATORS, model_around, outputs_on, wrong_on
 
 TARGET = {"tag": "qcom/adreno-opencl", "host": HOST}
@@ -36,26 +37,32 @@ def run(context: Context) -> list[Figure]:
     ctypes.CDLL(os.fspath(opencl_library()), ctypes.RTLD_GLOBAL)
     device, figures, wrong = tvm.opencl(0), [], 0
     models = {name: model_around(name) for name in OPERATORS}
-    models |= {name: load(onnx_bytes(name), name=f"{name}.onnx") for name in NETWORKS}
-    for name, model in models.items():
-        found, mistakes = _compared(name, model, device, context)
+    networks = {name: load(onnx_bytes(name), name=f"{name}.onnx") for name in NETWORKS}
+    cases = [(name, model, FLOAT32) for name, model in {**models, **networks}.items()]
+    if has_float16():
+        cases += [(name, model, "float16") for name, model in networks.items()]
+    for name, model, precision in cases:
+        title = name if precision == FLOAT32 else f"{name}, {precision}"
+        found, mistakes = _compared(title, model, precision, device, context)
         figures.append(found)
         wrong += mistakes
-        context.say(f"{name}: {found.value:.1e}, with buffers {found.stock or float('nan'):.1e}")
+        context.say(f"{title}: {found.value:.1e}, with buffers {found.stock or float('nan'):.1e}")
     return [*figures, Figure("operators that compute wrong numbers", wrong, "", None, "0", wrong == 0)]
 
 
-def _compared(name: str, model: ImportedModel, device: Any, context: Context) -> tuple[Figure, int]:
-    textures = compile_library(model, Recipe(TARGET, texture=True), context.folder)
-    buffers = compile_library(model, Recipe(TARGET), context.folder)
+def _compared(name: str, model: ImportedModel, precision: str, device: Any, context: Context) -> tuple[Figure, int]:
+    textures = compile_library(model, Recipe(TARGET, precision, texture=True), context.folder)
+    buffers = compile_library(model, Recipe(TARGET, precision), context.folder)
     host = outputs_of(compile_model(model, Recipe(HOST)), model)
     outputs = [each.name for each in model.outputs]
-    ours = compare(outputs_on(device, textures, model), host, outputs)
+    ours = compare(outputs_on(device, textures, model), host, outputs, precision)
     try:
-        stock = compare(outputs_on(device, buffers, model), host, outputs).max_rel_error
+        stock = compare(outputs_on(device, buffers, model), host, outputs, precision).max_rel_error
     except Exception as error:  # noqa: BLE001 - TVM's own: the driver refuses what TVM does with buffers
         context.say(f"{name} does not run with buffers: {first_line(error)}")
         stock = None
     right = ours.ok and (stock is None or ours.max_rel_error <= max(FACTOR * stock, ROUNDING))
     goal = f"within {FACTOR:g} times the buffers' error, or {ROUNDING:g}"
-    return Figure(f"{name}: error", ours.max_rel_error, "", stock, goal, right), len(wrong_on(device, textures))
+    return Figure(f"{name}: error", ours.max_rel_error, "", stock, goal, right), len(
+        wrong_on(device, textures, precision)
+    )

@@ -1,4 +1,4 @@
-"""Simulated runs whose truth is known, for bench statistics: noise, drift, steps, clocks."""
+"""Simulated runs whose truth is known, for benchmarks of statistics: noise, drift, steps, clocks."""
 
 from __future__ import annotations
 
@@ -154,6 +154,11 @@ def bursts(random: Random, count: int) -> FloatArray:
     for begin in np.flatnonzero(random.random(count) < 0.02):
         values[begin : begin + random.integers(1, 4)] += random.uniform(5, 30)
     return values
+
+
+def outliers(random: Random, count: int) -> FloatArray:
+    """A tenth of the results are slower, by 10 standard deviations in the mean."""
+    return random.normal(size=count) + (random.random(count) < 0.1) * random.exponential(10, size=count)
 
 
 def stops(random: Random, count: int) -> FloatArray:

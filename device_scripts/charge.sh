@@ -50,7 +50,7 @@ set_to() {
 # read_held: what is noted, if its node and value are the table's: they reach a root shell, and anybody may write the note.
 read_held() {
     boot='' node='' charging='' token=''
-    [ -f "$HELD" ] && read -r boot node charging token <"$HELD"
+    [ -f "$HELD" ] && { read -r boot node charging token <"$HELD"; } 2>/dev/null # another call may remove it here
     [ -n "$token" ] || return 1
     case "
 $(table)" in *"
@@ -102,8 +102,8 @@ hold() {
         while read -r node charging held; do
             get "$node"
             [ "$value" = "$charging" ] || [ "$value" = "$held" ] || continue
-            # The way back is on the phone's storage before the way there is taken.
-            echo "$(boot_id) $node $charging $token" >"$HELD"
+            # The way back is on the phone's storage, whole, before the way there is taken.
+            echo "$(boot_id) $node $charging $token" >"$HELD.$$" && mv -f "$HELD.$$" "$HELD"
             if set_to "$node" "$held"; then
                 echo "held $node"
                 start_timer "$1" "$token" "$node" "$charging"

@@ -137,11 +137,11 @@ kill_theirs() {
     return 1
 }
 
-# remove_strays: what farm never puts beside its own. Below run, bin and bundles whoever makes those anew removes it.
+# remove_strays: what farm never puts beside its own. Below run, bin, bundles and programs whoever makes those anew removes it.
 remove_strays() {
     for each in "$ROOT"/* "$ROOT"/.[!.]* "$ROOT"/..?*; do
         case ${each##*/} in
-        bin | bundles | run | start.lock | lease | quiesce | quiesce.lock | charge) ;;
+        bin | bundles | programs | run | start.lock | lease | quiesce | quiesce.lock | charge) ;;
         *) rm -rf "$each" ;;
         esac
     done

@@ -8,11 +8,9 @@
 STATE=${0%/bin/*}/run/state
 
 server='' started_ticks='' boot=''
-if [ -r "$STATE" ]; then
-    while IFS='=' read -r name value; do
-        case $name in pid) server=$value ;; ticks) started_ticks=$value ;; boot) boot=$value ;; esac
-    done <"$STATE"
-fi
+while IFS='=' read -r name value; do
+    case $name in pid) server=$value ;; ticks) started_ticks=$value ;; boot) boot=$value ;; esac
+done 2>/dev/null <"$STATE"
 if [ -z "$started_ticks" ] || [ "$boot" != "$(boot_id)" ]; then
     echo "reaped=0 server=dead"
     exit 0

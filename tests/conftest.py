@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """A test run that a shell started in the background ignores Ctrl-C, and so would every command it starts."""
+    """A run in the background ignores Ctrl-C, and one under nohup a hang-up; so would every command that it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler
     # A loaded host is no failure. Half as many examples as Hypothesis has: each run tries others, and CI is two runs.
     settings.register_profile("farm", deadline=None, max_examples=50)
     settings.load_profile("farm")

@@ -342,6 +342,23 @@ class SyncSession:
                 raise self._unexpected(reply)
             yield reply.data
 
+    async def receive_some(self, path: str, most_bytes: int) -> bytes | None:
+        """Read a small file of the phone; None: there is none.
+
+        Of a file with more than `most_bytes` it gives more than that and not all; the session is of no use then.
+
+        Raises:
+            AdbError: as `receive`.
+        """
+        if (await self.stat(path)).mode == 0:
+            return None
+        data = bytearray()
+        async for piece in self.receive(path):
+            data += piece
+            if len(data) > most_bytes:
+                break
+        return bytes(data)
+
     async def _send(self, data: bytes | memoryview) -> None:
         try:
             async with deadline(STALL_TIMEOUT_S, self._stalled):

@@ -79,7 +79,7 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
     findings = _program_refusals(files, description)
     verdicts = _verdicts(files, findings)
     abi, platform = _common(verdicts, description, findings, own_loader=any(file.is_loader for file in files))
-    findings += _missing(files, abi, platform) if platform else ()
+    findings += missing_libraries(files, abi, platform) if platform else ()
     versions = _versions(files, description, findings)
     marks = frozenset[bytes]().union(*(file.marks for file in files))
     if abi and platform:
@@ -233,7 +233,7 @@ def _most(values: Sequence[_T]) -> _T | None:
     return Counter(values).most_common(1)[0][0] if values else None
 
 
-def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -> list[BundleFinding]:
+def missing_libraries(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -> list[BundleFinding]:
     """Needed libraries found nowhere. The dynamic linker looks for file names, so a fitting SONAME does not help."""
     present = {file.name for file in files}
     own_loader = any(file.is_loader for file in files)
@@ -353,7 +353,7 @@ def warnings_of(
             warning(
                 "libtvm_runtime_opencl.so",
                 "there is no libtvm_runtime_opencl.so: phones with this bundle serve CPU work only",
-                "build TVM with USE_OPENCL=ON and copy it from <tvm>/build/lib",
+                "for GPUs: farm bundle build NAME --ndk DIR --tvm-source DIR --opencl (docs/bundles.md)",
             )
         )
     if platform is Platform.ANDROID:

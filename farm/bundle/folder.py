@@ -32,7 +32,7 @@ DESCRIPTION = "bundle.toml"  # what the folder's author states; read, never push
 MAX_FILES = 256  # a real bundle has fewer than ten: more means the wrong folder (a whole build tree, a home)
 MAX_SHEBANG_BYTES = 256  # BINPRM_BUF_SIZE of Linux
 MAX_DESCRIPTION_BYTES = 65_536
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")  # needs no quoting in any shell, here or on a phone
+SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")  # needs no quoting in any shell, here or on a phone
 _DESCRIPTION_KEYS = ("abi", "platform", "tvm_version", "ffi_version")
 
 
@@ -89,7 +89,7 @@ def _refuse_what_no_bundle_holds(folder: Path) -> None:
             )
         elif not path.is_file():
             problem, hint = f"{path.name} is not a regular file", "remove it"
-        elif not _SAFE_NAME.fullmatch(path.name):
+        elif not SAFE_NAME.fullmatch(path.name):
             problem, hint = f"the name {path.name!r} is not safe on a phone", "use letters, digits and . _ + - only"
         else:
             continue

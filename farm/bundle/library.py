@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -29,6 +28,7 @@ from farm.bundle.closure import inspect
 from farm.bundle.folder import read_files, read_folder
 from farm.bundle.golden import GoldenCompiler, read_golden
 from farm.bundle.model import (
+    BUNDLE_NAME,
     KIND_CPU,
     KIND_OPENCL,
     MANIFEST,
@@ -37,6 +37,7 @@ from farm.bundle.model import (
     BundleFile,
     BundleManifest,
     Identity,
+    check_bundle_name,
 )
 from farm.bundle.storage import (
     Staging,
@@ -52,7 +53,6 @@ from farm.common.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
 DEFAULT_TOOLCHAIN = "default"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LAST = datetime.max.replace(tzinfo=UTC)
 _REPAIR = "`farm bundle add` the same folder again: that repairs it"
 
@@ -254,11 +254,7 @@ class BundleLibrary:
 
     def _check_name(self, name: str) -> None:
         """Whether a bundle can be called so; UserError, HostError."""
-        if not _NAME.fullmatch(name):
-            raise UserError(
-                f"{name!r} cannot be a bundle's name",
-                hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
-            )
+        check_bundle_name(name)
         if (path := self._names / name).is_dir():
             raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
 
@@ -308,7 +304,7 @@ class BundleLibrary:
         found = {}
         for path in sorted(self._names.iterdir()):
             with contextlib.suppress(OSError, UnicodeDecodeError):  # removed meanwhile, or no name that farm wrote
-                if _NAME.fullmatch(path.name):
+                if BUNDLE_NAME.fullmatch(path.name):
                     found[path.name] = path.read_text().strip()
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from farm.common.files import short_hash
 if TYPE_CHECKING:
     from farm.model.identity import DeviceIdentity
 
+BUNDLE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 SERVER_PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 # Beginning of the name of glibc's loader. In a bundle it starts tvm_rpc (rpc_supervise.sh), on the C library beside it.
 LOADER_PREFIX = "ld-linux"
@@ -281,6 +283,19 @@ class Bundle:
     def golden_dir(self) -> Path:
         """Folder of the golden kernels; `farm.worker.golden.run_golden` takes it."""
         return self.path.parent / "golden"
+
+
+def check_bundle_name(name: str) -> None:
+    """Refuse what no bundle can be called.
+
+    Raises:
+        UserError: the name is so.
+    """
+    if not BUNDLE_NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be a bundle's name",
+            hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
+        )
 
 
 def refusal(file: str, message: str, hint: str) -> BundleFinding:

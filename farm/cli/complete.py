@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from farm.common.files import short_hash
+from farm.model.job import MEASURING_KINDS
 
 VARIABLE = "_FARM_COMPLETE"  # the scripts of `farm completions` set it at each TAB
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
@@ -90,7 +91,7 @@ def accounts(incomplete: str) -> list[Pair]:
 def models(incomplete: str) -> list[Pair]:
     """Names of models that were benched lately."""
     rows = _asked("job.list", limit=MOST_JOBS).get("jobs", ())
-    return _beginning(incomplete, ((row["name"], "benched") for row in rows if row["kind"] == "bench"))
+    return _beginning(incomplete, ((row["name"], "benched") for row in rows if row["kind"] in MEASURING_KINDS))
 
 
 def targets(incomplete: str) -> list[Pair]:

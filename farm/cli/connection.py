@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli.output import emit
-from farm.common.errors import NoPhoneError
+from farm.cli.output import emit, print_note
+from farm.common.errors import HostUnreachableError, NoPhoneError
 
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
@@ -33,6 +34,19 @@ def call(kind: str, **fields: Any) -> dict[str, Any]:
     """One request, one answer."""
     with connect() as client:
         return client.call(kind, **fields)
+
+
+def show_devices(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Each device's answer of `device.show`, as its host gives it; a note names those whose host is away."""
+    shown, away = [], []
+    for name in names:
+        try:
+            shown.append(call("device.show", device=name))
+        except HostUnreachableError:
+            away.append(name)
+    if away:
+        print_note(f"left out, as their host cannot be reached: {', '.join(away)}")
+    return shown
 
 
 def phone_of_environment() -> str | None:

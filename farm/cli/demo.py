@@ -34,6 +34,7 @@ TRIALS = 16
 # Runs in a sample of the bench, 0.1 ms each: the host takes 4 ms (a scheduler's slice) from some samples. In samples of
 # 100 ms that is too little to show as a second level, for which a result is rejected.
 RUNS = 1000
+SECOND_S = "5"  # of timing the second runtime
 STARTS = 5  # of a daemon that has ended, in a row, before the demo gives up
 BACK_OFF = BackOff(0.5, 5.0)  # between them
 
@@ -110,8 +111,11 @@ def _one_host(
         # All phones hang on one hub and all are this host: --quiet-hub times them one after the other.
         runs = () if arm64 else ("--number", str(RUNS))  # under qemu a sample of as many would take seconds
         how = ("--quiet-hub", "--repeat", str(repeat), *runs, *["--why"] * why)
-        _typed(farm, "bench", _network(farm, NETWORK), "--on", "android", *how)
+        network = _network(farm, NETWORK)
+        _typed(farm, "bench", network, "--on", "android", *how)
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
+        if not arm64:  # the runtime's library is for this host's machine
+            _second_runtime(farm, network)
         if trials and not arm64:  # under qemu it would take minutes
             on, devices = _twins(farm)
             options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
@@ -119,6 +123,26 @@ def _one_host(
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
             _stay(farm)
+
+
+def _second_runtime(farm: VirtualFarm, network: Path) -> None:
+    """The network on one phone under ONNX Runtime beside TVM, where its package is installed."""
+    from farm.runtime.runner import PACKAGES, packaged_library
+
+    package = PACKAGES["ort"]
+    if packaged_library(package) is None:
+        print_note(f"with `pip install {package.project}` beside farm, the demo times the model under that runtime too")
+        return
+    phone, folder = farm.status()["devices"][0]["name"], farm.folder / "ort"
+    made = farm.run(sys.executable, "-m", "farm", "program", "make", "ort", str(folder))
+    _show(f"farm program make ort {folder.name}", made)
+    options = ("--on", f"name={phone}", "--runtime-b", str(folder / "ort_runner.toml"), "--measure", SECOND_S)
+    _typed(farm, "compare", network, *options)
+    status = farm.status()
+    with contextlib.suppress(TimeoutError):  # the phone is cleaned after a program
+        while any(row["state"] != "ready" for row in status["devices"]):
+            next(farm.events(status["seq"]))
+            status = farm.status()
 
 
 def _step_printer() -> Callable[[Mapping[str, Any]], None]:

@@ -84,16 +84,17 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
         medians = [common_estimate(row)["median_s"] for row in rows]
         yield f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest"
     today = ["AT TODAY'S NOMINAL ms"] if moved else []
+    commit = ["COMMIT"] if any(row.get("commit") for row in rows) else []
     scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
     yield from table(
-        ("  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
+        ("  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "TVM", *commit, "JOB", *([scale] if plot else [])),
         [
             (
                 f"  {local_time(row['at'])}",
                 digits(row["estimate"]["median_s"] * 1000),
                 f"{digits(row['estimate']['low_s'] * 1000)} .. {digits(row['estimate']['high_s'] * 1000)}",
                 *(digits(common_estimate(row)["median_s"] * 1000) for _ in today),
-                row["verdict"], row.get("tvm") or "-", row["job"],
+                row["verdict"], row.get("tvm") or "-", *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
             for row in rows

@@ -12,6 +12,7 @@ import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.job_trace import TRACE_SUFFIX, no_trace_error, write_trace
 from farm.cli.output import (
     emit,
     local_time,
@@ -146,12 +147,16 @@ def output(
     to: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
     json: JsonFlag = False,
 ) -> None:
-    """Write a run's outputs (.npz), a tuning's package, or what a shell's line wrote (of much, the end)."""
+    """Write a run's outputs (.npz), a tuning's package, a bench's trace (.pftrace), or what a shell's line wrote."""
     with work.client() as farm:
         outcome = farm.job(job, fetch_outputs=False)
         outputs = outcome.file or outcome.result.get("package")
+        if outputs and to.suffix == TRACE_SUFFIX:
+            raise no_trace_error(outcome)
         if outputs:
             farm.get_file(outputs, to)
+        elif raw := (outcome.result.get("certificate") or {}).get("raw"):
+            write_trace(farm, outcome, raw, to)
         elif "stdout" in outcome.result:
             write_file(to, outcome.result["stdout"].encode())
         else:

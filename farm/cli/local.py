@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.common.errors import FarmError
-from farm.common.install import pip_install
+from farm.common.install import cache_home, pip_install
 from farm.compiler.tvm_errors import no_tvm_error, tvm_crash_error
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Iteration)\b")  # a traceback's last line
@@ -23,8 +23,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|It
 
 def cache_folder() -> Path:
     """Where commands without a daemon keep compiled libraries."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "farm" / "compiled"
+    folder = cache_home() / "farm" / "compiled"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

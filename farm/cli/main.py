@@ -42,10 +42,37 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm bench mobilenet.onnx --on android",
         "farm bench net.onnx --on soc=sm8550 --devices 1 --half-width 0.005",
         "farm bench tuned.farm.tar --on adreno-740 --require trusted --json",
+        "farm bench net.tflite --on android --runtime litert --runtime-folder ./litert",
+    ),
+    "memory": (
+        "farm memory mobilenet.onnx --on android",
+        "farm memory net.onnx --on soc=sm8550 --target adreno --json",
+    ),
+    "sustain": (
+        "farm sustain net.onnx --on android --for 30m",
+        "farm sustain net.onnx --on soc=sm8550 --for 1h --cores big --threads 2 --json",
+    ),
+    "untethered": (
+        "farm untethered mine.toml --on pixel-7 --model net.bin --runs 200 --measure 400",
+        "farm untethered mine.toml --on pixel-7 --set threads=2 --json",
+    ),
+    "energy": (
+        "farm energy mobilenet.onnx --on android",
+        "farm energy net.onnx --on pixel-7 --measure 600 --json",
+    ),
+    "sweep": (
+        "farm sweep net.onnx --on android --threads 1,2,4,8",
+        "farm sweep net.onnx --on soc=sm8550 --cores big,little,0x80 --json",
+    ),
+    "program make": ("farm program make ort ./ort",),
+    "program run": (
+        "farm program run timer.toml --on android --set threads=2",
+        "farm program run timer.toml --on soc=sm8550 --model net.bin --runs 50",
     ),
     "compare": (
         "farm compare net.onnx tuned.farm.tar --on soc=sm8550",
         "farm compare net.onnx --on android --bundle stable --bundle-b nightly",
+        "farm compare net.onnx tuned.farm.tar --on pixel-7 --sustain 30m",
     ),
     "tune": (
         "farm tune net.onnx --on soc=sm8550 --trials 1000 --devices 4 -o net.farm.tar",
@@ -66,6 +93,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm export --format mlflow --to http://mlflow.example:5000",
     ),
     "board": ("farm board -o board.html", "farm board --since 90d -o board.html"),
+    "ci bench": ("farm ci bench net.onnx --on pool=ci --baseline main --junit farm.xml",),
+    "ci bisect": ("farm ci bisect v1.2 main --model net.farm.tar --on pool=ci -- make net.farm.tar",),
+    "ci init": ("farm ci init github",),
+    "ci compare": ("farm ci compare main.farm.tar new.farm.tar --on pool=ci --require-answer",),
     "submit": ("farm submit night.toml", "farm submit night.toml --wait"),
     "shell": (
         "farm shell --on android -- getprop ro.build.fingerprint",
@@ -86,6 +117,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "usage": ("farm usage --since 7d --by device",),
     "job list": ("farm job list --state running --state queued", "farm job list --user ann --limit 100 --json"),
     "job cancel": ("farm job cancel j3f2", "farm job cancel --mine --state queued"),
+    "job output": ("farm job output j3f2 -o outputs.npz", "farm job output j3f2 -o bench.pftrace"),
     "device adopt": ("farm device adopt emerald-9 --pool lab --wait",),
     "device set": ("farm device set emerald-9 --label rack=3 --label owner=ann",),
     "lease acquire": ("farm lease acquire --on gpu=adreno-740 --for 30m",),
@@ -126,6 +158,7 @@ SECTIONS = {
         "history": ("farm.cli.history:history", "A model's results over time, with regressions"),
         "export": ("farm.cli.export:export", "Stored results as JSON, CSV, Parquet, metrics, MLflow runs"),
         "board": ("farm.cli.export:board", "One HTML page of models, phones and verdicts"),
+        "ci": ("farm.cli.ci:app", "Checks for CI: slower than another branch or build?"),
         "records": ("farm.cli.records:app", "Tuning records: list, merge, export"),
         "model": ("farm.cli.model:app", "Model files: what is in one; import and make some"),
     },

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from farm.cli import complete, work
-from farm.cli.connection import JsonFlag, call
+from farm.cli.connection import JsonFlag, call, show_devices
 from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.cli.output import emit, print_line, print_note, write_file
 from farm.cli.output.terminal import elapsed
@@ -207,7 +207,7 @@ def _target_of_phones(on: str, name: str) -> object:
     from farm.devices.identity.targets import target_on
 
     selector = Selector.parse(on)
-    shown = [call("device.show", device=each["name"]) for each in call("status")["devices"]]
+    shown = show_devices(each["name"] for each in call("status")["devices"])
     matching = [each for each in shown if each["adopted"] and selector.matches(each["labels"], tuple(each["aliases"]))]
     if not matching:
         raise NoPhoneError(f"no phone matches {selector}", hint="farm device list")

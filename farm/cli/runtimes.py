@@ -5,6 +5,7 @@ docs/bundles.md says how to build a bundle.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.bundle.folder import DESCRIPTION
-from farm.bundle.model import Abi, Platform
+from farm.bundle.model import Abi, Platform, check_bundle_name
 from farm.bundle.versions import TvmVersions
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, local_time, print_note, table, when
-from farm.cli.output.terminal import steps
+from farm.cli.output.terminal import interruptible, steps
 from farm.common.durations import many
 from farm.common.errors import Code, ExitCode, HostError, UserError
 from farm.common.files import hash_file, short_hash
@@ -34,6 +35,7 @@ toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the 
 poison = typer.Typer(help="Poisons: libraries that killed their process on a phone twice; farm refuses to run them.")
 
 SHA256_CHARS = 64
+HELP = "farm bundle build --help"
 
 Bundle = Annotated[
     str, typer.Argument(help="A bundle's name or the start of its hash.", autocompletion=complete.bundles)
@@ -94,6 +96,7 @@ def build_bundle(
     from farm.runtime.checkout import CLONE
     from farm.runtime.ndk_build import NdkRecipe
 
+    check_bundle_name(name)  # before minutes of building
     if ndk:
         _refuse_with("--ndk", **{"--from-wheel": from_wheel, "--platform": platform is not Platform.ANDROID})
         if tvm_source is None:
@@ -103,7 +106,10 @@ def build_bundle(
         folder = _build_with_ndk(recipe, toolchain)
     else:
         if clml:
-            raise UserError("--clml needs --ndk: TVM is compiled for it", hint="farm bundle build --help")
+            raise UserError("--clml needs --ndk: TVM is compiled for it", hint=HELP)
+        # In the environment, a checkout is for other builds.
+        if tvm_source and not opencl and str(tvm_source) != os.environ.get(TVM_SOURCE_VARIABLE):
+            raise UserError("--tvm-source needs --ndk or --opencl: TVM's wheel is taken as it is", hint=HELP)
         if opencl:
             check_opencl(platform)
         if opencl and tvm_source is None:
@@ -116,31 +122,32 @@ def build_bundle(
 def _refuse_with(option: str, **others: bool) -> None:
     for other, given in others.items():
         if given:
-            raise UserError(f"{other} and {option} do not go together", hint="farm bundle build --help")
+            raise UserError(f"{other} and {option} do not go together", hint=HELP)
 
 
 def _build_with_ndk(recipe: NdkRecipe, toolchain: str) -> Path:
-    from farm.runtime.ndk_build import build_with_ndk
+    from farm.runtime.ndk_build import build_with_ndk, find_tools
     from farm.runtime.parts import default_cache
 
+    find_tools(recipe)  # before the daemon is asked
     host = _host_tvm(toolchain, _toolchain_up(toolchain))
-    with steps() as report:
+    with interruptible(), steps() as report:
         return build_with_ndk(default_cache(), recipe, host, report)
 
 
 def _build_from_wheels(abi: Abi, platform: Platform, toolchain: str, opencl_source: Path | None) -> Path:
-    from farm.runtime.build import build_from_wheels
+    from farm.runtime.build import build_from_wheels, check_host
     from farm.runtime.checkout import check_checkout
-    from farm.runtime.packages import architecture_of, check_versions
+    from farm.runtime.packages import check_versions
     from farm.runtime.parts import default_cache
 
-    architecture_of(abi)
+    check_host(cache := default_cache(), abi, platform, opencl_source)  # before the daemon is asked
     row = _toolchain_up(toolchain)
     versions = check_versions(row["versions"], f"toolchain {toolchain}")
     if opencl_source:
         check_checkout(opencl_source, _host_tvm(toolchain, row))
-    with steps() as report:
-        return build_from_wheels(default_cache(), abi, platform, versions, report, opencl_source)
+    with interruptible(), steps() as report:
+        return build_from_wheels(cache, abi, platform, versions, report, opencl_source)
 
 
 def _host_tvm(toolchain: str, row: Mapping[str, Any]) -> HostTvm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING
 from functools import wraps
@@ -15,8 +16,52 @@ import typer
 from farm.cli import complete, work
 from farm.common.durations import format_duration
 from farm.common.errors import UserError
+from farm.common.limits import CORES_FORM, MAX_CORES
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
 from farm.model.specs import Bounds, JobSpec, SpecField, fields_of
+
+
+def thread_counts(text: str | None) -> tuple[int, ...]:
+    """The numbers of `--threads`.
+
+    Raises:
+        UserError: one is none, or out of range.
+    """
+    found = tuple(dict.fromkeys((text or "").split(",") if text else ()))
+    for each in found:
+        if not each.isascii() or not each.isdigit() or not 1 <= int(each[:9]) <= MAX_CORES:
+            raise UserError(
+                f"--threads {each[:40]!r} is no number of threads", hint=f"1 to {MAX_CORES}; several: 1,2,4"
+            )
+    return tuple(map(int, found))
+
+
+def core_choices(text: str | None) -> tuple[str, ...]:
+    """The choices of `--cores`.
+
+    Raises:
+        UserError: one is none.
+    """
+    found = tuple(dict.fromkeys(text.lower().split(",") if text else ()))
+    for each in found:
+        if not re.fullmatch(CORES_FORM, each):
+            raise UserError(
+                f"--cores {each[:40]!r} names no cores", hint="big, little, or a mask as 0xf0; several: big,0x1"
+            )
+    return found
+
+
+def with_one_placement(fields: Mapping[str, Any], asked: str) -> dict[str, Any]:
+    """The same, with one number of threads and one choice of cores, or None.
+
+    Raises:
+        UserError: there are several.
+    """
+    for name in ("threads", "cores"):
+        if len(fields[name]) > 1:
+            raise UserError(f"{asked} takes one value of --{name}", hint="several are compared by farm sweep")
+    return {**fields, **{name: fields[name][0] if fields[name] else None for name in ("threads", "cores")}}
+
 
 # How people write the values of some fields: the option's type, what stands behind it in the help, and its reader.
 FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {
@@ -28,6 +73,9 @@ FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {
     "job": (list[str] | None, "JOB", lambda given: tuple(given or ())),
     "shapes": (list[str] | None, "SHAPE", lambda given: parse_shapes(given or ())),
     "dtypes": (list[str] | None, "DTYPE", lambda given: parse_dtypes(given or ())),
+    "settings": (list[str] | None, "NAME=VALUE", work.settings),
+    "threads": (str | None, "N[,N...]", thread_counts),
+    "cores": (str | None, "CORES[,...]", core_choices),
     "level": (str | None, "LEVEL", lambda given: given),
     "text": (str | None, None, lambda given: given),
 }
@@ -90,7 +138,7 @@ def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Paramet
     form, metavar = _form(field)
     bounds = {name: value for name, value in zip(("min", "max"), _bounds(field.type), strict=True) if value is not None}
     option = typer.Option(
-        _flag(field),
+        flag_of(field),
         help=field.help.text,
         metavar=metavar,
         show_default=field.default is not None,
@@ -150,11 +198,12 @@ def _read(field: SpecField, given: Any) -> Any:
     if field.help.form in ("duration", "deadline") and value is not None:
         least, most = _bounds(field.type)
         if not least <= value <= most:
-            raise UserError(f"{_flag(field)} {given} is out of range", hint=f"{least:g}s to {format_duration(most)}")
+            raise UserError(f"{flag_of(field)} {given} is out of range", hint=f"{least:g}s to {format_duration(most)}")
     return value
 
 
-def _flag(field: SpecField) -> str:
+def flag_of(field: SpecField) -> str:
+    """The option of a field, as people type it."""
     return field.help.flag or f"--{_plain_name(field.name)}"
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -22,7 +21,7 @@ from farm.cli.output import OutputError, print_json, print_json_line, print_note
 from farm.cli.output.terminal import interruptible
 from farm.cli.top_picture import PhoneOrder, Snapshot, followed, snapshot
 from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
-from farm.common.install import pip_install
+from farm.common.install import cache_home, pip_install
 
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
@@ -228,7 +227,7 @@ def _read_again(reader: FarmReader) -> Snapshot:
 
 def _hint_once() -> None:
     """Once for each user."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farm"
+    folder = cache_home() / "farm"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tui-hint-shown").open("x").close()

@@ -381,6 +381,23 @@ def device_count(text: str) -> int | str:
     return int(text)
 
 
+def settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """The settings of `--set NAME=VALUE`, by name.
+
+    Raises:
+        UserError: one has no name or value, or comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise UserError(f"--set {text[:40]!r} has no name or no value", hint="--set threads=2")
+        if name in found:
+            raise UserError(f"--set {name} is given twice", hint="leave one out")
+        found[name] = value
+    return found
+
+
 def timeout_s(text: str | None) -> float | None:
     """The seconds of `--timeout`.
 

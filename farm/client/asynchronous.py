@@ -35,19 +35,22 @@ from farm.common.files import check_writable, checked_file
 from farm.control.address import find
 from farm.control.client import OnBytes
 from farm.kinds import KINDS
+from farm.model.specs import JobSpec, kind_named
 
 if TYPE_CHECKING:
-    from farm.client.model import BenchOptions, CompareOptions, JobOptions, Outcome, RunOptions, TuneOptions
+    from farm.client.model import (
+        BenchOptions,
+        CompareOptions,
+        JobOptions,
+        Outcome,
+        RunOptions,
+        TuneOptions,
+    )
     from farm.kinds.bench.outcome import BenchOutcome
-    from farm.kinds.bench.spec import BenchSpec
     from farm.kinds.compare.outcome import CompareOutcome
-    from farm.kinds.compare.spec import CompareSpec
     from farm.kinds.run.outcome import RunOutcome
-    from farm.kinds.run.spec import RunSpec
     from farm.kinds.shell.outcome import ShellOutcome
     from farm.kinds.tune.outcome import TuneOutcome
-    from farm.kinds.tune.spec import TuneSpec
-    from farm.model.specs import JobSpec
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
@@ -246,72 +249,59 @@ class AsyncClient:
 
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
-    async def bench_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> BenchSpec:
-        """A spec for `submit`, its files uploaded: time a model and check its numbers.
+    async def spec(self, kind: str, /, **fields: Any) -> JobSpec:
+        """A spec of a kind of job, for `submit` or `outcomes`; its files are uploaded.
+
+        Args:
+            kind: as in `farm job list`: "bench", "memory", "tune", ...
+            fields: of the kind's spec. Files are paths; `inputs` may be an array per model input, `labels` the names,
+                `prior` the number of a kept set or a model's name, too.
+
+        Raises:
+            UserError: there is no such kind or field, a value is wrong, or a file cannot be read.
+        """
+        from farm.client.specs import spec_with_files
+
+        return await spec_with_files(self.connection, kind_named(KINDS, kind), fields)
+
+    async def outcomes(self, spec: JobSpec) -> tuple[Outcome, ...]:
+        """Submit a spec and wait for the outcomes of its jobs. Cancelled when given up.
+
+        Raises:
+            NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
+        """
+        async with self._owned(spec) as submitted:
+            return await self.wait(submitted)
+
+    async def bench(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> tuple[BenchOutcome, ...]:
+        """Time a model on every matching phone (or `devices=N` of them), check its numbers, and wait.
 
         Args:
             model: a model file, or a package.
             on: which phones (a selector).
             fields: of `BenchSpec`; `inputs` is an .npz file, or an array per model input.
-        """
-        return cast("BenchSpec", await self._spec("bench", model=model, on=on, **fields))
-
-    async def compare_spec(
-        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
-    ) -> CompareSpec:
-        """A spec for `submit`, its files uploaded: time two builds in turns on the same phone.
-
-        `model` is A, `model_b` B; without it, A built another way (`records_b`, `precision_b`, `target_b`, `bundle_b`).
-        `fields` are those of `CompareSpec`.
-        """
-        return cast("CompareSpec", await self._spec("compare", model=model, model_b=model_b, on=on, **fields))
-
-    async def tune_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[TuneOptions]) -> TuneSpec:
-        """A spec for `submit`, its files uploaded: search for fast schedules on `devices` identical phones at once.
-
-        Args:
-            model: a model file.
-            on: which phones (a selector).
-            fields: of `TuneSpec`; `prior` is a .tar, a folder, the number of a kept set or a model's name.
-        """
-        return cast("TuneSpec", await self._spec("tune", model=model, on=on, **fields))
-
-    async def run_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> RunSpec:
-        """A spec for `submit`, its files uploaded: run a model once and keep its outputs.
-
-        Args:
-            model: a model file, or a package.
-            on: which phones (a selector).
-            fields: of `RunSpec`; `inputs` is an .npz file, or an array per model input, `labels` a file with a class
-                name per line, or the names.
-        """
-        return cast("RunSpec", await self._spec("run", model=model, on=on, **fields))
-
-    async def bench(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> tuple[BenchOutcome, ...]:
-        """Time a model on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
-
-        Arguments are as in `bench_spec`.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
         fields.setdefault("devices", "all")
-        spec = await self.bench_spec(model, on=on, **fields)
-        return cast("tuple[BenchOutcome, ...]", await self._outcomes(spec))
+        spec = await self.spec("bench", model=model, on=on, **fields)
+        return cast("tuple[BenchOutcome, ...]", await self.outcomes(spec))
 
     async def compare(
         self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
     ) -> tuple[CompareOutcome, ...]:
         """Time two builds in turns on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
 
-        Arguments are as in `compare_spec`.
+        `model` is A, `model_b` B; without it, A built another way (`records_b`, `precision_b`, `target_b`, `bundle_b`).
+        `fields` are those of `CompareSpec`.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
         fields.setdefault("devices", "all")
-        spec = await self.compare_spec(model, model_b, on=on, **fields)
-        return cast("tuple[CompareOutcome, ...]", await self._outcomes(spec))
+        spec = await self.spec("compare", model=model, model_b=model_b, on=on, **fields)
+        return cast("tuple[CompareOutcome, ...]", await self.outcomes(spec))
 
     async def tune(
         self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Unpack[TuneOptions]
@@ -322,7 +312,7 @@ class AsyncClient:
             model: a model file.
             on: which phones (a selector).
             output: a file for the tuned model, as `run`, `bench` and `compare` take it (.farm.tar).
-            fields: as in `tune_spec`.
+            fields: of `TuneSpec`; `prior` is a .tar, a folder, the number of a kept set or a model's name.
 
         Raises:
             NoPhoneError: no phone matches. What else goes wrong is in the outcome: `raise_for_error`.
@@ -330,20 +320,26 @@ class AsyncClient:
         """
         if output is not None:
             check_writable(Path(output))
-        [outcome] = cast("tuple[TuneOutcome]", await self._outcomes(await self.tune_spec(model, on=on, **fields)))
+        spec = await self.spec("tune", model=model, on=on, **fields)
+        [outcome] = cast("tuple[TuneOutcome]", await self.outcomes(spec))
         if output is not None and outcome.package:
             await self.get_file(outcome.package, output)
         return outcome
 
     async def run(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> tuple[RunOutcome, ...]:
-        """Run a model on one phone (or `devices=N`, "all") and wait. Cancelled when given up.
+        """Run a model once on one phone (or `devices=N`, "all"), keep its outputs, and wait. Cancelled when given up.
 
-        Arguments are as in `run_spec`.
+        Args:
+            model: a model file, or a package.
+            on: which phones (a selector).
+            fields: of `RunSpec`; `inputs` is an .npz file, or an array per model input, `labels` a file with a class
+                name per line, or the names.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
-        return cast("tuple[RunOutcome, ...]", await self._outcomes(await self.run_spec(model, on=on, **fields)))
+        spec = await self.spec("run", model=model, on=on, **fields)
+        return cast("tuple[RunOutcome, ...]", await self.outcomes(spec))
 
     async def shell(self, /, command: str, *, on: str, **fields: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
         """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
@@ -353,8 +349,8 @@ class AsyncClient:
         Raises:
             NoPhoneError: no phone matches. A non-zero exit code is an outcome's error: `raise_for_error`.
         """
-        spec = await self._spec("shell", on=on, command=command, **fields)
-        return cast("tuple[ShellOutcome, ...]", await self._outcomes(spec))
+        spec = await self.spec("shell", on=on, command=command, **fields)
+        return cast("tuple[ShellOutcome, ...]", await self.outcomes(spec))
 
     async def acquire(
         self,
@@ -383,7 +379,7 @@ class AsyncClient:
             NoPhoneError: no phone matches, or there was none within `wait_s`.
             FarmError: it cannot be had.
         """
-        spec = await self._spec("lease", on=on, seconds=seconds, note=note, tuning=tuning, **options)
+        spec = await self.spec("lease", on=on, seconds=seconds, note=note, tuning=tuning, **options)
         async with self._owned(spec) as submitted:
             [job] = submitted.ids
             try:
@@ -487,15 +483,6 @@ class AsyncClient:
         for job in names_of(jobs):
             found += map(job_from, (await self.connection.call(kind, job=job, **fields))["jobs"])
         return tuple(found)
-
-    async def _spec(self, kind: str, **given: Any) -> JobSpec:
-        from farm.client.specs import spec_with_files
-
-        return await spec_with_files(self.connection, KINDS[kind], given)
-
-    async def _outcomes(self, spec: JobSpec) -> tuple[Outcome, ...]:
-        async with self._owned(spec) as submitted:
-            return await self.wait(submitted)
 
     @asynccontextmanager
     async def _owned(self, spec: JobSpec) -> AsyncIterator[Submitted]:

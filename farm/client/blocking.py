@@ -194,10 +194,8 @@ class Client:
 
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
-    bench_spec = _blocking(AsyncClient.bench_spec)
-    compare_spec = _blocking(AsyncClient.compare_spec)
-    tune_spec = _blocking(AsyncClient.tune_spec)
-    run_spec = _blocking(AsyncClient.run_spec)
+    spec = _blocking(AsyncClient.spec)
+    outcomes = _blocking(AsyncClient.outcomes)
     bench = _blocking(AsyncClient.bench)
     compare = _blocking(AsyncClient.compare)
     tune = _blocking(AsyncClient.tune)

@@ -332,10 +332,15 @@ class BenchOptions(ModelOptions, total=False):
     repeat: int | None
     number: int | None
     min_repeat_ms: int
+    threads: int | None
+    cores: str | None
+    top_app: bool
     profile: bool
     quiet_hub: bool
     quiesce: Quiesce | None
     inputs: InputSource | None  # an .npz file, or an array per model input
+    branch: str | None
+    commit: str | None
 
 
 class CompareOptions(ModelOptions, total=False):
@@ -348,6 +353,10 @@ class CompareOptions(ModelOptions, total=False):
     records_b: File
     bundle: str  # with `bundle_b`: one model under two runtime bundles
     bundle_b: str
+    program: Path | str | bytes  # a program's description, or a packed program, that times A in place of TVM
+    program_b: Path | str | bytes
+    settings: Mapping[str, str]
+    settings_b: Mapping[str, str]
     min_effect: float
     measure_s: float
     quiet_hub: bool

@@ -34,7 +34,7 @@ from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, nearest
 from farm.compiler.record_files import read_records
 from farm.kinds import KINDS
-from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of
+from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of, kind_named
 
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
@@ -324,11 +324,10 @@ def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[JobSpec]:
     if kind is None:
         others = ", ".join(each for each in KINDS if each != "bench")
         raise _mistake(path, where, "there is no kind", f'add kind = "bench" (or {others})')
-    if not isinstance(kind, str) or kind not in KINDS:
-        near = nearest(str(kind), KINDS)
-        hint = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KINDS)}"
-        raise _mistake(path, where, f"there is no kind of job {str(kind)[:80]!r}", hint)
-    return KINDS[kind]
+    try:
+        return kind_named(KINDS, kind)
+    except UserError as error:
+        raise _mistake(path, where, error.message, error.hint) from None
 
 
 def _keys(cls: type[JobSpec]) -> frozenset[str]:

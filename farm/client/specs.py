@@ -23,6 +23,7 @@ from farm.client.files import upload
 from farm.common.errors import UserError
 from farm.common.files import checked_file, hash_file
 from farm.model.specs import JobSpec, ModelSpec, SpecField, fields_of
+from farm.programs.packing import is_packed, packed_file
 
 if TYPE_CHECKING:
     from farm.client.connection import DaemonConnection, OnNotice
@@ -90,6 +91,8 @@ def _source(declared: SpecField, given: Any, on_notice: OnNotice) -> Source:
             return checked_inputs(given) if isinstance(given, Path | str) else packed_arrays(given)
         case "labels":
             return checked_labels(given) if isinstance(given, Path | str) else _joined(given)
+        case "program":
+            return given if isinstance(given, bytes) or is_packed(given) else packed_file(checked_file(given))
         case "records":
             return packed_records(declared.name, given, on_notice)
 
@@ -208,8 +211,10 @@ def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
         ModelError: it is no model, a dimension stays open, or an array or the labels do not fit the model.
     """
     by_arrays = "inputs" in fields_of(type(spec))
-    for field, build in zip(("model", "model_b"), spec.builds(), strict=False):
-        if isinstance(path := sources.get(field), Path):
+    for side, build in zip(("", "_b"), spec.builds(), strict=False):
+        if getattr(spec, f"program{side}", None):
+            continue  # another runtime's model
+        if isinstance(path := sources.get(f"model{side}"), Path):
             edge = _check(build, path, sources.get("inputs"), packages=spec.packages, by_arrays=by_arrays)
             if edge is not None and (labels := sources.get("labels")) is not None:
                 _check_labels(labels, edge)

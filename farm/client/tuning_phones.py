@@ -17,7 +17,7 @@ from farm.bundle.versions import PAIR_HINT, TvmVersions, checked, installed_vers
 from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
 from farm.client.streams import Reasons
-from farm.common.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
+from farm.common.errors import FarmError, HostError, HostUnreachableError, NotAllowedError, PhoneError, UserError
 from farm.common.files import short_hash
 from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import differences
@@ -52,6 +52,14 @@ def why_unlike(rows: Sequence[Row], mark: str) -> str:
     ]
     more = [f"so do {len(others) - SHOWN} more"] if len(others) > SHOWN else []
     return "; ".join([*named, *more]).replace("clock_policy", "clock policy")
+
+
+async def _row(client: AsyncClient, name: str) -> Row | None:
+    """None: its host is away, and so is the phone."""
+    try:
+        return await client.connection.call("device.show", device=name)
+    except HostUnreachableError:
+        return None
 
 
 def too_few(on: str, count: int, wanted: int, why: str) -> str:
@@ -229,11 +237,8 @@ class FarmPhones:
         if (error := await refusal(self._on, 1)) is not None:
             raise error
         selector = Selector.parse(self._on)
-        rows = [
-            await client.connection.call("device.show", device=each.name)
-            for each in await client.devices()
-            if each.adopted
-        ]
+        adopted = [each.name for each in await client.devices() if each.adopted]
+        rows = [row for name in adopted if (row := await _row(client, name)) is not None]
         rows = [row for row in rows if selector.matches(row["labels"], row["aliases"])]
         for row in rows:
             await self._check_versions(client, row)

@@ -71,6 +71,7 @@ class Code(StrEnum):
     BAD_NDK = "bad_ndk", Fault.USER, "The folder is no NDK that can build TVM for that ABI."
     BAD_PACKAGE = "bad_package", Fault.USER, "The file is no package, or is damaged."
     BAD_PRECISION = "bad_precision", Fault.USER, "There is no such precision."
+    BAD_PROGRAM = "bad_program", Fault.USER, "The program's description or its files are wrong, or not for the phone."
     BAD_QUEUE_EVENT = "bad_queue_event", Fault.FARM, "The job queue got an event that does not fit the job's phase."
     BAD_SELECTOR = "bad_selector", Fault.USER, "The selector does not follow the grammar."
     BAD_SHAPE = "bad_shape", Fault.USER, "The shapes or types cannot be read, or do not fit the model."
@@ -93,6 +94,7 @@ class Code(StrEnum):
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
+    GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's fuel gauge fell silent, or is not understood."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
     HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     HOST_LOST = "host_lost", Fault.HOST, "The lab's head has not heard of the host that ran the attempt."
@@ -102,10 +104,14 @@ class Code(StrEnum):
     INSTALL_FAILED = "install_failed", Fault.PHONE, "The bundle's folder could not be put in place."
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
-    KERNEL_REFUSED = "kernel_refused", Fault.PHONE, "The driver of the phone's GPU cannot build a kernel."
+    KERNEL_REFUSED = (
+        "kernel_refused",
+        Fault.PHONE,
+        "The phone's GPU cannot run a kernel, or its driver cannot build it.",
+    )
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
-    LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer."
+    LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer, or sends none that can be read."
     MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."
@@ -115,6 +121,7 @@ class Code(StrEnum):
     NOT_IN_POOL = "not_in_pool", Fault.PHONE, "The lease is not in the attempt's pool: ask for the pool again."
     NOT_POISONED = "not_poisoned", Fault.USER, "The artifact is not poisoned."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
+    NOT_SLOWER = "not_slower", Fault.USER, "The bad commit is not slower than the good one for sure.", ExitCode.FAILED
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
     NO_BUILD_TOOL = "no_build_tool", Fault.HOST, "The host lacks a program that builds TVM, or has an old one."
     NO_CANDIDATE_RAN = "no_candidate_ran", Fault.USER, "No candidate ran.", ExitCode.FAILED
@@ -128,6 +135,7 @@ class Code(StrEnum):
     NO_SERVER = "no_server", Fault.PHONE, "The device has no running RPC server."
     NO_SUCH_ACCOUNT = "no_such_account", Fault.USER, "There is no account of that name."
     NO_SUCH_ARTIFACT = "no_such_artifact", Fault.USER, "There is no such artifact."
+    NO_SUCH_CORES = "no_such_cores", Fault.USER, "The phone has no such cores, or too few for so many threads."
     NO_SUCH_FILE = "no_such_file", Fault.USER, "The job has no such file."
     NO_SUCH_KIND = "no_such_kind", Fault.USER, "The daemon does not know this request or kind of job."
     NO_SUCH_RECORDS = "no_such_records", Fault.USER, "There is no such set of records."
@@ -141,9 +149,21 @@ class Code(StrEnum):
     PACKAGE_UNFIT = "package_unfit", Fault.USER, "The package is for another device, or was made with other options."
     PHONE_CLOCK_WRONG = "phone_clock_wrong", Fault.PHONE, "The phone's clock gave an impossible time."
     PHONE_FORGOTTEN = "phone_forgotten", Fault.PHONE, "The job's phone is no part of the farm any more."
+    PLACEMENT_REFUSED = (
+        "placement_refused", Fault.USER, "The phone does not let the session have those cores, or that group.",
+        ExitCode.FAILED,
+    )  # fmt: skip
     POISONED = "poisoned", Fault.USER, "The library has killed what ran it before."
     PORT_CLOSED = "port_closed", Fault.PHONE, "Nothing listens on that port of the phone."
     PORT_TAKEN = "port_taken", Fault.HOST, "The port is taken."
+    POWER_METER_FAILED = "power_meter_failed", Fault.HOST, "The power meter stopped, or prints no power."
+    POWER_NOT_MEASURABLE = (
+        "power_not_measurable", Fault.USER, "No meter and no gauge sees all of the phone's power.", ExitCode.FAILED
+    )  # fmt: skip
+    PROGRAM_FAILED = "program_failed", Fault.USER, "The program ended with an error or a signal.", ExitCode.FAILED
+    PROGRAM_HUNG = "program_hung", Fault.USER, "The program did not end in time.", ExitCode.FAILED
+    PROGRAM_UNREADABLE = "program_unreadable", Fault.USER, "No times can be read from the output.", ExitCode.FAILED
+    PROGRAM_WRONG = "program_wrong", Fault.USER, "The program's numbers are not those expected.", ExitCode.FAILED
     PUSH_MISMATCH = "push_mismatch", Fault.PHONE, "A pushed file's content on the phone is not what was sent."
     QUOTA_EXCEEDED = "quota_exceeded", Fault.USER, "The user has as many jobs as they may.", ExitCode.NOT_ALLOWED
     REBOOT_REFUSED = "reboot_refused", Fault.PHONE, "The phone was asked to reboot and did not go down."
@@ -169,6 +189,7 @@ class Code(StrEnum):
     TOO_HOT = "too_hot", Fault.PHONE, "A lease ended because its phone was dangerously hot."
     TOO_LARGE = "too_large", Fault.USER, "The file on the phone is larger than a pull may bring."
     TVM_CRASHED = "tvm_crashed", Fault.USER, "TVM crashed."
+    UNTETHERED_FAILED = "untethered_failed", Fault.PHONE, "A run without a cable did not go as planned."
     VERSIONS_UNFIT = (
         "versions_unfit", Fault.USER, "Two versions of TVM and its FFI meet that are known not to work together."
     )  # fmt: skip
@@ -250,6 +271,12 @@ class HostError(FarmError):
 stopping_error = partial(HostError, code=Code.STOPPING)
 
 
+class HostUnreachableError(HostError):
+    """Another host of the lab cannot be reached."""
+
+    code = "host_unreachable"
+
+
 class DaemonUnreachableError(HostError):
     """The farm daemon does not answer."""
 
@@ -290,12 +317,13 @@ def error_to_wire(error: BaseException) -> dict[str, object]:
     }
 
 
-def error_from_wire(fields: Mapping[str, object]) -> FarmError:
-    """The error that `error_to_wire` described. Never raises: odd fields become an error that quotes them."""
+def error_from_wire(described: object) -> FarmError:
+    """The error that `error_to_wire` described. Never raises: anything else becomes an error that quotes it."""
+    fields = described if isinstance(described, Mapping) else {}
     fault, code, exit_code = fields.get("fault"), fields.get("code"), fields.get("exit")
     base = _BY_FAULT.get(fault) if isinstance(fault, str) else None
     if base is None or not isinstance(code, str):
-        return FarmError("the peer reported an error in a form this version does not know", evidence=str(dict(fields)))
+        return FarmError("the peer reported an error in a form this version does not know", evidence=str(described))
     if not isinstance(exit_code, int) or isinstance(exit_code, bool):
         exit_code = base.exit_code
     known = next((each for each in _family(base) if each.code == code and each.__init__ is FarmError.__init__), base)

@@ -12,12 +12,14 @@ from typing import Any
 
 from farm.common.durations import BadTimeError, parse_duration
 from farm.common.files import SHA256_FORM
+from farm.common.limits import CORES_FORM
 
 SHOWN_CHARS = 80
 _EMPTY = "'', "
 KEY_FORM = r"^[\x21-\x7e]*$"
 FORMS = {
     SHA256_FORM: "must be a SHA-256, 64 hexadecimal digits",
+    CORES_FORM: "must be big, little, or a mask with cores such as 0xf0",
     KEY_FORM: "must be printable ASCII without spaces",
 }
 
@@ -57,6 +59,12 @@ def field_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     if first["type"] not in ("missing", "unexpected_keyword_argument", "extra_forbidden"):
         problem += f" (got {str(given)[:SHOWN_CHARS]!r})" if isinstance(given, str) else f" (got {_short(given)})"
     return ".".join(map(str, path)), problem, _nearest(first) or _hint(path, given)
+
+
+def one_line(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first mistake in what another process sent: "leases.0.fence must be a whole number (got 'x')"."""
+    where, problem, _ = field_error(errors)
+    return f"{where} {problem}".strip()
 
 
 def _path(error: Mapping[str, Any]) -> tuple[str | int, ...]:

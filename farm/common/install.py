@@ -18,6 +18,12 @@ def default_state_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "farm"
 
 
+def cache_home(default: Path | None = None) -> Path:
+    """The folder of caches: $XDG_CACHE_HOME if it is absolute (XDG: else it is ignored), or `default`, or ~/.cache."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return base if base.is_absolute() else default or Path.home() / ".cache"
+
+
 def default_runtime_dir() -> Path:
     """/run/farm for root, else the user's runtime folder."""
     if os.geteuid() == 0:

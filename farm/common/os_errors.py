@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from farm.common.errors import HostError
 
 _ROOM = "free some room there"
 _WRITABLE = "it must be writable for the user that runs farm"
@@ -15,6 +19,7 @@ HINTS = {
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
     errno.EROFS: _WRITABLE,
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
     errno.EIO: "the kernel's log (dmesg) says what is wrong with the disk",
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
@@ -26,6 +31,15 @@ HINTS = {
 def hint_for(number: int | None) -> str:
     """A hint on repairing the cause of an errno that an operation in a folder had."""
     return HINTS.get(number or 0, "check that folder")
+
+
+@contextmanager
+def name_unreadable_file() -> Iterator[None]:
+    """An OSError of the block, which reads files of a person, becomes a HostError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise HostError(f"cannot read {error.filename}: {error.strerror}", hint=hint_for(error.errno)) from error
 
 
 def host_errno(error: BaseException) -> int:

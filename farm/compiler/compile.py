@@ -30,6 +30,7 @@ from farm.compiler.link import exporter, find_linker
 from farm.compiler.record_files import BadRecordsError
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.relax_passes import FLOAT32, fold_batch_norm, in_precision
+from farm.compiler.stamps import StampedCall, stamped
 from farm.compiler.targets import (
     ForeignRecordsError,
     TargetRefusedError,
@@ -221,19 +222,27 @@ def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -
         return replace(compiled, checks=finished(made.checks.textures), expected=tuple(checks_of(made.checks, host)))
 
 
-def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
-    """The model's operators alone, as `compile_model` schedules them: functions to call by the names in `lowered`.
-
-    In a model's library they lie behind the VM's executable, where TVM's time_evaluator does not find them.
+def compile_stamped(model: ImportedModel, recipe: Recipe) -> tuple[Any, list[StampedCall]]:
+    """As `compile_model`, but each run notes the time after each call in one more output: see `stamps`. And the calls.
 
     Raises:
         FarmError: as `compile_model`.
+        TargetRefusedError: TVM schedules for that target in one go.
     """
     target = target_from(recipe.target)
-    module = relax.transform.AttachGlobalSymbol()(_scheduled(model, recipe)[0])
+    waits = BackendDispatcher.is_gpu_target(target)
+    if recipe.texture:
+        with _tvm_errors(model, target):
+            made = with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
+            with target:
+                module = tvm.transform.Sequential(default_schedules(target))(made.module)
+        planned, more = tvm.transform.Sequential([_ALLOCATE, on_first_device]), {"tir_pipeline": register()}
+    else:
+        module = _scheduled(model, recipe)[0]
+        planned, more = tvm.transform.Sequential([_VIEWS, _ALLOCATE]), {}
     with _tvm_errors(model, target), target:
-        functions = {name: each for name, each in module.functions.items() if isinstance(each, tvm.tirx.PrimFunc)}
-        return tvm.compile(tvm.IRModule(functions), target=target)
+        noting, calls = stamped(planned(module), waits=waits)
+        return tvm.compile(noting, target=target, relax_pipeline=_LOWER, **more), calls
 
 
 def _scheduled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:

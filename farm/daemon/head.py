@@ -60,8 +60,8 @@ class HeadService:
         """
         if not self._config.lab.head_apart:
             log.warning(
-                'this configuration lacks [lab] head = "apart". A daemon with it makes the decisions itself, and this '
-                "head waits until that daemon ends; add the line at every host and head of the lab"
+                'set [lab] head = "apart" at every host and head of the lab: this configuration lacks it, and while a '
+                "daemon without it runs, that daemon decides and this head waits"
             )
         stop, hang_up = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()

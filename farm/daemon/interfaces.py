@@ -41,7 +41,6 @@ from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
 from farm.daemon.sharing import Sharing, begin_sharing
 from farm.daemon.workers import Workers, end_task
-from farm.devices.registry import Aliases
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
 from farm.leasing.lab_rules import lab_findings
@@ -213,14 +212,19 @@ def _share_bundles(parts: Parts) -> HostBundles | None:
     )  # fmt: skip
 
 
-def _follow_other_hosts(
-    stack: contextlib.AsyncExitStack, aliases: Aliases, toolchains: ToolchainVerbs, bundles: HostBundles
+def _exchange_with_hosts(
+    stack: contextlib.AsyncExitStack, parts: Parts, toolchains: ToolchainVerbs, bundles: HostBundles
 ) -> None:
-    """Take up what the other hosts of the lab change in the database, from now on."""
-    from farm.lab.following import follow_other_hosts
+    """From now on take up what the other hosts of the lab change in the database, and write readings for them."""
+    from farm.lab.following import follow_other_hosts, share_readings
 
-    looks = {"bundles": bundles.look, "keys": aliases.reread, "toolchains": toolchains.reread}
-    stack.push_async_callback(end_task, asyncio.create_task(follow_other_hosts(looks), name="changes of other hosts"))
+    looks = {"bundles": bundles.look, "keys": parts.phones.aliases.reread, "toolchains": toolchains.reread}
+    save = partial(parts.persistence.store.lab.save_readings, parts.config.lab.host)
+    for name, work in (
+        ("changes of other hosts", follow_other_hosts(looks)),
+        ("readings for other hosts", share_readings(parts.phones.fleet.views, save)),
+    ):
+        stack.push_async_callback(end_task, asyncio.create_task(work, name=name))
 
 
 def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGroup, ...]:
@@ -236,7 +240,7 @@ def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGro
 
     toolchains = ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed)
     if shared is not None:
-        _follow_other_hosts(stack, parts.phones.aliases, toolchains, shared)
+        _exchange_with_hosts(stack, parts, toolchains, shared)
     return (
         BundleVerbs(
             workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed, shared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ from farm.devices.rollouts import Rollouts
 from farm.devices.thermal.thermal_gates import ThermalGates
 from farm.devices.tunnels import TunnelKeeper
 from farm.jobs.toolchains import Toolchains
+from farm.leasing.lab_rules import host_with
+from farm.leasing.lab_view import LabView
 from farm.model.health import DISTURBING
+from farm.model.identity import DeviceIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +145,19 @@ async def open_phones(
         recoveries=store.recoveries,
         batteries=store.batteries,
     )
+    if persistence.lab.own:
+        fleet.host_with = partial(_host_with, persistence.lab)
     problems.sources += (fleet.usb_faults.problems, switches.problems)
     series = FleetReadings()
     fleet.probes.on_reading = series.add
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches, series, server)
+
+
+async def _host_with(lab: LabView, identity: DeviceIdentity, starting: bool) -> str:
+    """See `Fleet.host_with`."""
+    return host_with(await lab.look(), lab.own, identity, starting=starting)
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:

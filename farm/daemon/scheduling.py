@@ -156,6 +156,7 @@ async def open_scheduling(
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
         user_of=LoopbackUsers(phones.client.address, config.lab.users_at),
+        meters=config.power.meter,
         lab=_lab_parts(workers, store, leasing, phones.fleet.quiesce),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}

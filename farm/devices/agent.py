@@ -66,10 +66,12 @@ class Agent:
         self.checked = ""  # what the latest golden check said
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if known
         self.external_cause = ""  # the failure of its hub or the host that explains its state; "": none is known
+        self.withheld = ""  # the other host of the lab that has this phone, as a reason; "": none, as far as is known
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
         self.assigned = ""  # hash of its own bundle as of its latest provisioning; "" before that, and for an override
+        self.untethered = False  # its port has no power for a while, on purpose (untether.py)
         self.noted = ""  # the hash of what `note_residue` noted before a person got it
         self.orders = asyncio.Lock()  # held by each order of an operator: they are carried out one after another
         self._context = context
@@ -263,10 +265,14 @@ class Agent:
                 identity = identify(await read_identity(self._context.client, self.serial))
                 same_boot = self._boot_before and await self._boot_id() == self._boot_before
                 self._boot_before = ""
-                return m.Identified(number, self._context.fleet.identified(self, identity), bool(same_boot))
+                self.withheld = ""
+                if adopted := self._context.fleet.identified(self, identity):
+                    await self._check_other_hosts()
+                return m.Identified(number, adopted, bool(same_boot))
             case m.Provision(deep=deep):
                 return await self._provision(number, deep)
             case m.StartServer():
+                await self._check_other_hosts(starting=True)
                 if self._bundle is None:
                     return m.WorkFailed(number, _OTHER_BUNDLE)
                 self.server = None
@@ -305,6 +311,17 @@ class Agent:
                 else:
                     await self._power_cycle()
                 return m.ActionDone(number)
+
+    async def _check_other_hosts(self, *, starting: bool = False) -> None:
+        """Before work that would end the server of another host; `starting`: this host has used the phone so far.
+
+        Raises:
+            HostError: another host has the phone.
+        """
+        assert self.identity is not None, "the life cycle identifies first"
+        self.withheld = await self._context.fleet.host_with(self.identity, starting)
+        if self.withheld:
+            raise HostError(self.withheld, hint=f"to have it here: farm device forget {self.name}, at that host")
 
     async def _tidy(self) -> None:
         """Undo a person's changes after repairing the scripts that do so; end the server whose secret they know."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ from farm.devices.recovery_control import RecoveryController, RecoveryLog
 from farm.devices.registry import DeviceRegistry
 from farm.devices.server.provision import note_residue
 from farm.devices.thermal.thermal_gates import ThermalGates
+from farm.devices.untether import Untether
 from farm.devices.views import DeviceViews
 from farm.model.device import DeviceView, Life, Service
 from farm.model.identity import DeviceIdentity
@@ -53,6 +54,12 @@ from farm.model.identity import DeviceIdentity
 if TYPE_CHECKING:
     from farm.devices.rollouts import Rollouts
     from farm.store.devices import BatteryTable, DeviceTable, RecoveryTable
+
+
+async def no_other_host(_identity: DeviceIdentity, _starting: bool) -> str:
+    """Of a host that belongs to no lab: no other host has its phones."""
+    return ""
+
 
 VIEWED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left
 HEALTH_KEPT_EVERY_S = 300.0  # what a power cut may cost: people see the last probe of a phone that is away
@@ -113,6 +120,7 @@ class Fleet:
         self.findings = Findings(config.health, events, self.batteries.findings)
         self.recovery = RecoveryController(self, RecoveryLog(events, recoveries), config.recovery, config.power)
         self.quiesce = QuiesceController(client, self.find)
+        self.untether = Untether(self, config.power)
         self._agent_context = AgentContext(
             client, rollouts, checker, self, self.device_views, self.recovery, self.quiesce.owners, config.power
         )
@@ -125,6 +133,8 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._migration = SerialMigration(self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
+        # the other host that has a phone, as a reason, see `farm.leasing.lab_rules.host_with`; set by the daemon
+        self.host_with: Callable[[DeviceIdentity, bool], Awaitable[str]] = no_other_host
         # whether a request waits for that name; set by the daemon
         self.is_awaited: Callable[[str], bool] = lambda _: False
         self._viewed_at = -VIEWED_S  # when a user last viewed the farm, monotonic seconds

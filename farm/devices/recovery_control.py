@@ -305,7 +305,7 @@ class RecoveryController:
                     hint=f"wait, or: farm device power-cycle {agent.name} --force",
                 )
             agent.on_event(m.ActionOrdered(RecoveryAction.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))
-        return tuple(view.name for view in self._neighbours(agent))
+        return tuple(view.name for view in self.neighbours(agent))
 
     async def quarantine(self, name: str, reason: str, *, force: bool = False) -> None:
         """Keep a device away from users until it is released; its holder loses it. Waits for no other order.
@@ -338,7 +338,7 @@ class RecoveryController:
             return "no power switch is configured"
         return self._power.why_not(agent.place, ordered=ordered)
 
-    def _neighbours(self, agent: Agent) -> list[DeviceView]:
+    def neighbours(self, agent: Agent) -> list[DeviceView]:
         """Others that may lose power with it."""
         if self._power is None or agent.place is None:
             return []
@@ -348,4 +348,4 @@ class RecoveryController:
 
     def _leased_neighbours(self, agent: Agent) -> list[tuple[str, str]]:
         """(name, holder) of neighbours that are leased."""
-        return [(view.name, holder) for view in self._neighbours(agent) if (holder := self.holder(view.name))]
+        return [(view.name, holder) for view in self.neighbours(agent) if (holder := self.holder(view.name))]

@@ -181,6 +181,7 @@ class DeviceViews:
             findings=agent.findings,
             checked=agent.checked,
             place=agent.place,
+            withheld=agent.withheld,
             sent_away=state.progress.sent_away,
         )
 

@@ -42,7 +42,8 @@ from farm.head.planning import (
 from farm.head.queue import model as m
 from farm.head.queue.model import NoSuchJobError, Phase
 from farm.head.queue.queue import JobQueue
-from farm.head.request_queue import JobRequester, RequestQueue
+from farm.head.request_queue import RequestQueue
+from farm.head.waiting_requests import JobRequester
 from farm.model.device import DeviceState, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease

@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from farm.common.errors import log_error
+from farm.devices.identity.naming_rules import same_phone
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import (
@@ -154,10 +155,12 @@ class Hosts(AttemptRunner):
                 return False
         if other == host or state is None or state.life is Life.GONE:
             return False
-        has_it = isinstance(message, DeviceChanged) and message.state.life is not Life.GONE
-        if has_it and (host, name) not in self._disputed:
+        mine = message.state if isinstance(message, DeviceChanged) else None
+        if mine is not None and mine.life is not Life.GONE and (host, name) not in self._disputed:
             self._disputed.add((host, name))
             advice = f"to have it handed out, at {host}: farm device set {name} --name NEW"
+            if same_phone(mine.identity, state.identity):
+                advice = f"it is the same phone, and {other} hands it out until it is gone there"
             log.warning("host %s has a phone named %s, and so has host %s: %s", host, name, other, advice)
         return True
 
@@ -180,7 +183,7 @@ class Hosts(AttemptRunner):
         if claimed and seen not in self._claimed:
             log.warning("%s of host %s is not handed out: %s", state.name, state.host, claimed)
         (self._claimed.add if claimed else self._claimed.discard)(seen)
-        return DeviceChanged(replace(state, withheld=self._why_withheld(state.host) or claimed))
+        return DeviceChanged(replace(state, withheld=self._why_withheld(state.host) or claimed or state.withheld))
 
     def _why_withheld(self, host: str) -> str:
         reasons = self._withheld[host]

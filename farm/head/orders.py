@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from farm.common.errors import FarmError, ProtocolError, error_from_wire, error_to_wire
+from farm.common.field_errors import one_line
 from farm.head.head import Head
 from farm.head.messages import Order, OrderAnswer
 from farm.model.specs import JobSpec, Kinds, spec_from_wire
@@ -23,6 +24,8 @@ METHODS = frozenset(
         "waits", "why", "explain", "explain_job", "waiting", "reservations",
     }
 )  # fmt: skip
+
+SAME_RELEASE = "bring heads and hosts to one release: farm host list"
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,8 @@ def answer_from_wire(method: str, value: Any) -> Any:
     try:
         return _adapter(method, "return").validate_python(value)
     except ValidationError as error:
-        raise ProtocolError(f"the head's answer to {method} cannot be read: {error}") from error
+        wrong = one_line(error.errors())
+        raise ProtocolError(f"the head's answer to {method} cannot be read: {wrong}", hint=SAME_RELEASE) from error
 
 
 async def perform(head: Head, kinds: Kinds, order: Order) -> OrderAnswer:
@@ -77,7 +81,8 @@ def _loaded(method: str, kinds: Kinds, name: str, value: Any) -> Any:
     try:
         return _adapter(method, name).validate_python(value)
     except ValidationError as error:
-        raise ProtocolError(f"{method}: {name} cannot be read: {error}") from error
+        wrong = one_line(error.errors())
+        raise ProtocolError(f"{method}: {name} cannot be read: {wrong}", hint=SAME_RELEASE) from error
 
 
 @lru_cache(maxsize=64)

@@ -19,8 +19,9 @@ class PhoneClaims:
         self._serials: dict[str, str] = {}  # by name
 
     def changed(self, state: DeviceState) -> None:
-        """A host has reported a device; one that is gone claims no phone."""
-        serial = "" if state.identity is None or state.life is Life.GONE else state.identity.hardware_serial
+        """A host has reported a device; one that is gone, or that its host does not use, claims no phone."""
+        unused = state.life is Life.GONE or bool(state.withheld)
+        serial = "" if state.identity is None or unused else state.identity.hardware_serial
         if self._serials.get(state.name, "") != serial:
             self.forget(state.name)
         if serial and is_distinct(serial):

@@ -64,11 +64,12 @@ def plan(
     Raises:
         UserError: the selector does not follow the grammar.
         NoPhoneError: no phone matches, and one must.
-        UserError: more jobs than one submit may have, or none of the phones has the compile target.
+        UserError: more jobs than one submit may have, or none of the phones has the compile target or the cores.
     """
     selector = _parsed(spec.on)
     matching = [view for view in devices if view.adopted and selector.matches(view.labels, view.aliases)]
     _check_target(spec, matching)
+    _check_cores(spec, matching)
     places = _places(spec, matching)
     if len(places) > MAX_JOBS_AT_ONCE:
         raise UserError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once", Code.BAD_SPEC)
@@ -218,6 +219,21 @@ def _check_target(spec: JobSpec, matching: Sequence[DeviceState]) -> None:
             raise refused[0]
         why, hint = why_not_on(text, [(name, each.targets, each.gpu.model or each.gpu.family) for name, each in known])
         raise UserError(f"no phone that matches {spec.on} has the target {text!r}: {why}", Code.BAD_SPEC, hint=hint)
+
+
+def _check_cores(spec: JobSpec, matching: Sequence[DeviceState]) -> None:
+    """Refuse cores or threads that no matching phone has; one that is not known yet may have any."""
+    if not isinstance(spec, ModelSpec) or not matching:
+        return
+    refused: list[UserError] = []
+    for view in matching:
+        try:
+            if view.identity is not None:
+                spec.check_cores(view.identity.cpu, view.name)
+        except UserError as error:
+            refused.append(error)
+    if len(refused) == len(matching):
+        raise refused[0]
 
 
 def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError | None:

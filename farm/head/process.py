@@ -107,7 +107,8 @@ class HeadProcess:
             HostError: the database cannot be used at the start.
         """
         with contextlib.closing(Standby(self._url)) as standby:
-            await asyncio.to_thread(standby.rest_s)
+            if await asyncio.to_thread(standby.rest_s) > 0:
+                log.info('this head %s, or for a daemon without [lab] head = "apart" to end', WAITING)
             self._notifier.ready(self.status)
             watchdog = asyncio.create_task(Watchdog(self._notifier, self.checks, lambda: self.status).run())
             while (store := await self._elected(standby, stop)) is not None:

@@ -10,23 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVarTuple
 
 from farm.common.histogram import QUICK_S, Histogram
-from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
 from farm.head.config import UserConfig
 from farm.head.messages import (
-    AttemptClaim,
     DeviceChanged,
     DeviceForgotten,
     HeadMessage,
@@ -44,69 +39,25 @@ from farm.head.messages import (
     SlotKept,
     YieldWanted,
 )
-from farm.head.model import Explanation, LeasePolicy, WaitingRequest
-from farm.head.reports import SEARCHED, explain, explain_waiting, summarise, why
+from farm.head.model import LeasePolicy
+from farm.head.waiting_requests import JobRequester, PendingGrant, PendingRequest, WaitingRequests
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
 from farm.model.device import DeviceState, Life
-from farm.model.requests import Lease, LeaseClass, LeaseRequest
-from farm.model.sessions import FleetSummary
+from farm.model.requests import Lease, LeaseRequest
 from farm.store.leases import LeaseTable
 from farm.store.mailbox import Letter
 
 FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
-LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's queue may have 100,000
-QUEUES_CHECKED = 100  # of users' like requests: for metrics, several times a minute
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
 
-T = TypeVar("T")
 Facts = TypeVarTuple("Facts")
 
 log = logging.getLogger(__name__)
 
 
-class JobRequester(ABC):
-    """What asks for devices for jobs. `job` is a job's id; no method may block."""
-
-    @abstractmethod
-    def granted(self, job: str, lease: Lease, *, claimed: bool) -> None:
-        """The job's lease is armed. `claimed`: its host has committed the claim with that."""
-
-    @abstractmethod
-    def claim(self, job: str, lease: Lease) -> AttemptClaim | None:
-        """What a host apart commits when it arms the lease, which is granted now."""
-
-    @abstractmethod
-    def undone(self, job: str, avoid: frozenset[str]) -> bool:
-        """The job's lease was granted and not armed; whether its request, which excludes `avoid`, waits again."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """A request without a lease."""
-
-    id: str
-    request: LeaseRequest
-    since: float  # monotonic
-    requester: JobRequester | None = None  # asked at the head; None: it comes from a host
-    grant: PendingGrant | None = None
-
-
-@dataclass(slots=True, eq=False)
-class PendingGrant:
-    """A lease that was granted and is not armed."""
-
-    pending: PendingRequest
-    lease: Lease
-    granted_at: datetime
-    letter: Letter | None = None  # to a host apart, stored with it
-    entry: LeaseWrite | None = None
-    cancelled: str = ""  # why it will not be armed
-    pause: asyncio.TimerHandle | None = None  # the store has refused it: until it is undone
-
-
-class RequestQueue:
-    """Every waiting request, and the allocator that grants devices to them. `receive` is what hosts send it."""
+class RequestQueue(WaitingRequests):
+    """Grants devices to the requests that wait, by the allocator. `receive` is what hosts send it."""
 
     def __init__(
         self,
@@ -127,20 +78,16 @@ class RequestQueue:
             clock: monotonic seconds.
             wall: what is written down.
         """
+        super().__init__(Allocator(policy.allocator), clock)
         self._loop = asyncio.get_running_loop()
         self._writes = writes
         self._table = table
         self._epoch = epoch
-        self._clock = clock
         self._wall = wall
         self._send: Callable[[HeadMessage], None]  # from `connect` on
         self._letter: Callable[[LeaseGranted], Letter] | None
         self._undone: Callable[[str], None]
-        self.allocator = Allocator(policy.allocator)
-        self._wanted: Counter[tuple[str, Selector, str]] = Counter()  # requests that wait, by key, selector and device
-        self.depth: Counter[LeaseClass] = Counter()  # the same by class
         self.decisions = Histogram(QUICK_S)  # seconds of the allocator for one event
-        self._requests: dict[str, PendingRequest] = {}
         self._grants: dict[str, PendingGrant] = {}  # by device
         self._counter = 0
         self._watching: list[Callable[[DeviceState], None]] = []
@@ -273,10 +220,6 @@ class RequestQueue:
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def views(self) -> tuple[DeviceState, ...]:
-        """Every device, by name."""
-        return tuple(sorted(self.allocator.devices.values(), key=lambda view: view.name))
-
     def subscribe(self, callback: Callable[[DeviceState], None]) -> Callable[[], None]:
         """Call back with each new view, after it was decided by; returns the function that ends it.
 
@@ -284,66 +227,6 @@ class RequestQueue:
         """
         self._watching.append(callback)
         return lambda: self._watching.remove(callback)
-
-    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
-        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
-        now = self._clock()
-        return tuple(
-            WaitingRequest(request_id, request, now - pending.since)
-            for request_id, request in self.allocator.waiting(limit)
-            if (pending := self._requests.get(request_id)) is not None
-        )
-
-    def longest_s(self) -> Mapping[LeaseClass, float]:
-        """For how long the oldest request of each class waits; looks at the `LOOKED_AT` oldest."""
-        now, found = self._clock(), dict[LeaseClass, float]()
-        for pending in islice(self._requests.values(), LOOKED_AT):
-            if pending.grant is None:
-                found.setdefault(pending.request.lease_class, now - pending.since)
-                if len(found) == len(self.depth):
-                    break
-        return found
-
-    def waiting_request(self, request_id: str) -> WaitingRequest | None:
-        """The request, if it still waits; None once its lease is being written."""
-        pending = self._requests.get(request_id)
-        if pending is None or pending.grant is not None:
-            return None
-        return WaitingRequest(pending.id, pending.request, self._clock() - pending.since)
-
-    def overlooked(self) -> int:
-        """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
-
-        A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
-        """
-        return self.allocator.overlooked(QUEUES_CHECKED)
-
-    def summary(self) -> FleetSummary:
-        """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        pending: Counter[str] = Counter()
-        for (key, selector, device), count in self._wanted.items():
-            pending[key or str(selector) or device] += count
-        return summarise(self.allocator.devices.values(), self.allocator.held, pending)
-
-    def explain(self, subject: str) -> Explanation:
-        """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
-
-        Raises:
-            UserError: `subject` is no selector.
-        """
-        wanted: Counter[tuple[Selector, str]] = Counter()
-        for (_, selector, device), count in self._wanted.items():
-            wanted[selector, device] += count
-        return explain(self.allocator, subject, self.waiting(SEARCHED), wanted, self._clock())
-
-    def explain_request(self, request_id: str) -> Explanation | None:
-        """Why this request waits; None: it does not."""
-        waiting = self.waiting_request(request_id)
-        return explain_waiting(self.allocator, waiting, self._clock()) if waiting else None
-
-    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
-        """The obstacle of each of these requests, in one short sentence; empty when it does not wait."""
-        return why(self.allocator, {each: self.waiting_request(each) for each in request_ids}, self._clock())
 
     def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:
         """Let the allocator decide by one of its methods, and begin to write its grants."""
@@ -502,18 +385,11 @@ class RequestQueue:
         self._enter(pending)
 
     def _enter(self, pending: PendingRequest) -> None:
-        request = pending.request
-        self._wanted[request.key, request.selector, request.device] += 1
-        self.depth[request.lease_class] += 1
+        self._count(pending)
         if self._failing or self.drained:  # nothing is decided: a head that takes over adds 100,000
             self.allocator.request_added(pending.id, pending.request, self._clock())
         else:
             self.decide(self.allocator.request_added, pending.id, pending.request)
-
-    def _uncount(self, pending: PendingRequest) -> None:
-        request = pending.request
-        _take_one(self._wanted, (request.key, request.selector, request.device))
-        _take_one(self.depth, request.lease_class)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -530,9 +406,3 @@ class RequestQueue:
     def _time_passed(self) -> None:
         self._check_timer = None
         self.decide(self.allocator.clock_advanced)
-
-
-def _take_one(counter: Counter[T], name: T) -> None:
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]

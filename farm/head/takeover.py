@@ -1,7 +1,8 @@
 """A head takes over: it reads the state of the lab from the rows of hosts, and grants nothing meanwhile.
 
 Leases that no host has armed were never held: they end, and their requests wait again. Armed leases and running
-attempts go on. A job that has an armed lease and no attempt, because the head ended in between, asks again.
+attempts go on. A job that has an armed lease and no attempt, because the head ended in between, asks again. A job that
+was cancelled is still to be stopped while its host, which may be lost, has not taken the letter.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from farm.common.errors import error_from_wire
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
@@ -20,9 +22,9 @@ from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.local import LocalHead
 from farm.head.messages import DeviceChanged, HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
 from farm.head.planning import request_of
-from farm.head.queue.model import ClockReading
+from farm.head.queue.model import ClockReading, NoSuchJobError, StopAttempt
 from farm.head.write_queue import released_event
-from farm.model.job import FINAL, Attempt, Job
+from farm.model.job import FINAL, Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import Kinds
 from farm.store.lab_state import LabState, read_lab_state
@@ -85,6 +87,8 @@ class Takeover:
                 if lease is not None:
                     self._hosts.attempt_runs(attempt.job, attempt.id, lease.host)
         await self._head.start(self._hosts)
+        for letter in state.letters:
+            self._cancel_again(letter, running)
         for record in state.leases:
             if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:
                 self._hosts.receive(LeaseUnwanted(record.id, "the head that had granted it is gone"))
@@ -92,6 +96,17 @@ class Takeover:
             "took over: %d phones, %d requests, %d leases, %d jobs",
             len(state.devices), len(state.requests), len(state.leases), self._head.dispatcher.count().total(),
         )  # fmt: skip
+
+    def _cancel_again(self, letter: Letter, running: Mapping[str, Attempt]) -> None:
+        """If the letter stops a cancelled job's attempt: the job ends as cancelled, even when its host is lost."""
+        if letter.body.get("kind") != StopAttempt.__name__:
+            return
+        stop = wire.to_host(letter.body, self._clock().s)
+        if not isinstance(stop, StopAttempt) or stop.state is not AttemptState.CANCELLED:
+            return
+        if (attempt := running.get(stop.job)) is not None and attempt.id == stop.attempt:
+            with suppress(NoSuchJobError):  # it has ended meanwhile
+                self._head.dispatcher.cancel(stop.job, error_from_wire(stop.error))
 
     def _learn(self, state: LabState, jobs: Mapping[str, Job], running: Mapping[str, Attempt]) -> None:
         now = self._clock()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from farm.common.field_errors import one_line
 from farm.head.messages import AttemptEnded, ToHead, ToHost
 
 PROTOCOL = 1  # grows when a receiver must know more than which messages there are
@@ -54,8 +55,9 @@ def _decode(kinds: Mapping[str, type[M]], body: Mapping[str, Any], now_s: float)
         return None
     try:
         message: M = _adapter(kind).validate_python(_with_clock(body, now_s))
-    except (ValidationError, OverflowError) as error:  # a number that no float holds
-        log.error("a message %s cannot be read and is left out: %s", kind.__name__, error)  # noqa: TRY400
+    except (ValidationError, OverflowError) as error:  # the latter: a number that no float holds
+        wrong = one_line(error.errors()) if isinstance(error, ValidationError) else str(error)
+        log.error("a message %s cannot be read and is left out: %s", kind.__name__, wrong)  # noqa: TRY400
         return None
     return message
 

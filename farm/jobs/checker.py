@@ -32,6 +32,7 @@ class _Host:
     device: str
     key: Callable[[str], str]
     gate: Callable[[], tuple[str, int]]
+    step: str = "starting"  # the latest: where a check hangs, as in a GPU's driver that does not return
 
     async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - a check has one phone
         host, port = self.gate()
@@ -43,8 +44,8 @@ class _Host:
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         raise no_such_verb_error(verb)
 
-    def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
-        """No user watches a check."""
+    def progressed(self, step: str, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
+        self.step = step
 
     def logged(self, text: str, level: str) -> None:
         """Failures are in the report; the rest helps only to find a fault in farm."""
@@ -83,11 +84,12 @@ class FarmChecker:
         async with self._places:
             payload = {"golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
+            host = _Host(device, self._key, self._gate)
             try:
-                found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))
+                found = await self._workers.run(bundle.toolchain, task, host)
             except AttemptTimeoutError as error:
                 raise PhoneError(
-                    f"{device} did not finish the golden kernels within {self._limit_s:g} s",
+                    f"{device} did not finish the golden kernels within {self._limit_s:g} s ({host.step})",
                     Code.CHECK_TIMEOUT,
                     evidence=error.message,
                 ) from error

@@ -51,6 +51,13 @@ class LogLine:
         """The line as JSON fields."""
         return asdict(self)
 
+    def check(self) -> None:
+        """ValueError: farm did not write this line."""
+        if not all(isinstance(each, str) for each in asdict(self).values()):
+            raise ValueError(f"a log line has a field that is no text: {self}")
+        if datetime.fromisoformat(self.at).tzinfo is None:
+            raise ValueError(f"a log line has a time without a zone: {self.at}")
+
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
@@ -308,10 +315,10 @@ def _parsed(raw: bytes) -> LogLine | None:
     """None for half a line, as a daemon that was killed leaves it, and for a line that farm did not write."""
     try:
         line = LogLine(**json.loads(raw))
-        datetime.fromisoformat(line.at)
+        line.check()
     except (ValueError, TypeError, RecursionError):
         return None
-    return line if all(isinstance(each, str) for each in asdict(line).values()) else None
+    return line
 
 
 def _write(file: int, data: bytes | bytearray) -> None:

@@ -129,6 +129,7 @@ class Pool:
         self._publishing: asyncio.Task[None] | None = None  # of the latest change
         self._given_back: dict[str, str] = {}  # phones that left since the last publication, and why
         self._barred: set[str] = set()  # taken back: this attempt does not ask for them again
+        self.lost: dict[str, str] = {}  # phones whose lease ended under the work and that did not return, and why
 
     def begin(self, on_change: Callable[[str, dict[str, Any]], None]) -> None:
         """Move the first lease and its worker slot in, and ask for the others.
@@ -313,13 +314,14 @@ class Pool:
         taken = self._leases.when_revoked(lease.id)
         self._held[lease.id] = lease
         self._had[lease.device] = None
+        self.lost.pop(lease.device, None)
         taken.add_done_callback(lambda why: self._lost(lease.id, why))
 
     def _lost(self, lease_id: str, why: asyncio.Future[FarmError]) -> None:
         if why.cancelled() or lease_id not in self._held:
             return
         lease = self._held.pop(lease_id)
-        self._given_back[lease.device] = why.result().message
+        self._given_back[lease.device] = self.lost[lease.device] = why.result().message
         if isinstance(why.result(), UserError):
             self._barred.add(lease.device)
         self._update_soon()

@@ -1,7 +1,8 @@
 """Kinds of jobs. A kind is one folder, and one line in `KINDS`.
 
-Another package names a kind only for what it does for that one alone: the store's measurements are those of `bench`;
-the zygote imports some workers before it forks (`PRELOADED` in farm/worker/zygote.py), the others are imported later.
+Another package names a kind only for what it does for that one alone: the results of `MEASURING_KINDS`
+(farm/model/job.py) are measurements; the zygote imports some workers before it forks (`PRELOADED` in
+farm/worker/zygote.py), the others are imported later.
 
 `farm/kinds/<kind>/` holds
     spec.py      THE declaration of its fields: bounds, units, help. The command's options, the client's arguments,
@@ -10,6 +11,7 @@ the zygote imports some workers before it forks (`PRELOADED` in farm/worker/zygo
     worker.py    what runs in the worker: `main(payload, daemon)`; the only part that may import TVM
     command.py   its command, a function of the kind's name or `app`; `print_job` for `farm job show`
     outcome.py   what came of a job, for the client; without one it is a plain `Outcome`
+    trace.py     `trace_of` and `span_of`: a result as a trace for Perfetto; without it `farm job output` makes none
     page.py      the plots on the web page of a job: `PAGE`, a `farm.web.plots.KindPage`; without one there are none
     page.html    what that page says of a result, blocks of farm/web/templates/job_result.html; without one the plain
                  values of the result are listed
@@ -128,6 +130,12 @@ class KindRegistry(Mapping[str, "type[JobSpec]"]):
 
 KINDS = KindRegistry(
     JobKind("bench", "Time a model on phones, and say whether to trust it"),
+    JobKind("program", "Time a model under another runtime, by its own program", function="app"),
+    JobKind("memory", "Say how long a model takes to load, and its memory"),
+    JobKind("energy", "Say how many joules an inference takes"),
+    JobKind("untethered", "Say how many joules a program takes without the cable"),
+    JobKind("sweep", "Say which number of threads and which cores are fastest"),
+    JobKind("sustain", "Say how fast a model stays when it runs for minutes"),
     JobKind("compare", "Say which of two builds of a model is faster"),
     JobKind("run", "Run a model once, on a phone or here; keep its outputs"),
     JobKind("tune", "Search for fast schedules of a model's operators"),

@@ -14,29 +14,32 @@ from farm.bundle.versions import PAIR_HINT, checked, of_packages
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.events import EventLog
 from farm.common.files import is_sha256
-from farm.common.limits import MAX_ARTIFACTS
+from farm.common.limits import MAX_ARTIFACTS, MAX_CORES
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
 from farm.devices.quiesce_policy import Level, QuiesceResult, describe, not_quiet
+from farm.devices.server.session_cores import place_session
 from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_such_verb_error, text_field
-from farm.jobs.executor import AttemptContext
+from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.supervisor import Supervisor
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt
+from farm.model.placement import ThreadPlacement, placed
+from farm.model.specs import ModelSpec, ModelTask
 from farm.store.artifacts import RecordSets
 
-WORKER = "worker"  # source of what workers say
+WORKER = "worker"  # the source of the log lines of workers
 MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it refused
 MAX_LOOKED = 1_000_000  # artifacts of one attempt
 # A broken session is followed by a check within 2 s.
 # The asking worker takes the daemon for dead after 15 s, so this must be shorter.
 CHECK_WAIT_S = 10.0
-# What a phone goes through whose session broke while its RPC server lives and its link holds. A lost link leads over
-# PROVISIONING or further, a server that died over STARTING: there it may have been anything.
+# The states of a phone whose session broke while its RPC server lives and its link holds. After a lost link it passes
+# through PROVISIONING or an earlier state, after the end of its server through STARTING: both may have other causes.
 _THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
 
 
@@ -46,10 +49,10 @@ class LeaseHost:
 
     context: AttemptContext
     parts: ExecutorParts
-    # What this attempt has asked about, with the kills that it reported: it may report nothing else.
+    # The artifacts that this attempt has asked about, each with the kills that it reported: it may report no others.
     kills_seen: dict[str, int] = field(default_factory=dict, kw_only=True)
 
-    async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - it has one
+    async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - the attempt has one lease
         """A way to the lease's phone, good for one session."""
         return self.offer(self.context.lease.id)
 
@@ -58,8 +61,8 @@ class LeaseHost:
         host, port = self.parts.gate()
         return SessionOffer(host, port, self.parts.leasing.new_match_key(lease, single_use=True))
 
-    async def abort_session(self, lease: str, reason: str) -> None:  # noqa: ARG002 - it has one
-        """Have the session cut and the phone looked at."""
+    async def abort_session(self, lease: str, reason: str) -> None:  # noqa: ARG002 - the attempt has one lease
+        """Have the session cut, and the phone cleaned and checked."""
         self.parts.leasing.abort(self.context.lease.id, reason)
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,7 +107,7 @@ class LeaseHost:
         await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
-        """Publish the step; the log gets it, too, but not the standings of a timing, which repeat its step."""
+        """Publish the step, and log it once: reports of the interval so far repeat the step that they belong to."""
         self.context.progress(step, **fields)
         if "timing" not in fields:
             self.context.log(step, source=WORKER)
@@ -124,7 +127,7 @@ class PhoneWork:
     def __init__(
         self, workers: Supervisor, toolchain_of: Callable[[DeviceView], str], bundle: Callable[[str], Bundle]
     ) -> None:
-        """`toolchain_of`: the one that a phone's bundle is paired with. `bundle`: by its hash, in a thread."""
+        """`toolchain_of`: the toolchain paired with a phone's bundle. `bundle`: a bundle by its hash, in a thread."""
         self._workers = workers
         self._toolchain_of = toolchain_of
         self._bundle = bundle
@@ -144,7 +147,7 @@ class PhoneWork:
 
         Raises:
             UserError: TVM and FFI of the toolchain are known not to work with those on the phone.
-            FarmError: what the worker reported, or what became of it.
+            FarmError: the error that the worker reported, or that describes its end.
         """
         toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
         await self._check_versions(context, toolchain, host)
@@ -153,7 +156,7 @@ class PhoneWork:
         return {**report, **self._about(context.view, toolchain)}
 
     async def _check_versions(self, context: AttemptContext, toolchain: str, host: AttemptHost) -> None:
-        """Whether an interpreter, whose packages may have changed since, still fits the phone's bundle."""
+        """Refuse a toolchain that no longer fits the phone's bundle: its packages may have changed since."""
         view = context.view
         if not view.bundle:
             return
@@ -194,7 +197,7 @@ def _artifacts(fields: Mapping[str, Any]) -> list[str]:
 
 
 def about_phone(view: DeviceView) -> dict[str, Any]:
-    """Which phone it was, as every result says it."""
+    """The fields of every result that name its phone."""
     identity = view.identity
     return {
         "device": view.name,
@@ -205,7 +208,7 @@ def about_phone(view: DeviceView) -> dict[str, Any]:
 
 
 def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
-    """Everything but the raw properties."""
+    """All facts but the raw properties; {} for a phone that is not identified."""
     if identity is None:
         return {}
     facts = asdict(identity)
@@ -258,12 +261,18 @@ class MeasuringHost(LeaseHost):
     quiet: DeviceQuiescer
 
     async def open_session(self, lease: str) -> SessionOffer:
-        """A way to the lease's phone, which is quiet by then: not before, as compiling for it may take minutes."""
+        """Make the phone quiet, then offer a way to it. Not earlier: compiling for it may have taken minutes."""
         await self.quiet.begin()
         return await LeaseHost.open_session(self, lease)
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`conditions`: the phone's, as far as they can be read. A phone that is silent is for others to notice."""
+        """`conditions`: those of the phone that can be read, {} when it does not answer. `place`: set the cores."""
+        if verb == "place":
+            mask, top_app = fields.get("mask"), fields.get("top_app")
+            if type(mask) is not int or not 0 <= mask < 1 << MAX_CORES or not isinstance(top_app, bool):
+                raise ProtocolError("a worker places its session with mask, a number, and top_app, true or false")
+            await place_session(self.parts.client, self.context.view.serial, mask, top_app=top_app)
+            return {}
         if verb != "conditions":
             return await LeaseHost.serve(self, verb, fields)
         try:
@@ -271,6 +280,18 @@ class MeasuringHost(LeaseHost):
         except FarmError as error:
             self.context.log(f"the phone's condition is not known: {error.message}", "warning")
             return {}
+
+
+def placement_on(spec: Any, view: DeviceView) -> tuple[ThreadPlacement, ...]:
+    """What the fields `threads`, `cores` and `top_app` of a spec mean on a phone; () where none is given.
+
+    Raises:
+        UserError: the phone has no such cores, or too few.
+    """
+    if not (spec.threads or spec.cores or spec.top_app):
+        return ()
+    clusters = view.identity.cpu if view.identity else ()
+    return (placed(spec.threads, spec.cores, spec.top_app, clusters, view.name),)
 
 
 def epoch_of(view: DeviceView) -> str:
@@ -287,28 +308,67 @@ async def measured(
         FarmError: as `PhoneWork.run`.
     """
     try:
-        report = {**await work.run(context, worker, payload, host), "target": payload["spec"]["target"]}
+        report = {"target": payload["spec"].get("target"), **await work.run(context, worker, payload, host)}
     finally:
         await host.quiet.end()
     phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
     tvm = report["versions"].get("apache-tvm", "")
-    certificate = {**report["certificate"], **phone, "tvm": tvm, "epoch": epoch_of(context.view)}
+    certificate = {"tvm": tvm, **report["certificate"], **phone, "epoch": epoch_of(context.view)}
     certificate |= {"quiesce": host.quiet.to_wire(), "notes": [*certificate.get("notes", ()), *host.quiet.notes()]}
     return {**report, "certificate": certificate}
 
 
 def quiet_lease(parts: ExecutorParts, context: AttemptContext) -> DeviceQuiescer:
-    """Of the attempt's only phone."""
+    """The quiescer of the attempt's only phone."""
     return DeviceQuiescer(parts, context, context.lease.id, context.lease.device)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelExecutor(Executor):
+    """Runs attempts that take a model to a phone, by their kind's worker."""
+
+    parts: ExecutorParts
+
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
+        """The worker's report, with the phone in its certificate.
+
+        Raises:
+            UserError: the model or its inputs cannot be used, or the phone has no such target or cores.
+            PhoneError: the phone failed, or computed wrong numbers.
+            HostError: the worker died.
+        """
+        task = await self.task(context)
+        host = MeasuringHost(context, self.parts, quiet_lease(self.parts, context))
+        worker = f"farm.kinds.{context.spec.kind}.worker"
+        return await measured(self.parts.work, context, worker, task.to_wire(), host)
+
+    async def task(self, context: AttemptContext) -> ModelTask[Any]:
+        """The worker's task.
+
+        Raises:
+            UserError: the phone has no such target or cores.
+        """
+        return ModelTask(**self.model(context))
+
+    def model(self, context: AttemptContext) -> dict[str, Any]:
+        """The fields of `ModelTask` that need no placement."""
+        spec, work = context.spec, self.parts.work
+        assert isinstance(spec, ModelSpec)
+        return {
+            "spec": spec,
+            "target": work.target(context, spec.target),
+            "cache": work.cache(context),
+            "virtual": is_virtual(context.view),
+        }
+
+
 def is_virtual(view: DeviceView) -> bool:
-    """Whether the phone is one."""
+    """Whether the phone is a virtual one."""
     return view.identity is not None and view.identity.virtual
 
 
 class DeviceQuiescer:
-    """One lease's phone. `begin` any number of times, `end` once, whatever happened.
+    """Makes one lease's phone quiet, and changes it back. Call `begin` any number of times, `end` once, in any case.
 
     Until `end` has worked, the lease is one whose phone must be cleaned and checked: however it ends (its phone lost,
     taken away, the daemon killed), the life cycle changes the phone back before it is leased again.
@@ -326,19 +386,22 @@ class DeviceQuiescer:
         self._config = self._phones.config
         self._level = self._config.level_of(context.spec.lease_class, asked)
         self._begun = False
-        self._cut = False  # cancelled while it was begun: the phone may get it after an end
+        self._cut = False  # `begin` was cancelled: the phone may become quiet after an `end`
         self._quiet = not_quiet("")
         self._changed = False
 
-    async def begin(self) -> None:
-        """Make the phone quiet, if it is not yet. A refused change is noted, and the phone measures without it."""
+    async def begin(self, at_least_s: float = 0.0) -> None:
+        """Make the phone quiet, if it is not yet. A refused change is noted, and the phone measures without it.
+
+        `at_least_s`: for so long it stays quiet without contact, if that is longer than configured.
+        """
         if self._begun or self._level is Level.OFF:
             return
         elsewhere = self._leases.borrowed.get(self._lease)
         if elsewhere is None and not self._leases.changed_phone(self._lease, changed=True):
             return
         self._begun = self._cut = True
-        restore_after_s = self._config.restore_after_s
+        restore_after_s = max(self._config.restore_after_s, at_least_s)
         try:
             if elsewhere is not None and (lab := self._parts.lab) is not None:
                 quiet = await lab.quiesce(elsewhere.host, self._lease, self._level, restore_after_s)
@@ -381,9 +444,9 @@ class DeviceQuiescer:
 class LabParts:
     """Parts of the daemon of a host in a lab of several."""
 
-    second_copy: Callable[[str], Awaitable[object]]  # gives an artifact a copy at another place; FarmError: none has it
+    second_copy: Callable[[str], Awaitable[object]]  # gives an artifact a copy elsewhere; FarmError: there is none
     attempts_of: Callable[[str], Awaitable[Sequence[Attempt]]]  # of a job, first to last
-    # Has a phone of another host made quiet: host, lease, level, restore_after_s.
+    # Makes a phone of another host quiet: host, lease, level, restore_after_s.
     quiesce: Callable[[str, str, Level, float], Awaitable[QuiesceResult]]
 
 
@@ -406,4 +469,5 @@ class ExecutorParts:
     artifacts: ArtifactFolder
     # The user of a loopback connection, as jobs name them; "" for root and the service user, who may use every lease.
     user_of: Callable[[socket.socket], Awaitable[str]]
+    meters: Mapping[str, Sequence[str]] = field(default_factory=dict)  # commands of power meters, by the phone's name
     lab: LabParts | None = None  # None: the only host of its database

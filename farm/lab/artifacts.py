@@ -85,7 +85,7 @@ class HostArtifacts:
         finally:
             await connection.close()
         if failure is not None:
-            raise error_from_wire(failure if isinstance(failure, dict) else {})
+            raise error_from_wire(failure)
 
     # --- for other hosts ------------------------------------------------------------------------------------------
 
@@ -100,12 +100,7 @@ class HostArtifacts:
         _, writer = await call.streams()
         while offset < size_bytes and (data := await asyncio.to_thread(_read, path, offset)):
             writer.write(data)
-            try:
-                async with asyncio.timeout(IDLE_S):
-                    await writer.drain()
-            except TimeoutError:
-                writer.transport.abort()  # else closing it would wait for a host that does not read
-                raise
+            await call.drain()
             offset += len(data)
 
     async def _keep(self, call: LinkCall) -> None:
@@ -122,7 +117,7 @@ class HostArtifacts:
         finally:
             self._offered.pop(sha256, None)
         writer.write(json.dumps({"error": error}).encode() + b"\n")
-        await writer.drain()
+        await call.drain()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,19 @@
-"""What other hosts change in the database is taken up here: bundles, keys set by hand, toolchains."""
+"""Follows what other hosts change in the database, and writes this host's readings for their lists."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
-from farm.common.errors import FarmError
+from farm.common.errors import FarmError, HostError
+from farm.leasing.lab_readings import encode_readings
+from farm.model.device import DeviceView
 
 LOOK_EVERY_S = 5.0
+WRITE_EVERY_S = 10.0  # phones are probed as often
 
 log = logging.getLogger(__name__)
 
@@ -30,3 +35,16 @@ async def follow_other_hosts(looks: Mapping[str, Callable[[], Awaitable[None]]])
                     log.warning("%s of other hosts are not all here yet: %s", what, error.message)
                 problems[what] = error.message
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def share_readings(
+    views: Callable[[], Iterable[DeviceView]], write: Callable[[Mapping[str, Any]], Awaitable[None]]
+) -> None:
+    """Write all readings every 10 s if they have changed, until cancelled."""
+    written: Mapping[str, Any] | None = None
+    while True:
+        if (found := encode_readings(views())) != written:
+            with contextlib.suppress(HostError):  # the writer reports it
+                await write(found)
+                written = found
+        await asyncio.sleep(WRITE_EVERY_S)

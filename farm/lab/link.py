@@ -9,11 +9,12 @@ import math
 import secrets
 import socket
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.common.errors import Code, FarmError, HostError, ProtocolError
+from farm.common.errors import Code, FarmError, HostError, HostUnreachableError, ProtocolError
 from farm.common.limiter import Limiter
 from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
@@ -34,15 +35,10 @@ from farm.tvm_server.listener import Acceptor, bind, refusal_log
 
 BACK = "back"  # the service that hosts dial because this one has asked them to
 LISTEN_HINT = "[lab] listen must be an address of this host (`ip -br address`)"
+STALLED_S = 30.0  # in which the other host takes what was written, up to some MB; else it is cut off
 CHECK_EVERY_S = 5.0  # whether the hosts of open connections are still in the table
 
 log = logging.getLogger(__name__)
-
-
-class HostUnreachableError(HostError):
-    """Another host of the lab cannot be reached."""
-
-    code = "host_unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +77,26 @@ class LinkConnection:
         self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         return reader, self._writer
 
+    async def drain(self) -> None:
+        """Wait until the other host has taken most of what was written.
+
+        Raises:
+            OSError: the connection is lost, or was cut because the other host reads nothing.
+        """
+        assert self._writer is not None
+        async with self._cut_when_stalled():
+            await self._writer.drain()
+
     def take(self) -> tuple[socket.socket, bytes]:
         """The socket and its early bytes; the caller owns the socket from now on."""
         self.passed_on = True
         return self.sock, self.early
 
     async def close(self) -> None:
-        """Send the bytes that were written, then end the connection. Harmless when repeated, and after `take`."""
+        """Send the bytes that were written, then end the connection. Harmless when repeated, and after `take`.
+
+        A host that does not take them is cut off.
+        """
         if self.passed_on:
             return
         if self._writer is None:
@@ -95,7 +104,19 @@ class LinkConnection:
             return
         with contextlib.suppress(OSError):
             self._writer.close()
-            await self._writer.wait_closed()
+            async with self._cut_when_stalled():
+                await self._writer.wait_closed()
+
+    @asynccontextmanager
+    async def _cut_when_stalled(self) -> AsyncIterator[None]:
+        """Else a host that does not read would hold the connection, its thread and its task."""
+        assert self._writer is not None
+        try:
+            async with asyncio.timeout(STALLED_S):
+                yield
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise
 
 
 @dataclass(slots=True, eq=False)

@@ -14,11 +14,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from farm.common.errors import Code, FarmError, HostError, ProtocolError, error_from_wire, error_to_wire
+from farm.common.errors import (
+    Code,
+    FarmError,
+    HostError,
+    HostUnreachableError,
+    ProtocolError,
+    error_from_wire,
+    error_to_wire,
+)
 from farm.jobs.logs import PAGE_LINES, AttemptLogs, LocalLog, LogLine, LogPage, LogReader, is_job_id
-from farm.lab.link import HostLink, HostUnreachableError, LinkCall
+from farm.lab.link import HostLink, LinkCall
 from farm.model.job import Attempt
 
 _PAGE = TypeAdapter(LogPage)
@@ -73,7 +81,7 @@ class HostLogs:
                 await asyncio.wait((answering, asked), return_when=asyncio.FIRST_COMPLETED)
                 if answering.done():
                     writer.write(json.dumps(answering.result()).encode() + b"\n")
-                    await writer.drain()
+                    await call.drain()
                 else:
                     answering.cancel()
                     await asyncio.gather(answering, return_exceptions=True)
@@ -94,10 +102,10 @@ class _RemoteLog(LogReader):
         self._asked = 0
 
     async def read(self, after: int, limit: int = PAGE_LINES) -> LogPage:
-        return self._page(await self._ask({"after": after, "limit": limit}))
+        return self._page(await self._ask({"after": after, "limit": limit}), after)
 
     async def read_back(self, before: int | None, limit: int) -> LogPage:
-        return self._page(await self._ask({"before": before, "limit": limit}))
+        return self._page(await self._ask({"before": before, "limit": limit}), 0)
 
     async def grown(self, after: int) -> None:
         await self._ask({"grown": after}, None)
@@ -121,11 +129,18 @@ class _RemoteLog(LogReader):
             raise error_from_wire(answer["error"])
         return answer
 
-    def _page(self, answer: Mapping[str, Any]) -> LogPage:
+    def _page(self, answer: Mapping[str, Any], least: int) -> LogPage:
         try:
-            return _PAGE.validate_python({name: answer.get(name) for name in LogPage.__dataclass_fields__})
-        except ValidationError as error:
-            raise self._away(error) from error
+            page = _PAGE.validate_python({name: answer.get(name) for name in LogPage.__dataclass_fields__})
+            _check(page, least)
+        except ValueError as error:
+            raise HostError(
+                f"host {self._host}, which has the log, sends lines that farm cannot read",
+                Code.LOG_AWAY,
+                hint=f"run the same release of farm at all hosts: farm host list; or read the log at {self._host}",
+                evidence=str(error),
+            ) from error
+        return page
 
     def _away(self, error: Exception) -> HostError:
         return HostError(
@@ -134,6 +149,14 @@ class _RemoteLog(LogReader):
             hint=f"see whether the daemon of {self._host} runs; how the attempt ended: farm job show",
             evidence=str(error),
         )
+
+
+def _check(page: LogPage, least: int) -> None:
+    """ValueError: farm did not write these lines, or they would be read for ever: they end at no later position."""
+    for line in page.lines:
+        line.check()
+    if page.next < least + len(page.lines):
+        raise ValueError(f"{len(page.lines)} lines from position {least} to {page.next}")
 
 
 async def _answer(log: LogReader, line: bytes) -> dict[str, Any]:

@@ -244,6 +244,11 @@ class _OneWay:
                 count += got
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
+        except ConnectionResetError:  # the end of a side that has not read everything: its last bytes count
+            if not count:
+                raise
+            self.unsent = self._buffer[:count]
+            return True
         self.unsent = self._buffer[:count]
         return False
 

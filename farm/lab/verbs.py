@@ -11,14 +11,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from farm.common.errors import Code, FarmError, HostError, ProtocolError, UserError, error_from_wire, error_to_wire
+from farm.common.errors import (
+    Code,
+    FarmError,
+    HostError,
+    HostUnreachableError,
+    ProtocolError,
+    UserError,
+    error_from_wire,
+    error_to_wire,
+)
 from farm.common.frames import SIZE, FrameReader, frame
 from farm.control.callers import Caller, Role
 from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
 from farm.control.router import Answer, Sender
 from farm.control.server import ControlServer
 from farm.head.host_rules import AWAY
-from farm.lab.link import HostLink, HostUnreachableError, LinkCall
+from farm.lab.link import HostLink, LinkCall
 from farm.leasing.lab_view import LabPicture, LabView
 
 SERVICE = "verb"
@@ -73,15 +82,14 @@ class HostForwarder:
         try:
             reader, writer = await connection.streams()
             writer.write(frame({"kind": request.kind, "fields": dict(request.fields)}, b"".join(request.frames)))
-            await writer.drain()
+            await connection.drain()
             async for fields, payload in _frames(reader):
-                if "more" in fields:
-                    await send(Reply(request.id, fields["more"], more=True))
-                elif "error" in fields:
+                if "error" in fields:
                     raise error_from_wire(fields["error"])
-                else:
-                    return Answer(fields["ok"], (payload,) if payload else ())
-        except (OSError, ProtocolError, KeyError, TypeError) as error:
+                if "more" not in fields:
+                    return Answer(_object(fields, "ok"), (payload,) if payload else ())
+                await send(Reply(request.id, _object(fields, "more"), more=True))
+        except (OSError, ProtocolError) as error:
             raise _broken_off(host, request.kind, str(error)) from error
         finally:
             await connection.close()
@@ -103,7 +111,7 @@ class HostForwarder:
 
         async def progress(**fields: Any) -> None:
             writer.write(frame({"more": fields}))
-            await writer.drain()
+            await call.drain()
 
         raw = (payload,) if payload else ()
         answering = asyncio.ensure_future(
@@ -114,7 +122,7 @@ class HostForwarder:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 writer.write(_reply(answering))
-                await writer.drain()
+                await call.drain()
         finally:
             for task in (answering, leaving):
                 task.cancel()
@@ -162,6 +170,13 @@ def _reply(answered: asyncio.Future[Answer]) -> bytes:
     if not isinstance(error, FarmError):
         error = FarmError(f"{type(error).__name__}: {error}", hint="this is a bug; that host's log has the trace")
     return frame({"error": error_to_wire(error)})
+
+
+def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise ProtocolError(f"its answer has no object {name!r}")
+    return value
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[dict[str, Any], bytes]]:

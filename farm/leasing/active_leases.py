@@ -184,6 +184,8 @@ class ActiveLeases:
             message = f"{view.name} is dangerously hot: {view.too_hot}"
             self.revoke(active, PhoneError(message, Code.TOO_HOT, hint="let it cool, and look at its battery"), message)
             return
+        if active.phone_away:
+            return
         lost = PhoneLostError.of(view)
         reason = lost.message
         match lease_condition(

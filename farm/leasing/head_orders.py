@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from farm.common.errors import Code, HostError, error_from_wire
+from farm.common.errors import Code, FarmError, HostError, error_from_wire
 from farm.head import orders
+from farm.head.head import Head
 from farm.head.messages import Order, OrderAnswer
+from farm.head.model import Explanation, JobExplanation, WaitingPage
+from farm.head.planning import Submission
+from farm.model.specs import JobSpec
+from farm.store.leases import ReservationRecord
 
 ANSWER_LIMIT_S = 5.0  # a takeover may take longer, and a person does not wait for it
+SETTLE_PART_S = 2.0  # of one order to wait for jobs
 
 
 class HeadOrders:
@@ -63,3 +70,91 @@ class HeadOrders:
         waiting = self._answers.get(answer.order)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
+
+
+class RemoteOrders(Head):
+    """The orders and questions of `Head` that a head apart answers."""
+
+    _orders: HeadOrders
+    _clock: Callable[[], float]  # monotonic seconds
+
+    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
+        """See `Dispatcher.submit`."""
+        answer: Submission = await self._orders.give("submit", spec=spec, user=user, key=key, must_match=must_match)
+        return answer
+
+    async def check(
+        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
+    ) -> int:
+        """See `Dispatcher.check`."""
+        answer: int = await self._orders.give(
+            "check", spec=spec, user=user, key=key, must_match=must_match, besides=besides
+        )
+        return answer
+
+    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
+        """See `Head.cancel`."""
+        answer: Sequence[str] = await self._orders.give("cancel", job_ids=tuple(job_ids), error=error)
+        return answer
+
+    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
+        """See `Head.hold`."""
+        answer: Sequence[str] = await self._orders.give("hold", job_ids=tuple(job_ids))
+        return answer
+
+    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
+        """See `Head.resume`."""
+        answer: Sequence[str] = await self._orders.give("resume", job_ids=tuple(job_ids))
+        return answer
+
+    async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
+        """Ask in parts, each shorter than an order may take."""
+        until_s = self._clock() + limit_s
+        while (left_s := until_s - self._clock()) > 0:
+            part_s = min(left_s, SETTLE_PART_S)
+            if await self._orders.give("settle", job_ids=tuple(job_ids), limit_s=part_s):
+                return True
+        return False
+
+    async def reserve(
+        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
+    ) -> ReservationRecord:
+        """See `ReservationRegistry.add`."""
+        answer: ReservationRecord = await self._orders.give(
+            "reserve", selector=selector, user=user, starts_at=starts_at, ends_at=ends_at, note=note
+        )
+        return answer
+
+    async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
+        """See `ReservationRegistry.remove`."""
+        answer: ReservationRecord = await self._orders.give("remove_reservation", reservation_id=reservation_id)
+        return answer
+
+    async def is_live(self, job_id: str) -> bool:
+        """See `Head.is_live`."""
+        answer: bool = await self._orders.give("is_live", job_id=job_id)
+        return answer
+
+    async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
+        """The reasons; while no head answers, that is the reason."""
+        return await self._orders.reasons("why", request_ids=tuple(request_ids))
+
+    async def explain(self, subject: str) -> Explanation:
+        """See `RequestQueue.explain`."""
+        answer: Explanation = await self._orders.give("explain", subject=subject)
+        return answer
+
+    async def explain_job(self, job_id: str) -> JobExplanation:
+        """See `Head.explain_job`."""
+        answer: JobExplanation = await self._orders.give("explain_job", job_id=job_id)
+        return answer
+
+    async def waiting(self, limit: int) -> WaitingPage:
+        """See `Head.waiting`."""
+        answer: WaitingPage = await self._orders.give("waiting", limit=limit)
+        return answer
+
+    async def reservations(self) -> Sequence[ReservationRecord]:
+        """See `Head.reservations`."""
+        answer: Sequence[ReservationRecord] = await self._orders.give("reservations")
+        return answer

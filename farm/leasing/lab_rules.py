@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 from farm.common.durations import format_duration, many
-from farm.devices.identity.naming_rules import is_distinct
+from farm.devices.identity.naming_rules import is_distinct, same_phone
 from farm.head.host_rules import HostState
 from farm.leasing.lab_view import HostView, LabPicture
 from farm.model.device import DeviceState, Life
+from farm.model.identity import DeviceIdentity
 from farm.store.server_rules import CONNECTIONS, HEAD_CONNECTIONS
 
 HEADS = 2  # processes `farm head` in a lab that survives the end of one
@@ -18,6 +19,10 @@ HEAD, HOSTS, RELEASES, CLAIMS, ROOM = "lab head", "lab hosts", "lab releases", "
 NO_HEAD = "no head decides for the lab: no request is granted, and no job is taken"
 START_HEAD = "systemctl start farm-head, or `farm head`"
 _AWAY = (HostState.LOST, HostState.SILENT)
+# Lives of a phone that its host uses, or keeps from use.
+_KEPT = frozenset(
+    {Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.READY, Life.RECOVERING, Life.QUARANTINED}
+)  # fmt: skip
 
 
 def lab_findings(
@@ -57,6 +62,21 @@ def lab_findings(
 def lab_problems(lab: LabPicture) -> list[str]:
     """What `farm status` says of the lab."""
     return [] if lab.has_head else [f"{NO_HEAD}: {START_HEAD}"]
+
+
+def host_with(lab: LabPicture, own: str, identity: DeviceIdentity, *, starting: bool) -> str:
+    """Which other host has this phone, as a reason; "": none. A phone may be on the network, or move with its cable.
+
+    Two hosts that find a phone at the same moment see each other only when they are `starting` its server: the first
+    by name goes on, unless the other one has made it ready.
+    """
+    for each in lab.phones:
+        view = each.view
+        if each.unused or not view.adopted or view.life not in _KEPT or not same_phone(identity, view.identity):
+            continue
+        if not starting or view.life is Life.READY or each.host < own:
+            return f"host {each.host} has the same phone, as {view.name}"
+    return ""
 
 
 def _releases(hosts: Iterable[HostView], own: str) -> Iterator[Diagnosis]:

@@ -15,6 +15,7 @@ from farm.head import wire
 from farm.head.host_rules import AWAY, HostState, gone_with_host, state_of
 from farm.head.messages import DeviceChanged
 from farm.head.reports import summarise
+from farm.leasing.lab_readings import ShownReadings, decode_readings, with_readings
 from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.sessions import FleetSummary
 from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
@@ -41,8 +42,9 @@ class RemotePhone:
     """A phone of another host."""
 
     host: str
-    view: DeviceView  # without readings
+    view: DeviceView  # with the few readings that its host writes
     holder: str  # user, or source of the lease if it has none; "": it is free
+    unused: bool = False  # its host does not use it, because another one has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +103,14 @@ class LabView:
         holders = {each.device: each.user or each.source.value for each in rows.leases}
         hosts = {each.name: each for each in _hosts_of(rows, phones)}
         self._states = states
-        views = {(host, name): _as_view(state, hosts.get(host)) for (host, name), (_, state) in sorted(states.items())}
+        readings = {host: decode_readings(body) for host, body in rows.readings.items() if host != self.own}
+        views = {
+            (host, name): _as_view(state, hosts.get(host), readings.get(host, {}).get(name))
+            for (host, name), (_, state) in sorted(states.items())
+        }
         there = {name for (_, name), view in views.items() if view.life is not Life.GONE}
         phones_of_others = tuple(
-            RemotePhone(host, view, holders.get(name, ""))
+            RemotePhone(host, view, holders.get(name, ""), bool(states[host, name][1].withheld))
             for (host, name), view in views.items()
             if host != self.own and not (view.life is Life.GONE and name in there)  # else it has moved
         )
@@ -142,9 +148,9 @@ def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> Iterator[HostView]:
         yield HostView(**fields, state=state, silent_s=silent_s, phones=phones.get(row.name, 0))
 
 
-def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
+def _as_view(state: DeviceState, host: HostView | None, readings: ShownReadings | None) -> DeviceView:
     """A phone as its host reported it; a phone of a host that is away is gone."""
-    view = DeviceView(**{name: getattr(state, name) for name in _STATES})
+    view = with_readings(DeviceView(**{name: getattr(state, name) for name in _STATES}), readings)
     if host is not None and host.state in AWAY:
         return gone_with_host(view, host.name, host.state, host.beat_at)
     if host is not None and host.state is HostState.DRAINED:

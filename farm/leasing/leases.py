@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -238,6 +239,22 @@ class Leasing:
             return False
         active.changed = changed
         return True
+
+    @contextmanager
+    def phone_away(self, lease_id: str) -> Iterator[None]:
+        """Inside, the holder sends its phone away and gets it back: the lease goes on though the phone is gone.
+
+        A holder that fails inside gives the lease back: its error says more than that the phone is gone.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended.
+        """
+        active = self.active.current(lease_id)
+        active.phone_away = True
+        yield
+        active.phone_away = False
+        if (view := self._views.get(active.lease.device)) is not None:
+            self.active.device_changed(view)  # it may not be back
 
     def keep_slot(self, lease_id: str) -> None:
         """Let the worker slot that came with a current lease outlast it, until `free_slot` (NoSuchLeaseError)."""

@@ -17,12 +17,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm import __version__
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import HostError
 from farm.common.events import Event
 from farm.common.tasks import BackgroundTasks
 from farm.head import beats, wire
 from farm.head.dispatcher import AttemptRunner
-from farm.head.head import Head
 from farm.head.job_store import started_event
 from farm.head.messages import (
     AttemptEnded,
@@ -58,31 +57,28 @@ from farm.head.messages import (
     ToHost,
     YieldWanted,
 )
-from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
-from farm.head.planning import Submission
+from farm.head.model import LeasePolicy
 from farm.head.queue.model import StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.head.reports import asked_for, summarise
 from farm.head.request_queue import REFUSED_PAUSE_S
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
-from farm.leasing.head_orders import HeadOrders
+from farm.leasing.head_orders import HeadOrders, RemoteOrders
 from farm.model.device import DeviceState
 from farm.model.job import AttemptState, Job
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary
-from farm.model.specs import JobSpec
-from farm.store.leases import LeaseTable, ReservationRecord
+from farm.store.leases import LeaseTable
 from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
 
 NOT_STORED = "its host cannot store that it has it"
-SETTLE_PART_S = 2.0  # of one order to wait for jobs
 STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
 ASK_AGAIN_S = 5.0  # for a job's next state: a head that takes over has not read the question
 
 log = logging.getLogger(__name__)
 
 
-class RemoteHead(Head):
+class RemoteHead(RemoteOrders):
     """Call `begin` first, then leasing may report; from `start` on, call `take` at each wake-up."""
 
     def __init__(
@@ -318,59 +314,7 @@ class RemoteHead(Head):
         for request_id in tuple(self._requests):
             self.report(RequestWithdrawn(request_id))
 
-    # --- orders ---------------------------------------------------------------------------------------------------
-
-    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
-        """See `Dispatcher.submit`."""
-        answer: Submission = await self._orders.give("submit", spec=spec, user=user, key=key, must_match=must_match)
-        return answer
-
-    async def check(
-        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
-    ) -> int:
-        """See `Dispatcher.check`."""
-        answer: int = await self._orders.give(
-            "check", spec=spec, user=user, key=key, must_match=must_match, besides=besides
-        )
-        return answer
-
-    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
-        """See `Head.cancel`."""
-        answer: Sequence[str] = await self._orders.give("cancel", job_ids=tuple(job_ids), error=error)
-        return answer
-
-    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
-        """See `Head.hold`."""
-        answer: Sequence[str] = await self._orders.give("hold", job_ids=tuple(job_ids))
-        return answer
-
-    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
-        """See `Head.resume`."""
-        answer: Sequence[str] = await self._orders.give("resume", job_ids=tuple(job_ids))
-        return answer
-
-    async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
-        """Ask in parts, each shorter than an order may take."""
-        until_s = self._clock() + limit_s
-        while (left_s := until_s - self._clock()) > 0:
-            part_s = min(left_s, SETTLE_PART_S)
-            if await self._orders.give("settle", job_ids=tuple(job_ids), limit_s=part_s):
-                return True
-        return False
-
-    async def reserve(
-        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
-    ) -> ReservationRecord:
-        """See `ReservationRegistry.add`."""
-        answer: ReservationRecord = await self._orders.give(
-            "reserve", selector=selector, user=user, starts_at=starts_at, ends_at=ends_at, note=note
-        )
-        return answer
-
-    async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
-        """See `ReservationRegistry.remove`."""
-        answer: ReservationRecord = await self._orders.give("remove_reservation", reservation_id=reservation_id)
-        return answer
+    # --- orders and questions that this host answers ---------------------------------------------------------------
 
     async def drain(self, reason: str) -> None:
         """See `Head.drain`."""
@@ -378,43 +322,12 @@ class RemoteHead(Head):
         self._wake()
         self._drained = reason
 
-    # --- questions ------------------------------------------------------------------------------------------------
-
-    async def is_live(self, job_id: str) -> bool:
-        """See `Head.is_live`."""
-        answer: bool = await self._orders.give("is_live", job_id=job_id)
-        return answer
-
     async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Attempts of this host answer here. Why other jobs wait is unknown while no head answers."""
         here = await self._runner.waits(job_ids)
         if not (elsewhere := tuple(job_id for job_id in job_ids if job_id not in here)):
             return here
         return {**await self._orders.reasons("waits", job_ids=elsewhere), **here}
-
-    async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
-        """The reasons; while no head answers, that is the reason."""
-        return await self._orders.reasons("why", request_ids=tuple(request_ids))
-
-    async def explain(self, subject: str) -> Explanation:
-        """See `RequestQueue.explain`."""
-        answer: Explanation = await self._orders.give("explain", subject=subject)
-        return answer
-
-    async def explain_job(self, job_id: str) -> JobExplanation:
-        """See `Head.explain_job`."""
-        answer: JobExplanation = await self._orders.give("explain_job", job_id=job_id)
-        return answer
-
-    async def waiting(self, limit: int) -> WaitingPage:
-        """See `Head.waiting`."""
-        answer: WaitingPage = await self._orders.give("waiting", limit=limit)
-        return answer
-
-    async def reservations(self) -> Sequence[ReservationRecord]:
-        """See `Head.reservations`."""
-        answer: Sequence[ReservationRecord] = await self._orders.give("reservations")
-        return answer
 
     @property
     def waiting_here(self) -> int:

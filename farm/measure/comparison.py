@@ -204,6 +204,17 @@ def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs were not compared"]
 
 
+def check_same_phone(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    """Refuse two certificates of which one is of another phone, or of another system version of it.
+
+    Raises:
+        ValueError: it is.
+    """
+    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
+        if a[name] != b[name]:
+            raise ValueError(f"the two were measured on different {what}: {a[name]} and {b[name]}")
+
+
 def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float = MIN_EFFECT) -> Comparison:
     """Compare two benches by their certificates, both at the nominal speed of B.
 
@@ -212,9 +223,7 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
     Raises:
         ValueError: they may not be compared, or one of them is no measurement.
     """
-    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
-        if a[name] != b[name]:
-            raise ValueError(f"the two were measured on different {what}: {a[name]} and {b[name]}")
+    check_same_phone(a, b)
     kernels = [(each.get("reference") or {}).get("kernel", "") for each in (a, b)]
     if kernels[0] != kernels[1]:
         raise ValueError(

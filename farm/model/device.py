@@ -122,7 +122,7 @@ class DeviceState:
     place: UsbPlace | None = None  # where it is plugged in, if known
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
     host: str = ""  # set by a head apart: its host; "": the only one
-    withheld: str = ""  # set by a head apart: why its host's phones are not handed out; "": they are
+    withheld: str = ""  # why its host does not use it, or a head apart does not hand it out; "": neither
 
     @property
     def leasable(self) -> bool:

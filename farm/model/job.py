@@ -30,6 +30,7 @@ class JobState(StrEnum):
 
 
 FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+MEASURING_KINDS = ("bench", "program")  # whose results are in histories, exports and comparisons of stored results
 
 
 class AttemptState(StrEnum):

@@ -6,7 +6,7 @@ mean. It is also the JSON of control messages and of the stored row, and the tab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_type_hints
@@ -15,17 +15,21 @@ from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.files import SHA256_FORM
 from farm.common.limits import (
+    CORES_FORM,
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
     MAX_AFTER,
     MAX_ATTEMPTS,
+    MAX_CORES,
     MAX_DEADLINE_S,
     MAX_JOBS_AT_ONCE,
     MAX_PRIORITY,
     MAX_TIMEOUT_S,
     MIN_TIME_S,
 )
-from farm.common.selector import nearest
+from farm.common.selector import did_you_mean, nearest
+from farm.model.identity import CpuCluster
+from farm.model.placement import ThreadPlacement
 from farm.model.requests import LeaseClass
 
 if TYPE_CHECKING:
@@ -88,12 +92,35 @@ Quiesce = Annotated[
     Literal["off", "gentle", "full"] | None, Help("How quiet to make the phone: off, gentle, full.", form="level")
 ]
 
+# Fields of the kinds that measure until a median is known.
+HalfWidth = Annotated[
+    Annotated[float, Bounds(strict=True, ge=0.0005, le=0.5)],
+    Help("Sample until the 95 % interval of the median is at most +- this part of it."),
+]
+MeasureSeconds = Annotated[
+    Seconds, Bounds(ge=0.1, le=3600), Help("Sample for at most so many seconds.", flag="--measure")
+]
+Remeasure = Annotated[
+    Whole, Bounds(ge=0, le=5), Help("Measure again at most so often while the result is not trusted.")
+]
+# Where the threads of a build run, for kinds that time one.
+Threads = Annotated[
+    Annotated[Whole, Bounds(ge=1, le=MAX_CORES)] | None,
+    Help("How many threads of TVM's pool; farm bench compares several: 1,2,4.", form="threads"),
+]
+Cores = Annotated[
+    Annotated[str, Bounds(pattern=CORES_FORM)] | None,
+    Help("On which cores: big, little, or a mask as 0xf0; farm bench compares several.", form="cores"),
+]
+TopApp = Annotated[Flag, Help("In Android's group of the app in front, top-app; most phones need root for it.")]
+QuietHub = Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")]
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactOf:
     """Marks a field with the hash of a file that people name by its path: it is checked and uploaded."""
 
-    content: Literal["model", "arrays", "labels", "records"]
+    content: Literal["model", "arrays", "labels", "records", "program"]
     kept: bool = False  # of records: those of the farm can be named, too
 
 
@@ -215,9 +242,31 @@ class ModelSpec(JobSpec):
         Sha256 | None, ArtifactOf("records"), Help("Tuning records to compile with: a .tar or a folder.")
     ] = None
 
+    def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:
+        """Refuse a phone with these clusters where it has not the cores that the fields ask for.
+
+        Raises:
+            UserError: it has not.
+        """
+
     def builds(self) -> tuple[ModelSpec, ...]:
         """Each build of a model that it takes to a phone."""
         return (self,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSpec(ModelSpec):
+    """The fields of every kind that measures a model while its phone is quiet. Not submitted itself."""
+
+    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
+
+    quiet_hub: QuietHub = False
+    quiesce: Quiesce = None
+    inputs: Annotated[
+        Sha256 | None,
+        ArtifactOf("arrays"),
+        Help(".npz with one array per model input; seeded random otherwise.", flag="--input"),
+    ] = None
 
 
 Kinds = Mapping[str, type[JobSpec]]  # by name; farm.kinds.KINDS is the daemon's
@@ -241,10 +290,20 @@ def spec_from_wire(kinds: Kinds, given: Mapping[str, Any]) -> JobSpec:
     Raises:
         UserError: there is no such kind, or a field is wrong.
     """
-    kind = given.get("kind")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise UserError(f"there is no kind of job {str(kind)[:80]!r}", Code.BAD_SPEC, hint=f"kinds: {', '.join(kinds)}")
-    return kinds[kind].from_wire(given)
+    return kind_named(kinds, given.get("kind")).from_wire(given)
+
+
+def kind_named(kinds: Kinds, name: object) -> type[JobSpec]:
+    """The declaration of a kind.
+
+    Raises:
+        UserError: there is no such kind.
+    """
+    if isinstance(name, str) and name in kinds:
+        return kinds[name]
+    shown = str(name)[:80]
+    hint = did_you_mean(shown, kinds, f"kinds: {', '.join(kinds)}")
+    raise UserError(f"there is no kind of job {shown!r}", Code.BAD_SPEC, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +348,7 @@ class ModelTask(Generic[SpecT]):
     cache: str  # folder of compiled libraries and reference outputs, shared by workers of one toolchain
     virtual: bool = False  # the phone is one: its speed is this host's
     nominals: Mapping[str, float] = field(default_factory=dict)  # its seconds of reference kernels, by their keys
+    placements: tuple[ThreadPlacement, ...] = ()  # of its threads; none: where TVM puts them
 
     def to_wire(self) -> dict[str, Any]:
         """The payload that `task_from_wire` reads."""

@@ -10,19 +10,19 @@ from farm.measure.conditions import common_estimate
 # Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
 COLUMNS: Mapping[str, type] = {
     "job": str, "at": str, "model": str, "model_sha256": str, "device": str, "soc": str, "gpu": str, "epoch": str,
-    "target": str, "precision": str, "tuned": bool, "textures": bool, "tvm": str, "bundle": str,
-    "library_sha256": str,
+    "target": str, "precision": str, "tuned": bool, "textures": bool, "placement": str, "tvm": str, "bundle": str,
+    "library_sha256": str, "branch": str, "commit": str,
     "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
     "reference_kernel": str, "reference_s": float, "nominal_s": float,
 }  # fmt: skip
 # The columns that name model, phone and build of a result.
-SERIES_LABELS = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned", "textures")
+SERIES_LABELS = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned", "textures", "placement")
 TRAITS = ("tuned", "textures")  # of a build, true or false
 
 
 def traits_of(row: Mapping[str, Any]) -> list[str]:
     """In words, what sets its build apart from others for the same target in the same precision."""
-    return [name for name in TRAITS if row.get(name)]
+    return [name for name in TRAITS if row.get(name)] + ([row["placement"]] if row.get("placement") else [])
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:

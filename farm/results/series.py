@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING, Any
 from farm.measure.conditions import common_estimate
 
 if TYPE_CHECKING:
-    from farm.measure.regression import Change
+    from farm.measure.regression import Change, Point
 
 # Rows that may be compared, oldest first.
 ResultSeries = Sequence[Mapping[str, Any]]
 # Columns that comparable results have alike: all else that shapes a number explains its changes. Times of different
 # reference kernels have nothing in common to compare them by.
-COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "kernel")
+COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "placement", "kernel")
 
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
     """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
     known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if has_number(row))
+    ordered = sorted(known, key=lambda row: (series_key(row), row["seq"]))
+    return [list(some) for _, some in groupby(ordered, series_key)]
 
-    def key(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row.get(name) or "") for name in COMPARABLE_BY)  # a row of an older release lacks some
 
-    ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
-    return [list(some) for _, some in groupby(ordered, key)]
+def series_key(row: Mapping[str, Any], columns: Sequence[str] = COMPARABLE_BY) -> tuple[str, ...]:
+    """The columns that comparable results have alike; "" for one that a row of an older release lacks."""
+    whole = {"kernel": row.get("reference", {}).get("kernel", ""), **row}
+    return tuple(str(whole.get(name) or "") for name in columns)
 
 
 def has_number(row: Mapping[str, Any]) -> bool:
@@ -39,18 +41,21 @@ def has_number(row: Mapping[str, Any]) -> bool:
 
 def changes_in(series: ResultSeries) -> tuple[Change, ...]:
     """The changes of level among the trusted results of a series."""
-    from farm.measure.regression import Point, changes  # numpy: `farm --help` does without
+    from farm.measure.regression import changes  # numpy: `farm --help` does without
 
-    return changes(
-        [
-            Point(
-                at_s=datetime.fromisoformat(row["at"]).timestamp(),
-                median_s=common_estimate(row)["median_s"],
-                low_s=common_estimate(row)["low_s"],
-                high_s=common_estimate(row)["high_s"],
-                epoch=row["epoch"],
-                trusted=row["verdict"] == "trusted",
-            )
-            for row in series
-        ]
+    return changes([point_of(row) for row in series])
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """A row at today's nominal speed, as `farm.measure` has results."""
+    from farm.measure.regression import Point
+
+    times = common_estimate(row)
+    return Point(
+        at_s=datetime.fromisoformat(row["at"]).timestamp(),
+        median_s=times["median_s"],
+        low_s=times["low_s"],
+        high_s=times["high_s"],
+        epoch=row["epoch"],
+        trusted=row["verdict"] == "trusted",
     )

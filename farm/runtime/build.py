@@ -23,8 +23,9 @@ from farm.bundle.model import SERVER_PROGRAM, Abi, FolderDescription, Platform
 from farm.bundle.versions import of_packages
 from farm.common.errors import UserError
 from farm.common.files import hash_file
-from farm.runtime.opencl import build_opencl
-from farm.runtime.packages import C_LIBRARY, COMPILER_LIBRARIES, architecture_of, debian_libraries, tvm_wheel
+from farm.runtime.checkout import check_whole
+from farm.runtime.opencl import build_opencl, opencl_headers
+from farm.runtime.packages import C_LIBRARY, COMPILER_LIBRARIES, architecture_of, check_apt, debian_libraries, tvm_wheel
 from farm.runtime.parts import CONTENTS, part
 from farm.runtime.server import OPTIONS, SOURCE, Compiler, compile_server, find_compiler
 
@@ -56,10 +57,7 @@ def build_from_wheels(
         DownloadError: a package could not be had.
         HostError: there is no compiler, or it failed, or the cache cannot be written.
     """
-    architecture_of(abi)
-    if opencl:
-        check_opencl(platform)
-    compiler = find_compiler(abi)
+    compiler = check_host(cache, abi, platform, opencl)
     wheel = tvm_wheel(cache, abi, versions, report)
     system = debian_libraries(cache, abi, report)
     libraries = (*wheel.libraries, *([build_opencl(cache, opencl, compiler, wheel, report)] if opencl else []))
@@ -68,7 +66,21 @@ def build_from_wheels(
     for file in (*libraries, system / CONTENTS):
         digest.update(hash_file(file).encode())
     make = partial(_put_together, abi, description, compiler, wheel, libraries, system, report)
-    return part(cache, f"bundle-{abi}-{digest.hexdigest()[:16]}", make) / BUNDLE
+    return part(cache, f"bundle-{abi}-{digest.hexdigest()[:16]}", make, report) / BUNDLE
+
+
+def check_host(cache: Path, abi: Abi, platform: Platform, opencl: Path | None = None) -> Compiler:
+    """Refuse what cannot be built here, whatever the toolchain's TVM and the network; returns the compiler.
+
+    Raises:
+        UserError, HostError: as `build_from_wheels`.
+    """
+    check_apt(cache, abi)
+    if opencl:
+        check_opencl(platform)
+        check_whole(opencl)
+        opencl_headers(opencl)
+    return find_compiler(abi)
 
 
 def check_opencl(platform: Platform) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import hash_file
-from farm.common.os_errors import hint_for
+from farm.common.os_errors import name_unreadable_file
 from farm.runtime.parts import output_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,22 @@ def find_host_tvm(owner: str, python: str, version: str, ffi_version: str) -> Ho
         raise _python_error(python, output) from error
 
 
+def check_whole(checkout: Path, submodules: Sequence[str] = ()) -> None:
+    """Refuse a folder that is no checkout of TVM, or lacks submodules that are to be built; of which version is open.
+
+    Raises:
+        UserError: it is none, or lacks some.
+        HostError: it cannot be read.
+    """
+    with name_unreadable_file():
+        if not (checkout / "CMakeLists.txt").is_file() or not (checkout / _VERSION_FILE).is_file():
+            raise checkout_error(f"{checkout} is no checkout of TVM 0.25 or newer", hint=f"{CLONE} {checkout}")
+        needed = [name for name in _FILES_OF if name.startswith(tuple(submodules))]  # with the submodules of those
+        if missing := [name for name in needed if not (checkout / name / _FILES_OF[name]).is_file()]:
+            command = f"git -C {checkout} submodule update --init --recursive"
+            raise checkout_error(f"{checkout} lacks submodules: {', '.join(missing)}", hint=command)
+
+
 def check_checkout(checkout: Path, host: HostTvm, submodules: Sequence[str] = ()) -> None:
     """Refuse a folder that is not the source of a toolchain's TVM, or lacks what is to be built.
 
@@ -87,30 +103,24 @@ def check_checkout(checkout: Path, host: HostTvm, submodules: Sequence[str] = ()
         UserError: it is no checkout, lacks submodules, or is of another version or changed.
         HostError: it cannot be read.
     """
-    try:
-        _check_whole(checkout, submodules)
+    check_whole(checkout, submodules)
+    with name_unreadable_file():
         _check_tvm(checkout, host)
         if TVM_FFI in submodules:
             _check_ffi(checkout / TVM_FFI, host)
-    except OSError as error:
-        raise HostError(f"cannot read {error.filename}: {error.strerror}", hint=hint_for(error.errno)) from error
 
 
 def content_of(checkout: Path) -> str:
-    """The SHA-256 over all that a runtime is built from: the same for the same files, wherever they lie."""
+    """The SHA-256 over all that a runtime is built from: the same for the same files, wherever they lie.
+
+    Raises:
+        HostError: a file cannot be read.
+    """
     digest = hashlib.sha256()
-    for file in _files(checkout, _BUILT_FROM):
-        digest.update(f"{file}\0{hash_file(checkout / file)}\n".encode())
+    with name_unreadable_file():
+        for file in _files(checkout, _BUILT_FROM):
+            digest.update(f"{file}\0{hash_file(checkout / file)}\n".encode())
     return digest.hexdigest()
-
-
-def _check_whole(checkout: Path, submodules: Sequence[str]) -> None:
-    if not (checkout / "CMakeLists.txt").is_file() or not (checkout / _VERSION_FILE).is_file():
-        raise checkout_error(f"{checkout} is no checkout of TVM 0.25 or newer", hint=f"{CLONE} {checkout}")
-    needed = [name for name in _FILES_OF if name.startswith(tuple(submodules))]  # with the submodules of those
-    if missing := [name for name in needed if not (checkout / name / _FILES_OF[name]).is_file()]:
-        command = f"git -C {checkout} submodule update --init --recursive"
-        raise checkout_error(f"{checkout} lacks submodules: {', '.join(missing)}", hint=command)
 
 
 def _check_tvm(checkout: Path, host: HostTvm) -> None:

@@ -10,12 +10,11 @@ import subprocess
 import sys
 from collections import deque
 from dataclasses import dataclass
-from errno import ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.common.errors import Code, HostError
-from farm.runtime.parts import NO_SPACE, output_of
+from farm.runtime.parts import check_room, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,12 +144,10 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
     if process.returncode == 0:
         return
     output = "".join(kept)
-    if NO_SPACE in output:
-        raise OSError(ENOSPC, NO_SPACE, str(folder))
+    check_room(folder, process.returncode, output)
     why = cause_of(output)
-    raise HostError(
-        f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint="--json has the rest", evidence=output
-    )
+    hint = f"--json has the rest; the next build goes on in {folder}, and begins anew if you remove it"
+    raise HostError(f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint=hint, evidence=output)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -23,9 +23,17 @@ from farm.bundle.folder import DESCRIPTION, description_text
 from farm.bundle.model import LARGE_PAGE_BYTES, SERVER_PROGRAM, FolderDescription
 from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError
-from farm.common.files import hash_file
+from farm.common.files import hash_file, remove_leftover
+from farm.common.os_errors import name_unreadable_file
 from farm.runtime.build import BUNDLE
-from farm.runtime.checkout import OPENCL_HEADERS, TVM_FFI, check_checkout, content_of
+from farm.runtime.checkout import (
+    OPENCL_HEADERS,
+    TVM_FFI,
+    check_checkout,
+    check_whole,
+    checkout_error,
+    content_of,
+)
 from farm.runtime.clml import find_clml
 from farm.runtime.cmake import build_target, configure, find_cmake, needed_version
 from farm.runtime.ndk import find_ndk
@@ -33,7 +41,7 @@ from farm.runtime.parts import output_of, part
 from farm.runtime.server import SOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from farm.bundle.model import Abi
     from farm.runtime.checkout import HostTvm
@@ -46,6 +54,7 @@ _PROJECT = Path(__file__).with_name("ndk_project")
 _PROJECT_FILE = "CMakeLists.txt"
 _MADE = "made.txt"  # written by the project: the paths of what it built
 _BUILD = "build-"  # of a folder in which CMake works, or has been interrupted
+_CONFIGURED = "configured"  # a file in it: CMake has prepared all
 _STRIP_LIMIT_S = 60.0
 _TVM_OPTIONS = {
     "USE_RPC": "ON", "USE_RANDOM": "ON", "USE_SORT": "ON", "USE_CPP_RPC": "OFF", "USE_LLVM": "OFF", "USE_Z3": "OFF",
@@ -64,6 +73,20 @@ class NdkRecipe:
     opencl: bool = False
     clml: Path | None = None  # Qualcomm's OpenCL ML SDK
 
+    @property
+    def submodules(self) -> list[str]:
+        """The submodules of the checkout that are built."""
+        return [TVM_FFI, *([OPENCL_HEADERS] if self.opencl or self.clml else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTools:
+    """The tools of this host that a build with an NDK uses."""
+
+    ndk: Ndk
+    cmake: CMake
+    clml: ClmlSdk | None
+
 
 def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report) -> Path:
     """The folder for `farm bundle add`: minutes of compiling, from the cache at once.
@@ -78,24 +101,44 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
         UserError: NDK, checkout or SDK are not what they should be.
         HostError: CMake is missing or too old, the build failed, or the cache cannot be written.
     """
-    ndk = find_ndk(recipe.ndk, recipe.abi)
+    tools = find_tools(recipe)
     report("comparing the checkout with the toolchain's TVM")
-    check_checkout(recipe.checkout, host, [TVM_FFI, *([OPENCL_HEADERS] if recipe.opencl or recipe.clml else [])])
-    clml = find_clml(recipe.clml, recipe.abi) if recipe.clml else None
-    lists = [recipe.checkout / _PROJECT_FILE, recipe.checkout / TVM_FFI / _PROJECT_FILE]
-    cmake = find_cmake(needed_version(file.read_text("utf-8", "replace") for file in lists))
-    digest = _digest(recipe, ndk, host, clml)
+    check_checkout(recipe.checkout, host, recipe.submodules)
+    digest = _digest(recipe, tools, host)
     name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
-    options = cmake_options(recipe, ndk, host, clml)
-    build = cache / build_name(cache, digest, cmake, options)
+    options = cmake_options(recipe, tools, host)
+    build = cache / build_name(cache, digest, tools.cmake, options)
     description = description_text(FolderDescription(versions=TvmVersions(host.version, host.ffi_version)))
-    folder = part(cache, name, partial(_make, cmake, ndk, build, options, description, digest, report)) / BUNDLE
+
+    def unchanged() -> str:
+        if _digest(recipe, tools, host) != digest:
+            raise checkout_error(f"{recipe.checkout} was changed while it was compiled", hint="build again")
+        return digest
+
+    folder = part(cache, name, partial(_make, tools, build, options, description, unchanged, report), report) / BUNDLE
     shutil.rmtree(build, ignore_errors=True)
     return folder
 
 
-def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> dict[str, str]:
+def find_tools(recipe: NdkRecipe) -> BuildTools:
+    """Find what a recipe needs of this host, and refuse what cannot be built, whatever the toolchain's TVM.
+
+    Raises:
+        UserError: NDK or SDK are not what they should be, or the checkout is not whole.
+        HostError: CMake is missing or too old, or something cannot be read.
+    """
+    with name_unreadable_file():
+        ndk = find_ndk(recipe.ndk, recipe.abi)
+        check_whole(recipe.checkout, recipe.submodules)
+        clml = find_clml(recipe.clml, recipe.abi) if recipe.clml else None
+        lists = [recipe.checkout / _PROJECT_FILE, recipe.checkout / TVM_FFI / _PROJECT_FILE]
+        needed = needed_version(file.read_text("utf-8", "replace") for file in lists)
+    return BuildTools(ndk, find_cmake(needed), clml)
+
+
+def cmake_options(recipe: NdkRecipe, tools: BuildTools, host: HostTvm) -> dict[str, str]:
     """CMake's options: names and values for -D."""
+    ndk, clml = tools.ndk, tools.clml
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(ndk.toolchain_file), "NDK": str(ndk.folder), "ANDROID_ABI": str(recipe.abi),
         "ANDROID_PLATFORM": f"android-{ndk.api}", "ANDROID_STL": "c++_shared", "CMAKE_BUILD_TYPE": "Release",
@@ -115,26 +158,36 @@ def build_name(cache: Path, digest: str, cmake: CMake, options: Mapping[str, str
     return f"{_BUILD}{hashlib.sha256(repr(fixed).encode()).hexdigest()[:16]}"
 
 
-def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> str:
-    """The SHA-256 over all that the files depend on, wherever it lies."""
+def _digest(recipe: NdkRecipe, tools: BuildTools, host: HostTvm) -> str:
+    """The SHA-256 over all that the files depend on, wherever it lies.
+
+    Raises:
+        HostError: something cannot be read.
+    """
+    ndk, clml = tools.ndk, tools.clml
     versions = (host.version, host.ffi_version)
     words = (recipe.abi, recipe.opencl, ndk.revision, ndk.api, *versions, content_of(recipe.checkout))
     digest = hashlib.sha256(repr(words).encode())
-    for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *(clml.files if clml else ())):
-        digest.update(hash_file(file).encode())
+    with name_unreadable_file():
+        for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *(clml.files if clml else ())):
+            digest.update(hash_file(file).encode())
     return digest.hexdigest()
 
 
 def _make(
-    cmake: CMake, ndk: Ndk, build: Path, options: Mapping[str, str], description: str, digest: str,
+    tools: BuildTools, build: Path, options: Mapping[str, str], description: str, unchanged: Callable[[], str],
     report: Report, made: Path, scratch: Path,
 ) -> dict[str, str]:  # fmt: skip
+    cmake, ndk = tools.cmake, tools.ndk
     for left in build.parent.glob(f"{_BUILD}*"):  # of other inputs, which may be gone
         if left != build:
             shutil.rmtree(left, ignore_errors=True)
+    if not (build / _CONFIGURED).exists():  # what CMake found out until a full disk or an interrupt may be wrong
+        remove_leftover(build)
     build.mkdir(exist_ok=True)
     report(f"preparing the build with CMake and {cmake.generator}, in {build}")
     configure(cmake, _PROJECT, build, options.items())
+    (build / _CONFIGURED).touch()
     build_target(cmake, build, SERVER_PROGRAM, report)
     (made / BUNDLE).mkdir()
     built = [Path(line) for line in (build / _MADE).read_text("utf-8").splitlines()]
@@ -143,7 +196,7 @@ def _make(
         command = [str(ndk.strip), "-o", str(made / BUNDLE / file.name), str(file)]
         output_of(command, _STRIP_LIMIT_S, partial(_strip_error, file.name), scratch)
     (made / BUNDLE / DESCRIPTION).write_text(description, "utf-8")
-    return {"inputs": digest}
+    return {"inputs": unchanged()}
 
 
 def _strip_error(name: str, output: str) -> HostError:

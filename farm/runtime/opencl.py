@@ -53,7 +53,7 @@ def build_opencl(cache: Path, checkout: Path, compiler: Compiler, wheel: TvmWhee
         digest.update(hash_file(file).encode())
     sources = [checkout / _FOLDER / name for name in _SOURCES]
     make = partial(compile_opencl, sources, (checkout,), headers, compiler, wheel, report)
-    return part(cache, f"opencl-{digest.hexdigest()[:16]}", make) / OPENCL_LIBRARY
+    return part(cache, f"opencl-{digest.hexdigest()[:16]}", make, report) / OPENCL_LIBRARY
 
 
 def opencl_headers(checkout: Path | None = None) -> Path:

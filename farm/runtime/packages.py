@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import zipfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     Report = Callable[[str], None]  # takes what is being done, a line at a time
 
 C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
-COMPILER_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
+COMPILER_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")  # a virtual phone's /system lacks them
 _DEBIAN_PACKAGES = ("libc6", "libstdc++6", "libgcc-s1")
+_LIST_LIMIT_S = 20.0
 _DOWNLOAD_LIMIT_S = 600.0  # 100 MB on a slow line
 _WHEEL_PYTHON = "3.11"  # tvm_ffi's library does not depend on Python, its wheel does: any will do
 _WHEELS = {  # package -> libraries in it
@@ -55,15 +57,21 @@ APT::Architectures {{ "{architecture}"; }};
 APT::Sandbox::User "";
 Acquire::Languages "none";
 Acquire::Retries "2";
+APT::Update::Error-Mode "any";
 Dir::State::lists "{folder}/lists";
 Dir::State::status "{folder}/status";
 Dir::Cache "{folder}/cache";
 """
 _UNREACHABLE = re.compile(
-    r"resolv|Temporary failure|Failed to establish|Network is unreachable|Could not connect|Connection (?:refused|timed"
-    r" out)|connection broken",
+    r"resolv|Temporary failure|Failed to establish|Network is unreachable|Could not connect|Unable to connect"
+    r"|Connection (?:refused|timed out)|connection broken",
     re.IGNORECASE,
 )
+_NOT_THE_ARCHIVE = re.compile(
+    r"Clearsigned file isn't valid|Hash Sum mismatch|\b[45]\d\d  \w.*?(?= \[IP|$)", re.MULTILINE
+)
+_NO_WHEELS = "from versions: none"  # of any version: pip's words for a page that is no index, too
+_OTHER_INDEX = "a proxy, a mirror or a login page may have changed it: try another network or mirror"
 
 
 class DownloadError(HostError):
@@ -141,7 +149,7 @@ def tvm_wheel(cache: Path, abi: Abi, versions: Mapping[str, str], report: Report
     roots = []
     for package, version in versions.items():
         fetch = partial(_fetch_wheel, package, version, machine, report)
-        roots.append(part(cache, f"{package}-{version}-{machine.name}", fetch))
+        roots.append(part(cache, f"{package}-{version}-{machine.name}", fetch, report))
     libraries = (root / name for root, names in zip(roots, _WHEELS.values(), strict=True) for name in names)
     includes = (root / name for name in _HEADERS for root in roots if (root / name).is_dir())
     return TvmWheel(tuple(includes), tuple(libraries))
@@ -155,7 +163,53 @@ def debian_libraries(cache: Path, abi: Abi, report: Report) -> Path:
         HostError: the cache cannot be written.
     """
     machine = architecture_of(abi)
-    return part(cache, f"debian-{machine.debian}", partial(_fetch_debian, machine, report))
+    return part(cache, _debian_part(machine), partial(_fetch_debian, machine, report), report)
+
+
+def check_apt(cache: Path, abi: Abi) -> None:
+    """Refuse a host that needs Debian's packages and cannot fetch them, before 100 MB of wheels are downloaded.
+
+    Raises:
+        UserError: TVM has no wheel for that ABI.
+        DownloadError: it has no apt.
+    """
+    if not (cache / _debian_part(architecture_of(abi))).is_dir():
+        _apt_programs()
+
+
+def _debian_part(machine: Architecture) -> str:
+    return f"debian-{machine.debian}"
+
+
+def _apt_programs() -> tuple[str, str]:
+    apt_get, dpkg_deb = shutil.which("apt-get"), shutil.which("dpkg-deb")
+    if apt_get is None or dpkg_deb is None:
+        raise DownloadError(
+            "the C library of phones comes from Debian's packages, and this host has no apt-get and dpkg-deb",
+            hint="run it on Debian or Ubuntu, then `farm bundle add` what it made; or build with the NDK",
+        )
+    return apt_get, dpkg_deb
+
+
+def host_libraries(library: Path) -> list[Path]:
+    """COMPILER_LIBRARIES as the host's loader finds them for a library of this host.
+
+    Raises:
+        HostError: it does not find them, or ldd does not run.
+    """
+    found = {}
+    for line in output_of(["ldd", str(library)], _LIST_LIMIT_S, partial(_ldd_error, library)).splitlines():
+        match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)
+        if match:
+            found[match[1]] = Path(match[2])
+    missing = [name for name in COMPILER_LIBRARIES if name not in found]
+    if missing:
+        raise HostError(f"the host's loader does not find {', '.join(missing)}", hint="install libstdc++6")
+    return [found[name] for name in COMPILER_LIBRARIES]
+
+
+def _ldd_error(library: Path, said: str) -> HostError:
+    return HostError(f"ldd cannot read {library}", evidence=said)
 
 
 def _fetch_wheel(
@@ -169,38 +223,47 @@ def _fetch_wheel(
     command += ["--platform", f"manylinux_2_28_{machine.name}", "--python-version", _WHEEL_PYTHON, "-r", str(wanted)]
     failed = partial(_pip_error, f"{package} {version}", machine.name)
     output_of([*command, "--dest", str(scratch)], _DOWNLOAD_LIMIT_S, failed, scratch)
-    [wheel] = scratch.glob("*.whl")
+    wheel = next(scratch.glob("*.whl"), None)
+    if wheel is None:
+        raise failed("pip ended well and downloaded no wheel")
+    try:
+        _unpack_wheel(wheel, package, made)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DownloadError(f"{wheel.name} is damaged: {error}", hint=_OTHER_INDEX) from error
+    return {wheel.name: hash_file(wheel)}
+
+
+def _unpack_wheel(wheel: Path, package: str, made: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
         if missing := [name for name in _WHEELS[package] if name not in names]:
             raise DownloadError(f"{wheel.name} has no {', '.join(missing)}", hint="is this TVM 0.25 or newer?")
         headers = tuple(f"{folder}/" for folder in _HEADERS)
         opened.extractall(made, [name for name in names if name in _WHEELS[package] or name.startswith(headers)])
-    return {wheel.name: hash_file(wheel)}
 
 
 def _pip_error(what: str, machine: str, said: str) -> DownloadError:
     """Why pip did not download a wheel, from its own words."""
     if "DO NOT MATCH" in said:
-        reason, hint = "it has another hash than this farm knows", "a proxy or mirror may have changed it: try another"
+        reason, hint = "it has another hash than this farm knows", _OTHER_INDEX
     elif _UNREACHABLE.search(said):
         reason, hint = "the package index cannot be reached", "is there a network? pip's proxy and mirror: pip config"
     elif "No module named pip" in said:
         reason, hint = f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip"
+    elif _NO_WHEELS in said:
+        reason, hint = f"what answers as the package index has no wheel of it for {machine}", _OTHER_INDEX
+    elif "is invalid" in said:
+        reason, hint = "what came is no wheel", _OTHER_INDEX
     elif "No matching distribution" in said:
         reason, hint = f"the package index has no such wheel for {machine}", "a TVM from source: docs/bundles.md"
     else:
-        reason, hint = "pip failed", "see the evidence (--json)"
+        last = said.strip().rpartition("\n")[2].removeprefix("ERROR: ")
+        reason, hint = f"pip failed: {last}", "see the evidence (--json)"
     return DownloadError(f"{what} for {machine} could not be downloaded: {reason}", hint=hint, evidence=said)
 
 
 def _fetch_debian(machine: Architecture, report: Report, made: Path, scratch: Path) -> dict[str, str]:
-    apt_get, dpkg_deb = shutil.which("apt-get"), shutil.which("dpkg-deb")
-    if apt_get is None or dpkg_deb is None:
-        raise DownloadError(
-            "the C library of phones comes from Debian's packages, and this host has no apt-get and dpkg-deb",
-            hint="run it on Debian or Ubuntu, then `farm bundle add` what it made; or build with the NDK",
-        )
+    apt_get, dpkg_deb = _apt_programs()
     report(f"downloading Debian's C and C++ libraries for {machine.debian}")
     state, packages, unpacked = scratch / "apt", scratch / "debs", scratch / "unpacked"
     for folder in (state / "lists/partial", state / "cache/archives/partial", packages):
@@ -213,12 +276,7 @@ def _fetch_debian(machine: Architecture, report: Report, made: Path, scratch: Pa
 
     def failed(words: str) -> DownloadError:
         said.append(words)
-        offline = "the archive cannot be reached" if _UNREACHABLE.search("\n".join(said)) else "apt-get failed"
-        return DownloadError(
-            f"{', '.join(_DEBIAN_PACKAGES)} for {machine.debian} could not be downloaded: {offline}",
-            hint=f"is there a network, and do the sources in /etc/apt have {machine.debian}?",
-            evidence="\n".join(said).strip(),
-        )
+        return _apt_error(machine, "\n".join(said).strip())
 
     # A repository of the host's that has no such machine makes `update` fail: the packages may be in the others.
     with suppress(DownloadError):
@@ -230,6 +288,19 @@ def _fetch_debian(machine: Architecture, report: Report, made: Path, scratch: Pa
     for name in (machine.loader, *C_LIBRARY, *COMPILER_LIBRARIES):
         shutil.copyfile(_library(unpacked, machine, name), made / name)
     return {package.name: hash_file(package) for package in debs}
+
+
+def _apt_error(machine: Architecture, said: str) -> DownloadError:
+    """Why apt-get did not download the packages, from its own words."""
+    hint = f"is there a network, and do the sources in /etc/apt have {machine.debian}?"
+    if _UNREACHABLE.search(said):
+        reason = "the archive cannot be reached"
+    elif found := _NOT_THE_ARCHIVE.search(said):
+        reason, hint = f"something else answers for the archive ({found[0]})", _OTHER_INDEX
+    else:
+        reason = "apt-get failed"
+    what = f"{', '.join(_DEBIAN_PACKAGES)} for {machine.debian}"
+    return DownloadError(f"{what} could not be downloaded: {reason}", hint=hint, evidence=said)
 
 
 def _library(unpacked: Path, machine: Architecture, name: str) -> Path:

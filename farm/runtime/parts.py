@@ -13,15 +13,17 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager
-from errno import ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.common.errors import HostError
-from farm.common.files import hash_file
+from farm.common.files import hash_file, remove_leftover
+from farm.common.install import cache_home
 from farm.common.os_errors import free_in, hint_for
 
 if TYPE_CHECKING:
@@ -29,20 +31,24 @@ if TYPE_CHECKING:
 
 CONTENTS = "contents.json"
 _MAKING = ".making-"  # of a part under way; under the lock, one that is there was left by a killed process
-NO_SPACE = os.strerror(ENOSPC)
+_NO_ROOM = (ENOSPC, EDQUOT)
 
 
 def default_cache() -> Path:
     """Where parts are kept: root's is not in its home, which the daemon's user cannot read."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    home = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
-    return (Path(base) if base else home) / "farm" / "runtime"
+    return cache_home(Path("/var/cache") if os.geteuid() == 0 else None) / "farm" / "runtime"
 
 
-def part(cache: Path, name: str, make: Callable[[Path, Path], Mapping[str, str]]) -> Path:
+def part(
+    cache: Path,
+    name: str,
+    make: Callable[[Path, Path], Mapping[str, str]],
+    report: Callable[[str], None] = lambda _: None,
+) -> Path:
     """The folder of a part, made when it is not there whole.
 
     `make` fills an empty folder, may use another for scratch, and returns what its files came from, with the SHA-256.
+    `report` is called when another maker has the cache, which is waited for.
 
     Raises:
         HostError: the cache cannot be written.
@@ -51,7 +57,7 @@ def part(cache: Path, name: str, make: Callable[[Path, Path], Mapping[str, str]]
     folder = cache / name
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _only_maker(cache / "lock"):
+        with _only_maker(cache / "lock", report):
             if not is_whole(folder):
                 for left in cache.glob(f"{_MAKING}*"):
                     shutil.rmtree(left, ignore_errors=True)
@@ -63,35 +69,45 @@ def part(cache: Path, name: str, make: Callable[[Path, Path], Mapping[str, str]]
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file is there as it was made."""
+    """Whether every file is there as it was made, and no other."""
     try:
         files = json.loads((folder / CONTENTS).read_bytes())["files"]
-        return bool(files) and all(hash_file(folder / name) == digest for name, digest in files.items())
+        there = {*_files_in(folder)} - {CONTENTS}
+        return bool(files) and there == {*files} and all(hash_file(folder / name) == files[name] for name in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
 def _make(folder: Path, make: Callable[[Path, Path], Mapping[str, str]]) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_MAKING) as place:
-        made, scratch = Path(place) / "made", Path(place) / "scratch"
+    # What an interrupted program still writes there is swept by the next maker.
+    place = tempfile.TemporaryDirectory(dir=folder.parent, prefix=_MAKING, ignore_cleanup_errors=True)
+    with place as name:
+        made, scratch = Path(name) / "made", Path(name) / "scratch"
         made.mkdir()
         scratch.mkdir()
         sources = make(made, scratch)
-        files = sorted(path for path in made.rglob("*") if path.is_file())
-        contents = {"sources": sources, "files": {str(file.relative_to(made)): hash_file(file) for file in files}}
+        contents = {"sources": sources, "files": {file: hash_file(made / file) for file in sorted(_files_in(made))}}
         (made / CONTENTS).write_text(json.dumps(contents, indent=1), "utf-8")
         for path in (made, *made.rglob("*")):
             path.chmod(0o755)  # a phone's shell, and the daemon, are other users
-        shutil.rmtree(folder, ignore_errors=True)  # damaged
+        remove_leftover(folder)  # damaged
         made.rename(folder)
 
 
+def _files_in(folder: Path) -> Iterator[str]:
+    return (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
 @contextmanager
-def _only_maker(lock: Path) -> Iterator[None]:
+def _only_maker(lock: Path, report: Callable[[str], None]) -> Iterator[None]:
     """One maker at a time; the kernel releases the lock when its process and its children have ended."""
     with lock.open("a") as file:
         os.set_inheritable(file.fileno(), True)  # one that outlives a killed maker writes into its folder still
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"waiting for another build that uses {lock.parent}")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -115,8 +131,19 @@ def output_of(
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise failed(f"{command[0]}: {error}") from error
-    if done.returncode and folder is not None and NO_SPACE in done.stderr:
-        raise OSError(ENOSPC, NO_SPACE, str(folder))
+    if done.returncode and folder is not None:
+        check_room(folder, done.returncode, done.stderr)
     if done.returncode:
-        raise failed(done.stderr.strip())
+        raise failed(done.stderr.strip() or f"{command[0]} ended with {done.returncode} and said nothing")
     return done.stdout
+
+
+def check_room(folder: Path, code: int, said: str) -> None:
+    """Whether a program that writes to a folder failed because it may write no more.
+
+    Raises:
+        OSError: the disk or a quota is full, or its file became too large (`ulimit -f`).
+    """
+    number = next((each for each in _NO_ROOM if os.strerror(each) in said), EFBIG if code == -signal.SIGXFSZ else 0)
+    if number:
+        raise OSError(number, os.strerror(number), str(folder))

@@ -1,4 +1,4 @@
-"""Compiles `tvm_rpc` from tvm_rpc.cc, with the host's compiler for an ABI or with Zig of the package index."""
+"""The host's compiler for programs of an ABI, or Zig of the package index; and `tvm_rpc`, made of tvm_rpc.cc."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from farm.bundle.model import SERVER_PROGRAM, Abi
 from farm.common.errors import Code, HostError
@@ -26,7 +27,7 @@ compile_error = partial(HostError, code=Code.COMPILE_FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler for an ABI, and the words of its command."""
+    """A compiler for an ABI, and the words of its command."""
 
     name: str
     command: tuple[str, ...]
@@ -52,30 +53,35 @@ class Compiler:
         output_of([*self.command, *arguments, "-o", str(out)], _COMPILE_LIMIT_S, failed, out.parent)
 
     def _failed(self, what: str, said: str) -> HostError:
-        hint = "is libstdc++-dev installed? Without g++ on PATH virtual phones use a server in Python"
+        hint = "are libc6-dev and libstdc++-dev installed? Without g++ on PATH virtual phones use a server in Python"
         return compile_error(f"{self.name} cannot compile {what}", hint=hint, evidence=said)
 
 
 def find_compiler(
-    abi: Abi, which: Callable[[str], str | None] = shutil.which, zig: Callable[[], str | None] = packaged_zig
+    abi: Abi,
+    which: Callable[[str], str | None] = shutil.which,
+    zig: Callable[[], str | None] = packaged_zig,
+    *,
+    language: Literal["c", "c++"] = "c++",
 ) -> Compiler:
-    """The compiler that makes programs of an ABI here: g++, else Zig.
+    """The compiler that makes programs of an ABI here: g++ (gcc for C), else Zig.
 
     Raises:
         UserError: TVM has no wheel for that ABI.
         HostError: there is no compiler for it.
     """
     machine = architecture_of(abi)
-    cross = f"{machine.triple}-g++"
-    for name in ("g++", cross) if platform.machine() == machine.name else (cross,):
+    gnu, zig_word = ("g++", "c++") if language == "c++" else ("gcc", "cc")
+    cross = f"{machine.triple}-{gnu}"
+    for name in (gnu, cross) if platform.machine() == machine.name else (cross,):
         if path := which(name):
             return Compiler(name, (path,))
     if path := which("zig") or zig():
-        return Compiler("zig", (path, "c++", "-target", f"{machine.triple}.{_OLDEST_GLIBC}"))
+        return Compiler("zig", (path, zig_word, "-target", f"{machine.triple}.{_OLDEST_GLIBC}"))
     raise HostError(
-        f"this host has no compiler for {abi}, which tvm_rpc needs",
+        f"this host has no compiler for {abi}",
         Code.NO_COMPILER,
-        hint=f"apt install g++-{machine.triple.replace('_', '-')}, or `pip install ziglang` beside farm",
+        hint=f"apt install {gnu}-{machine.triple.replace('_', '-')}, or `pip install ziglang` beside farm",
     )
 
 

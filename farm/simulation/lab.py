@@ -34,7 +34,7 @@ from farm.simulation.lab_phone import LabPhone
 from farm.simulation.lab_userland import Watcher
 from farm.simulation.namespaces import Isolation
 from farm.simulation.profiles import choose, load_profile
-from farm.simulation.usb_hubs import Hubs, ProgramOutput, parent_of, write_host_programs
+from farm.simulation.usb_hubs import HostProgramOutput, Hubs, parent_of, write_host_programs
 from farm.simulation.world import WorldSpec
 
 if TYPE_CHECKING:
@@ -183,13 +183,13 @@ class Lab:
             hint="use status, fault, wait, services, add, remove, swap or hub",
         )
 
-    async def _run_host_program(self, name: str, arguments: list[str]) -> ProgramOutput:
+    async def _run_host_program(self, name: str, arguments: list[str]) -> HostProgramOutput:
         if name == "uhubctl":
             return await self.hubs.uhubctl(arguments)
         if len(arguments) != 2 or arguments[0] not in {"on", "off"}:
-            return ProgramOutput(2, err="usage: usb-power on|off PLACE\n")
+            return HostProgramOutput(2, err="usage: usb-power on|off PLACE\n")
         await self.hubs.set_port(*parent_of(arguments[1]), on=arguments[0] == "on")
-        return ProgramOutput()
+        return HostProgramOutput()
 
     async def _wait(self, message: dict[str, Any]) -> object:
         name, timeout_s = message.get("condition"), message.get("timeout_s", 10.0)

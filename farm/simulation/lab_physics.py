@@ -167,7 +167,7 @@ class LivePhysics:
             battery_level=round(cell.charge * 100),
             battery_status=cell.status,
             battery_voltage_mv=round(cell.voltage_mv, -1),
-            battery_current_ma=round(cell.current_ma, -1),
+            battery_current_ma=round(cell.current_ma),  # a gauge shows it to the milliampere
             usb_powered=powered,
         )
         self._mind_power(throttling, has_power=powered)

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 # Of arm64 phones (farm.simulation.arm64): what starts their programs, and where that reads which folder is /data.
 ARM64_PRELOAD = "arm64_exec.so"
 ARM64_DATA = "FARM_ARM64_DATA"
-# Of phones with an OpenCL driver (farm.simulation.opencl), below /vendor: the driver; what only it sees of the host.
+# Of phones with an OpenCL driver (farm.simulation.opencl), below /vendor: the driver; what only it sees of the host:
+# /usr, and the folder of the host's driver, which a file names where that is not below /usr.
 VENDOR_OPENCL = "lib64/libOpenCL.so"
 VENDOR_HOST = "host"
+VENDOR_DRIVER = "driver"
+DRIVER_FOLDER = "driver.txt"
 OPENCL_CACHE = "vendor/opencl"  # below /data: compiled kernels
 MESSAGE_LIMIT_BYTES = 64 * 1024
 CONNECTION_MESSAGE = b"adb"  # goes with every connection

@@ -17,6 +17,7 @@
 
 #define MEMORY_BYTES (4LL << 30)
 #define SMALL_IMAGE ((size_t)64)  // pixels
+#define SMALL_LOCAL_MEMORY ((cl_ulong)1024)
 static const char kFalseExtensions[] = " cl_khr_fp16 cl_qcom_ml_ops";
 
 static int HasFault(const char* fault) {
@@ -46,8 +47,9 @@ __attribute__((constructor)) static void Load(void) {
   // The phone's files state its profile's processors and memory, which are not those that compute.
   cpu_set_t usable;
   char machine[64];
-  sched_getaffinity(0, sizeof usable, &usable);
-  snprintf(machine, sizeof machine, "numa:1(memory=%lld) core:%d pu:1", MEMORY_BYTES, CPU_COUNT(&usable));
+  // It fails where the host has more processors than a cpu_set_t: then one computes.
+  const int count = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+  snprintf(machine, sizeof machine, "numa:1(memory=%lld) core:%d pu:1", MEMORY_BYTES, count);
   setenv("HWLOC_SYNTHETIC", machine, 1);
 }
 
@@ -77,6 +79,7 @@ cl_int clGetDeviceInfo(cl_device_id device, cl_device_info what, size_t room, vo
   if (what == CL_DEVICE_TYPE) *(cl_device_type*)value = CL_DEVICE_TYPE_GPU;
   const int is_limit = what == CL_DEVICE_IMAGE2D_MAX_WIDTH || what == CL_DEVICE_IMAGE2D_MAX_HEIGHT;
   if (is_limit && HasFault("small_images")) *(size_t*)value = SMALL_IMAGE;
+  if (what == CL_DEVICE_LOCAL_MEM_SIZE && HasFault("small_local_memory")) *(cl_ulong*)value = SMALL_LOCAL_MEMORY;
   return status;
 }
 
@@ -97,4 +100,17 @@ cl_int clBuildProgram(cl_program program, cl_uint count, const cl_device_id* dev
       Real("clBuildProgram");
   while (HasFault("hang")) pause();
   return real(program, count, devices, options, done, data);
+}
+
+cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint axes, const size_t* offset,
+                              const size_t* all, const size_t* group, cl_uint count, const cl_event* before,
+                              cl_event* done) {
+  cl_int (*real)(cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, cl_uint,
+                 const cl_event*, cl_event*) = Real("clEnqueueNDRangeKernel");
+  cl_device_id device = NULL;
+  cl_ulong needed = 0;
+  clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL);
+  clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof needed, &needed, NULL);
+  if (needed > SMALL_LOCAL_MEMORY && HasFault("small_local_memory")) return CL_OUT_OF_RESOURCES;
+  return real(queue, kernel, axes, offset, all, group, count, before, done);
 }

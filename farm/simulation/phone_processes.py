@@ -24,14 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from farm.simulation import namespaces
-from farm.simulation.machine import (
-    ARM64_DATA,
-    ARM64_PRELOAD,
-    OPENCL_CACHE,
-    VENDOR_HOST,
-    ConnectionSource,
-    Machine,
-)
+from farm.simulation.machine import ARM64_DATA, ARM64_PRELOAD, OPENCL_CACHE, ConnectionSource, Machine
 from farm.simulation.namespaces import Isolation, RootPlan, enter_machine, enter_phone
 from farm.simulation.plain import PlainPhone
 from farm.simulation.sensors import DUMPSYS, PROC, SYS
@@ -39,7 +32,7 @@ from farm.simulation.state import STATE_ENVIRONMENT, state_folder
 from farm.simulation.system_image import SHELL_GROUPS, SHELL_UID, superuser_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     AdbdMain = Callable[[ConnectionSource], None]
 
@@ -324,7 +317,7 @@ class PhonePlan:
     expose_python: bool
     arm64: Path | None
     rooted: bool
-    has_driver: bool  # for OpenCL, in its folder `vendor`
+    vendor: Mapping[str, Path]  # of a phone with an OpenCL driver: path below /vendor -> folder shown there
 
     @property
     def plain(self) -> PlainPhone:
@@ -346,7 +339,7 @@ def make_data_folders(plan: PhonePlan) -> None:
         "system": 0o775,
         "system/settings": 0o771,
     }
-    if plan.has_driver:
+    if plan.vendor:
         modes |= {str(parent): 0o771 for parent in (Path(OPENCL_CACHE).parent, Path(OPENCL_CACHE))}
     for name, mode in modes.items():
         folder = data / name
@@ -382,7 +375,7 @@ def root_plan(plan: PhonePlan) -> RootPlan:
             "sys/kernel/random/boot_id": directory / PROC / "boot_id",
         },
         host_folders=(*(_python_folders() if plan.expose_python else ()), *filter(None, [plan.arm64])),
-        vendor={"": directory / VENDOR, VENDOR_HOST: Path("/usr")} if plan.has_driver else {},
+        vendor=plan.vendor,
     )
 
 

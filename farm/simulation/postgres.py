@@ -70,6 +70,7 @@ class PostgresServer:
     port: int = 0  # at its address; 0: its socket only
     superuser: str = "farm"
     address: str = "127.0.0.1"
+    wrapper: tuple[str, ...] = ()  # a command ahead of the server's, such as nsenter
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -111,7 +112,7 @@ class PostgresServer:
         settings = [tcp, f"unix_socket_directories={self.folder}", *[f"port={self.port}"] * bool(self.port)]
         every = [word for setting in settings for word in ("-c", setting)]
         # A session of its own: Ctrl-C must reach only the program that started it, which stops it last.
-        command = [*(as_server_user() or ["setpriv"]), "--pdeathsig=QUIT", self._program("postgres")]
+        command = [*self.wrapper, *(as_server_user() or ["setpriv"]), "--pdeathsig=QUIT", self._program("postgres")]
         command += ["-D", str(self.folder / "data"), *options.split(), *every]
         with (self.folder / "log").open("ab") as log:
             process = self._process = subprocess.Popen(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -21,17 +20,14 @@ from farm.bundle.closure import identify
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
 from farm.bundle.model import SERVER_PROGRAM
-from farm.common.errors import HostError
-from farm.common.install import pip_install
+from farm.common.install import cache_home, pip_install
 from farm.compiler.tvm_errors import no_tvm_error
-from farm.runtime.packages import TvmWheel
-from farm.runtime.parts import output_of
-from farm.runtime.server import OPTIONS, SOURCE, Compiler, compile_error, compile_server
+from farm.runtime.packages import TvmWheel, host_libraries
+from farm.runtime.server import OPTIONS, SOURCE, Compiler, compile_server
 
 _FAULTS = Path(__file__).with_name("kernel_faults.h")
 SOURCES = (SOURCE, _FAULTS)
 _LAUNCHER = "launcher.py"
-_LIST_LIMIT_S = 20.0
 COMPILER_OPTIONS = ("-DFARM_VIRTUAL_PHONE", f"-I{_FAULTS.parent}")  # kernels that misbehave on request
 # A shell starts Python: in an interpreter's name the kernel takes no blanks and 127 bytes at most (255 since 5.1).
 # What the shell runs is a string to Python, joined to the launcher's own docstring.
@@ -40,8 +36,6 @@ _SHEBANG = """#!/bin/sh
 exec {} "$0" "$@"
 ''' \\
 """
-# What the phone's loader must not take from the phone: a virtual phone's /system has none of them.
-_HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
 def find_wheel() -> TvmWheel:
@@ -70,7 +64,7 @@ def build_bundle_folder(out: Path) -> Path:
     """
     wheel = find_wheel()
     out.mkdir(parents=True, exist_ok=True)
-    for library in (*wheel.libraries, *_host_libraries(wheel)):
+    for library in (*wheel.libraries, *host_libraries(wheel.libraries[0])):
         _install(library, out / library.name, mode=0o644)
     path = shutil.which("g++")
     if path is None:
@@ -91,8 +85,7 @@ def is_launcher(server: Path) -> bool:
 
 def cache_folder() -> Path:
     """Where compiled servers are kept: $XDG_CACHE_HOME/farm/virtual-runtime."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "farm" / "virtual-runtime"
+    return cache_home() / "farm" / "virtual-runtime"
 
 
 def _package(name: str) -> Path:
@@ -123,23 +116,6 @@ def _compiled(wheel: TvmWheel, compiler: Compiler) -> Path:
     finally:
         Path(name).unlink(missing_ok=True)
     return kept
-
-
-def _host_libraries(wheel: TvmWheel) -> list[Path]:
-    """The C++ runtime as the host's loader finds it for TVM's own libraries."""
-    found = {}
-    for line in output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S, _ldd_error).splitlines():
-        match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)
-        if match:
-            found[match[1]] = Path(match[2])
-    missing = [name for name in _HOST_LIBRARIES if name not in found]
-    if missing:
-        raise HostError(f"the host's loader does not find {', '.join(missing)}", hint="install libstdc++6")
-    return [found[name] for name in _HOST_LIBRARIES]
-
-
-def _ldd_error(said: str) -> HostError:
-    return compile_error("ldd cannot read TVM's runtime library", evidence=said)
 
 
 def _install(source: Path, target: Path, *, mode: int) -> None:

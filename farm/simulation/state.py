@@ -88,6 +88,7 @@ class DriverFault(StrEnum):
     HANG = "hang"  # clBuildProgram does not return
     FALSE_EXTENSIONS = "false_extensions"  # it states extensions that it does not have
     SMALL_IMAGES = "small_images"  # no image is larger than 64 x 64
+    SMALL_LOCAL_MEMORY = "small_local_memory"  # a kernel has 1 KiB of it, the least that OpenCL allows
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ sys.exit(reply["value"]["code"])
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramOutput:
-    """A program's output and exit code."""
+class HostProgramOutput:
+    """Output and exit code of a host's program."""
 
     code: int = 0
     out: str = ""
@@ -158,31 +158,31 @@ class Hubs:
 
     # -- uhubctl -----------------------------------------------------------------------------------------------------
 
-    async def uhubctl(self, arguments: Sequence[str]) -> ProgramOutput:
+    async def uhubctl(self, arguments: Sequence[str]) -> HostProgramOutput:
         """Do as `uhubctl ARGUMENTS` does; returns its output."""
         try:
             options = _options(arguments)
         except getopt.GetoptError as error:
-            return ProgramOutput(1, err=f"uhubctl: {error}\nRun with -h to get usage info.\n")
+            return HostProgramOutput(1, err=f"uhubctl: {error}\nRun with -h to get usage info.\n")
         except ValueError as error:
-            return ProgramOutput(1, err=f"{error}\n")
+            return HostProgramOutput(1, err=f"{error}\n")
         if "version" in options:
-            return ProgramOutput(out=f"{_VERSION}\n")
+            return HostProgramOutput(out=f"{_VERSION}\n")
         if "help" in options:
-            return ProgramOutput(1, out="uhubctl: utility to control USB port power for smart hubs.\n")
+            return HostProgramOutput(1, out="uhubctl: utility to control USB port power for smart hubs.\n")
         location = options.get("location", "")
         smart = {hub: count for hub, count in hubs_above(self._phones).items() if self._is_smart(hub)}
         chosen = [hub for hub in smart if not location or hub.lower() == location.lower()]
         if not chosen:
             where = f" at location {location}" if location else ""
-            return ProgramOutput(1, err=f"No compatible devices detected{where}!\nRun with -h to get usage info.\n")
+            return HostProgramOutput(1, err=f"No compatible devices detected{where}!\nRun with -h to get usage info.\n")
         action = options.get("action", "")
         if not action:
-            return ProgramOutput(out="".join(self._hub_text("Current", hub, options) for hub in chosen))
+            return HostProgramOutput(out="".join(self._hub_text("Current", hub, options) for hub in chosen))
         if len(chosen) > 1:
             problem = "Error: changing port state for multiple hubs at once is not supported."
-            return ProgramOutput(1, err=f"{problem}\nUse -l to limit operation to one hub!\n")
-        return ProgramOutput(out=await self._switch(chosen[0], action, options))
+            return HostProgramOutput(1, err=f"{problem}\nUse -l to limit operation to one hub!\n")
+        return HostProgramOutput(out=await self._switch(chosen[0], action, options))
 
     async def _switch(self, hub: str, action: str, options: Mapping[str, str]) -> str:
         printed = ""

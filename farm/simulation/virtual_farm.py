@@ -174,7 +174,7 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
     Raises:
         UserError: there is no such profile.
     """
-    from farm.simulation.profiles import ARM64_SUFFIX, ROOT_SUFFIX, choose, list_profiles
+    from farm.simulation.profiles import ARM64_SUFFIX, OPENCL_SUFFIX, ROOT_SUFFIX, choose, list_profiles
 
     phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
     unknown = sorted({choose(text).profile for text in phones.values()} - set(list_profiles()))
@@ -182,7 +182,7 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
         raise UserError(
             f"there is no profile {unknown[0]!r}",
             hint=f"profiles: {', '.join(list_profiles())}; with {ARM64_SUFFIX} behind it the phone runs AArch64 code, "
-            f"with {ROOT_SUFFIX} its shell is root",
+            f"with {ROOT_SUFFIX} its shell is root, with {OPENCL_SUFFIX} its GPU computes",
         )
     return phones
 

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import HostError
 from farm.simulation import phone_processes
-from farm.simulation.machine import CONNECTION_MESSAGE, VENDOR_HOST, ConnectionSource, LabLine, line_pair
+from farm.simulation.machine import (
+    CONNECTION_MESSAGE,
+    DRIVER_FOLDER,
+    VENDOR_DRIVER,
+    VENDOR_HOST,
+    ConnectionSource,
+    LabLine,
+    line_pair,
+)
 from farm.simulation.namespaces import Isolation, detect_isolation
 from farm.simulation.phone_processes import RUN, PhoneExit, PhonePlan
 from farm.simulation.profiles import ARM64_ABI, VIRTUAL_ABI, format_properties, load_profile, serial_of
@@ -233,7 +241,7 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
         expose_python=spec.expose_python,
         arm64=spec.arm64,
         rooted=spec.rooted,
-        has_driver=_install_driver(spec, isolation),
+        vendor=_install_driver(spec, isolation),
     )
     if isolation is Isolation.NONE:
         programs = device_programs("/bin/sh", root=str(plan.plain.root))
@@ -243,10 +251,10 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
     return plan
 
 
-def _install_driver(spec: WorldSpec, isolation: Isolation) -> bool:
-    """Copy the OpenCL driver, which a fault may replace, to the phone's /vendor; returns whether it is to have one."""
+def _install_driver(spec: WorldSpec, isolation: Isolation) -> dict[str, Path]:
+    """Copy the OpenCL driver, which a fault may replace, to the phone's /vendor; returns what is shown there."""
     if spec.opencl is None:
-        return False
+        return {}
     if isolation is Isolation.NONE:
         raise HostError(
             f"virtual phone {spec.name} cannot have an OpenCL driver without namespaces",
@@ -254,8 +262,12 @@ def _install_driver(spec: WorldSpec, isolation: Isolation) -> bool:
         )
     vendor = spec.directory.resolve() / phone_processes.VENDOR
     shutil.copytree(spec.opencl, vendor, dirs_exist_ok=True)
-    (vendor / VENDOR_HOST).mkdir(exist_ok=True)
-    return True
+    shown = {"": vendor, VENDOR_HOST: Path("/usr")}
+    if (named := vendor / DRIVER_FOLDER).exists():
+        shown[VENDOR_DRIVER] = Path(named.read_text("utf-8"))
+    for name in shown:
+        (vendor / name).mkdir(exist_ok=True)
+    return shown
 
 
 def _begin_boot(spec: WorldSpec) -> None:

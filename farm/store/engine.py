@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import text as sql
@@ -39,6 +41,7 @@ STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseco
 ROOM_HINT = "free disk space; farm notices by itself and goes on"
 IDLE_S = 0.5  # a connection that lay unused for so long is tried before it is used
 IDLE_TIMEOUT = "10s"  # of a transaction between two statements: a stopped daemon must not keep its locks
+WRITER_IDLE_TIMEOUT = "2s"  # of the writer's: each locks a row that the next daemon needs for its term
 _PRIMARY_CODE = 0xFF  # SQLite's extended codes carry their primary one in the low byte (sqlite.org/rescode.html)
 _SQLITE = {
     sqlite3.SQLITE_FULL: ("the disk is full", ROOM_HINT),
@@ -51,6 +54,7 @@ _SQLITE = {
     sqlite3.SQLITE_NOMEM: ("the host is out of memory", "end what needs so much of it"),
 }
 DRIVER = "postgresql+psycopg"
+_OPTION = re.compile(r"(?P<name>[?&][^=&]+)=[^&]*")  # of an address
 READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
 _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
@@ -121,16 +125,28 @@ def server_url(text: str) -> URL:
         url = make_url(scheme + slashes + login + at + hosts + path + tail)
     except ValueError as error:  # of a port that is no number
         raise ArgumentError("its port is no number") from error
-    return url.set(drivername=DRIVER) if url.drivername == "postgresql" else url
+    return url.set(drivername=DRIVER) if url.drivername in ("postgresql", "postgres") else url
 
 
-def server_engine(url: str) -> Engine:
+def shown_url(text: str) -> str:
+    """The address as it was typed, for people: with *** for passwords."""
+    scheme, slashes, rest = _OPTION.sub(_without_password, text).partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{slashes}{user}{colon and ':***'}{at}{place}"
+
+
+def _without_password(option: re.Match[str]) -> str:
+    return f"{option['name']}=***" if "password" in unquote(option["name"]).lower() else option[0]
+
+
+def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT) -> Engine:
     """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew.
 
     Of several hosts the one that is writable is connected to. Options of the URL (`?tcp_user_timeout=...`,
     `?options=-c statement_timeout=...`) replace these limits.
     """
-    options = f"-c statement_timeout={STATEMENT_TIMEOUT} -c idle_in_transaction_session_timeout={IDLE_TIMEOUT}"
+    options = f"-c statement_timeout={STATEMENT_TIMEOUT} -c idle_in_transaction_session_timeout={idle_timeout}"
     name = f"farm {socket.gethostname()[:40]} {os.getpid()}"  # in pg_stat_activity, which cuts it at 63 bytes
     limits: dict[str, Any] = {**SERVER, "options": options, "fallback_application_name": name}
     address = server_url(url)

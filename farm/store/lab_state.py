@@ -23,6 +23,7 @@ class LabState:
     devices: tuple[Letter, ...]
     requests: tuple[Letter, ...]  # that have no lease, in order
     leases: tuple[LeaseRecord, ...]  # armed, and those ended whose worker slot is kept; by fence
+    letters: tuple[Letter, ...]  # to hosts that have not taken them, in order
 
 
 def adopt_rows(connection: Connection, name: str) -> None:
@@ -54,11 +55,13 @@ def read_lab_state(database: Database) -> LabState:
             requests = connection.execute(select(request.c.host, request.c.body).order_by(request.c.seq))
             held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
             leases = connection.execute(select_leases().where(or_(held, lease.c.slot == 1)).order_by(lease.c.fence))
+            letters = connection.execute(select(to_host.c.host, to_host.c.body).order_by(to_host.c.id))
             return LabState(
                 tuple(HostRecord(**row) for row in hosts.mappings()),
                 tuple(Letter(*row) for row in devices),
                 tuple(Letter(*row) for row in requests),
                 tuple(LeaseRecord(**row) for row in leases.mappings()),
+                tuple(Letter(*row) for row in letters),
             )
     except StoredValueError as error:
         message = f"the state of the lab cannot be read from the database: {error}"

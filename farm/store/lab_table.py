@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy import text as sql
@@ -12,7 +14,7 @@ from farm.store.columns import utc_time
 from farm.store.database import TableAccess
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
-from farm.store.schema import device_state, host, host_token, lease, meta, request, to_head
+from farm.store.schema import device_state, host, host_readings, host_token, lease, meta, request, to_head
 from farm.store.term import rest_of_term
 
 _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
@@ -41,10 +43,12 @@ class LabRows:
     term: int  # number of the head's term
     term_holds: bool  # a head decides
     requests: tuple[Letter, ...]  # requests without an armed lease
+    # By host: see the table `host_readings`.
+    readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class LabTable(TableAccess):
-    """Reads hosts with their phones, leases and requests. On a server only."""
+    """Reads hosts with their phones, leases, requests and readings. On a server only."""
 
     def look(self) -> LabRows:
         """The lab as it is now.
@@ -66,4 +70,13 @@ class LabTable(TableAccess):
                 term=int(connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one()),
                 term_holds=rest_of_term(connection)[1] > 0,
                 requests=tuple(Letter(*row) for row in connection.execute(select(request.c.host, request.c.body))),
+                readings={row.host: row.body for row in connection.execute(select(host_readings))},
             )
+
+    async def save_readings(self, name: str, body: Mapping[str, Any]) -> None:
+        """Write the readings of a host's phones in place of those before.
+
+        Raises:
+            StoreWriteError: the database cannot be written now.
+        """
+        await self._database.put(host_readings, {"host": name, "body": dict(body)})

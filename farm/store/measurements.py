@@ -1,4 +1,4 @@
-"""Measurements of benches by model: small rows written with the results, for histories and nominal speeds."""
+"""Measurements of benches and programs by model: small rows beside the results, for histories and nominal speeds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
-from farm.model.job import Attempt, AttemptState, Job
+from farm.model.job import MEASURING_KINDS, Attempt, AttemptState, Job
 from farm.store.database import TableAccess, insert_new
 from farm.store.schema import measurement, nominal
 
-KIND = "bench"
 NOMINAL_OF = 5  # measurements in a row of an identity epoch that agree fix what a phone's nominal speed is
 AGREE = 0.1  # they lie within this part of their median: a phone or host that was busy for a day fixes nothing
 OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time is far from its nominal
@@ -22,8 +21,9 @@ MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and pro
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
     "estimate", "verdict", "reasons", "target", "precision", "tuned", "textures", "tvm", "soc", "gpu", "bundle",
-    "library_sha256", "notes",
+    "library_sha256", "runtime", "placement", "notes",
 )  # fmt: skip
+_SOURCES = ("branch", "commit")  # of the job's spec: from what the model was built
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,15 @@ class MeasurementTable(TableAccess):
 def insert_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
     """Insert the measurement of a bench that ended; enough benches fix the phone's nominal speed."""
     certificate = (result or {}).get("certificate")
-    if job.kind != KIND or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
+    if job.kind not in MEASURING_KINDS or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
         return
     reference = certificate.get("reference") or {}
     epoch, kernel = str(certificate.get("epoch", "")), str(reference.get("kernel", ""))
     connection.execute(
         insert(measurement).values(
             job=job.id,
-            # Of a package its own hash: nothing proves from which model it was made.
-            model=str(job.spec.get("model", "")),
+            # Of a package its own hash: nothing proves from which model it was made. A program may have no model.
+            model=str(job.spec.get("model") or job.spec.get("program", "")),
             name=str(job.spec.get("name", "")),
             device=ended.device,
             epoch=epoch,
@@ -137,7 +137,8 @@ def insert_measurement(connection: Connection, job: Job, ended: Attempt, result:
             reference_s=reference.get("median_s") if _counts_for_nominal(certificate) else None,
             nominal_s=reference.get("nominal_s"),
             at=ended.ended_at,
-            summary={name: certificate[name] for name in _SUMMARY if name in certificate},
+            summary={name: certificate[name] for name in _SUMMARY if name in certificate}
+            | {name: job.spec[name] for name in _SOURCES if job.spec.get(name)},
         )
     )
     if kernel:

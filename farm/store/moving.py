@@ -19,7 +19,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from farm.common.errors import Code, HostError, UserError
-from farm.store.engine import server_url, sqlite_engine, without_limits
+from farm.store.engine import sqlite_engine, without_limits
 from farm.store.files import HEADER_BYTES, copy_before
 from farm.store.maintenance import there
 from farm.store.opening import damage_error, database_error, open_error, version_of
@@ -54,7 +54,6 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
     """
     there(path)
     name, engine = named_engine(url)
-    shown = server_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
     reading = sqlite_engine(path)
     try:
         _check_source(reading, path)
@@ -66,7 +65,7 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
                 target.execute(sql("SET LOCAL idle_in_transaction_session_timeout = 0"))
                 target.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
                 if before := _is_moved(target, name, mark):
-                    return Moved(shown, backup, _counts(source), before)
+                    return Moved(name, backup, _counts(source), before)
                 metadata.create_all(target)
                 for table in metadata.sorted_tables:
                     _copy(source, target, table, report)
@@ -74,7 +73,7 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
                     sql("INSERT INTO meta (name, value) VALUES (:name, :mark)"), {"name": MOVED, "mark": mark}
                 )
                 rows = _compare(source, target)
-        return Moved(shown, backup, rows, before=False)
+        return Moved(name, backup, rows, before=False)
     except sqlite3.Error as error:
         raise open_error(path, error) from error
     except DatabaseError as error:

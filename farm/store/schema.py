@@ -44,7 +44,7 @@ from farm.store.columns import (
 
 # Databases of versions 1 to 8 were written early in development: they are refused.
 FIRST_SCHEMA_VERSION = 9
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 metadata = MetaData()
 
@@ -502,6 +502,14 @@ host = Table(
     Column("version", Word, nullable=False, server_default=""),  # of farm there
     Column("role", Word, nullable=False, server_default=""),  # with which it logs in; "": not one of its own
     Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends its leases, then its row
+)
+
+# The latest readings of each host's phones, for people at other hosts; decisions know no readings.
+host_readings = Table(
+    "host_readings",
+    metadata,
+    Column("host", Word, primary_key=True),
+    Column("body", ObjectJson(), nullable=False),  # object: phone's name -> farm.leasing.lab_readings.ShownReadings
 )
 
 # Tokens with which a machine may join, each with a role of the server whose password is good until it expires.

@@ -18,9 +18,11 @@ from farm.common.install import pip_install
 from farm.store.database import insert_new
 from farm.store.engine import (
     DRIVER,
+    WRITER_IDLE_TIMEOUT,
     outage_of,
     server_engine,
     server_url,
+    shown_url,
     without_limits,
 )
 from farm.store.event_numbers import begin_numbers
@@ -108,7 +110,8 @@ def open_server(
             term = Term(engine, epoch)
             opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
-        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes, facts)
+        writing = server_engine(url, WRITER_IDLE_TIMEOUT)
+        return OpenDatabase(engine, writing, epoch, opened.pop_all().close, term, notes, facts)
 
 
 def check_server(connection: Connection, name: str) -> ServerFacts:
@@ -299,7 +302,7 @@ def _bring_up_to_date(connection: Connection, name: str, version: int | None) ->
 
 
 def named_engine(url: str) -> tuple[str, Engine]:
-    """A server's engine, and its address without the password.
+    """A server's engine, and its address as `shown_url` writes it.
 
     Raises:
         UserError: it is no PostgreSQL address.
@@ -313,7 +316,7 @@ def named_engine(url: str) -> tuple[str, Engine]:
                 Code.DATABASE_UNUSABLE,
                 hint="postgresql://USER@HOST/DATABASE, or leave [store] url empty for farm.db in the state folder",
             )
-        return made.set(drivername="postgresql").render_as_string(hide_password=True), server_engine(url)
+        return shown_url(url), server_engine(url)
     except ArgumentError as error:
         raise UserError(
             "the database's URL ([store] url, or --url) is no address",

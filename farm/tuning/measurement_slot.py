@@ -30,6 +30,7 @@ LOST_AFTER_S = 20.0  # a phone that was cut is cleaned and checked within 2 s; o
 OPEN_LIMIT_S = 20.0
 BACK_OFF = BackOff(0.2, 5.0)  # between attempts to open a session
 MAX_FAILURES = 8  # in a row, of opening a session or of the reference kernel: some 20 s; then the phone is put out
+MEASURED_PART = 1 / 3  # of a candidate's time for its repeats; uploading, loading and a busy host have the rest
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
 
 
@@ -220,7 +221,8 @@ class MeasurementSlot:
             self._close()
 
     def _measure(self, work: QueuedCandidate, session: CandidateSession) -> Measured:
-        call = session.evaluator(work.library, work.device_type, work.args_info, self._settings.evaluator)
+        how, most_s = self._settings.evaluator, MEASURED_PART * self._settings.timeout_s
+        call = session.evaluator(work.library, work.device_type, work.args_info, how, most_s)
         self.measuring = True
         try:
             seconds = call()

@@ -8,15 +8,17 @@ because stock's scheduler can neither go on where a killed one stopped nor end a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, many
 from farm.compiler.records import Record, RecordSet, own_s
 
 ETA_TRIALS = 8  # of this attempt, before there is a rate
 FIRST_NEWS_S = 1.0  # between two
+MOST_REASONS = 5  # of failed candidates, in a result
 NEWS_PART = 0.01  # later, of the time spent: the log stays short
 
 
@@ -73,6 +75,17 @@ def standing_line(facts: Mapping[str, Any]) -> str:
     if facts["waits"]:
         parts.append(facts["waits"])
     return ", ".join(parts)
+
+
+def failure_notes(records: RecordSet) -> list[str]:
+    """Why candidates failed, a sentence for each task and reason; the most frequent ones first, five at most."""
+    names = {each.key: records.tasks[each.workload].name for each in records.records if each.workload in records.tasks}
+    errors = {key: each.error.strip() for key, each in records.origins.items() if key in names}
+    found = Counter((names[key], error.splitlines()[0]) for key, error in errors.items() if error)
+    shown = found.most_common(MOST_REASONS)
+    notes = [f"{task}: {many(count, 'candidate')} failed: {why}" for (task, why), count in shown]
+    rest = found.total() - sum(count for _, count in shown)
+    return [*notes, f"{many(rest, 'candidate')} failed for other reasons"] if rest else notes
 
 
 def eta_s(trials: int, wanted: int, begun_with: int, spent_s: float) -> float | None:

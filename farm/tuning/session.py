@@ -12,6 +12,7 @@ import contextlib
 import math
 import re
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,8 +72,10 @@ class CandidateSession:
         """One round trip; raises when the phone does not answer."""
         self._remote.append(self.raw.get_function("tvm.rpc.server.upload"))
 
-    def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: EvaluatorConfig) -> Any:
-        """Everything up to the first run: returns the function that measures."""
+    def evaluator(
+        self, library: bytes, device_type: str, args_info: ArgsInfo, how: EvaluatorConfig, most_s: float
+    ) -> Any:
+        """Everything up to the first run. Returns the function that measures: by its estimate for at most `most_s`."""
         self.touched = self.starting = False
         self._candidates += 1
         self._upload_bytes += len(library)
@@ -93,7 +96,7 @@ class CandidateSession:
             self._remote.append(timer)
             return struct.unpack("@" + "d" * repeat, timer(*arguments))
 
-        return lambda: measured(how.number, how.repeat, how.min_repeat_ms, timed)
+        return lambda: measured(how.number, how.repeat, how.min_repeat_ms, timed, most_s)
 
     def close(self) -> None:
         """End the session now; the phone's process ends with it, and with that everything it kept."""
@@ -150,7 +153,14 @@ MARGIN = 1.05  # more runs than reckoned: to add some later costs two round trip
 Timed = Callable[[int, int, int], tuple[float, ...]]
 
 
-def measured(number: int, repeat: int, min_repeat_ms: int, timed: Timed) -> tuple[float, ...]:
+def measured(
+    number: int,
+    repeat: int,
+    min_repeat_ms: int,
+    timed: Timed,
+    most_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[float, ...]:
     """The mean seconds of one run, for each repeat: `number` runs at least, which last `min_repeat_ms` at least.
 
     A repeat is one stretch of runs, or two when the number was reckoned too small; the mean is over all of its runs.
@@ -158,15 +168,19 @@ def measured(number: int, repeat: int, min_repeat_ms: int, timed: Timed) -> tupl
     Args:
         number: of runs in a repeat, at least.
         repeat: how many repeats.
-        min_repeat_ms: how long the runs of a repeat must last together.
+        min_repeat_ms: how long the runs of a repeat must last together, by the phone's clock.
         timed: TVM's evaluator: it takes these three, and answers as this function does.
+        most_s: repeats that would take longer by `clock` are shorter: the launches of a GPU's kernel may take far
+            longer than the kernel, whose time alone a GPU's driver states.
+        clock: the host's.
     """
     if min_repeat_ms <= PROBE_MS:
         return timed(number, repeat, min_repeat_ms)
+    began_s = clock()
     probe = timed(number, 1, PROBE_MS)
     # A slow kernel's probe is a repeat as it was asked for.
     done = probe if number * probe[0] * 1e3 >= min_repeat_ms else ()
-    wanted, least_s = repeat - len(done), min_repeat_ms / 1e3
+    wanted, least_s = repeat - len(done), least_repeat_ms(min_repeat_ms, repeat, clock() - began_s, most_s) / 1e3
     run_s, runs, spent_s = probe[0], 0, [0.0] * wanted
     while wanted and min(spent_s) < least_s:
         if run_s <= 0:  # the phone's clock is too coarse: TVM knows when to stop
@@ -177,3 +191,9 @@ def measured(number: int, repeat: int, min_repeat_ms: int, timed: Timed) -> tupl
         spent_s = [before + more * each for before, each in zip(spent_s, stretch, strict=True)]
         run_s = min(spent_s) / runs
     return (*done, *(each / runs for each in spent_s))
+
+
+def least_repeat_ms(min_repeat_ms: float, repeat: int, probe_s: float, most_s: float) -> float:
+    """How long a repeat lasts by the phone's clock, when the probe took `probe_s` by the host's."""
+    reckoned_s = probe_s * repeat * min_repeat_ms / PROBE_MS
+    return max(PROBE_MS, min_repeat_ms * min(1.0, most_s / reckoned_s)) if reckoned_s > 0 else min_repeat_ms

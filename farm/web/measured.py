@@ -16,6 +16,7 @@ from farm.common.durations import digits
 from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
+from farm.model.job import MEASURING_KINDS
 from farm.results.columns import traits_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
@@ -25,7 +26,7 @@ router = APIRouter()
 PAGE_RESULTS = 100
 RECENT = 100  # benches whose models are offered
 # Results that differ in one of these are not one line over time.
-SAME = ("target", "precision", "tuned", "textures", "tvm", "bundle", "epoch", "device")
+SAME = ("target", "precision", "tuned", "textures", "placement", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
 
@@ -113,10 +114,10 @@ def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 async def _recent(request: Request) -> list[str]:
     """Names of models that were benched lately."""
     try:
-        jobs = (await ask(request, "job.list", of_kind="bench", state=["done"], limit=RECENT))["jobs"]
+        found = [await ask(request, "job.list", of_kind=kind, state=["done"], limit=RECENT) for kind in MEASURING_KINDS]
     except FarmError:
         return []
-    return list(dict.fromkeys(row["name"] for row in jobs))
+    return list(dict.fromkeys(row["name"] for each in found for row in each["jobs"]))
 
 
 def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:

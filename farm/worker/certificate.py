@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.compiler.build import Build
 from farm.measure.assess import Assessment
+from farm.measure.conditions import Conditions
 from farm.measure.interval import SampleSummary, summarise
 from farm.model.specs import ModelTask
 from farm.worker.timing import MS, TakenSamples
@@ -23,7 +24,7 @@ class MeasuringRun:
     taken: TakenSamples
     assessment: Assessment
     started_at: str  # ISO 8601
-    seconds: float  # it took
+    seconds: float  # how long it took
 
 
 def measured(
@@ -84,6 +85,14 @@ def about_build(built: Build, task: ModelTask[Any]) -> dict[str, Any]:
     }
 
 
+def about_conditions(conditions: Conditions) -> dict[str, Any]:
+    """The phone's condition before and after a measurement, and the conditions that are not known."""
+    return {
+        "conditions": plain({"before": asdict(conditions.before), "after": asdict(conditions.after)}),
+        "unknown": list(conditions.unknown()),
+    }
+
+
 def latency_ms(summary: SampleSummary) -> dict[str, float]:
     """A summary in milliseconds, with `count` beside it."""
     fields = asdict(summary)
@@ -92,7 +101,7 @@ def latency_ms(summary: SampleSummary) -> dict[str, float]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON: numbers that are none become None."""
+    """The value as JSON data: NaN and infinite numbers become None."""
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -58,7 +58,7 @@ class DaemonChannel:
         """Ask the daemon. From any thread, one call at a time.
 
         Raises:
-            FarmError: what it refused, or it is gone.
+            FarmError: the daemon refused the request, or is gone.
         """
         with self._lock:
             return self._client.call(verb, **fields)
@@ -106,13 +106,13 @@ class DaemonChannel:
         return frozenset(self.call("poison.check", artifacts=list(artifacts))["poisoned"])
 
     def report_poison(self, artifact: str, device: str, what: str) -> None:
-        """A library killed its process on `device` twice, the second time alone; `what` happened, one line."""
+        """Report a library that killed its process on `device` twice, the second time alone; `what` is one line."""
         self.call("poison.report", artifact=artifact, device=device, what=what[:MAX_TEXT_CHARS], kills=2)
 
     def suspect(self, artifact: str, what: str) -> bool:
-        """The phone's process died under a library: whether it was that, which the daemon then remembers.
+        """Ask whether a library killed the phone's process; if so, the daemon remembers it. `what`: one line about it.
 
-        Returns when the phone was looked at (seconds); its session is over then. False: it may have been a cable.
+        Returns after the phone's check (seconds), when its session is over. False: the cause may have been a cable.
         """
         return bool(self.call("poison.suspect", artifact=artifact, what=what[:MAX_TEXT_CHARS])["killed"])
 
@@ -143,7 +143,7 @@ class DaemonChannel:
         self.call("bundle.use", bundle=bundle)
 
     def conditions(self) -> PhoneCondition:
-        """The phone's condition now, in an attempt that measures; None: the daemon does not know it."""
+        """The phone's condition now, in an attempt that measures; a field is None where the daemon does not know it."""
         known = self.call("conditions")
         return PhoneCondition(**{each.name: known.get(each.name) for each in fields(PhoneCondition)})
 
@@ -186,7 +186,7 @@ class DaemonChannel:
                 try:
                     self._heart.call("heartbeat")
                     answered_s = time.monotonic()
-                except HostError:  # it is stuck, or has too much to do
+                except HostError:  # the daemon is stuck, or has too much to do
                     if time.monotonic() - answered_s > SILENCE_LIMIT_S:
                         raise
         except FarmError as error:  # refused, or the daemon is gone: it will end this worker; nothing to save here

@@ -120,7 +120,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         raise ModelError(
             f"{built.name} failed on this host: {first_line(error)}", Code.HOST_RUN_FAILED, evidence=end_of(error)
-        ) from (error)
+        ) from error
     ran_s = time.monotonic()
     save_arrays(Path(request["outputs"]), built.output_names, outputs)
     return {
@@ -178,15 +178,16 @@ def _write(path: Path, data: bytes) -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        hint = "name a file in a folder of yours"
+        raise UserError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 
 def _target(request: Mapping[str, Any]) -> Any:
-    """Of the request: a phone's target as a dict, or a name; None: this host's."""
+    """The target that a request names: a phone's as a dict, or by its name; without one, this host's."""
     given = request["target"]
     if isinstance(given, Mapping):
         return dict(given)
-    if given == "adreno-clml":  # first, what this TVM lacks: no other command line helps
+    if given == "adreno-clml":  # first of all: if this TVM has no CLML, no other command line helps
         check_target(target_from({"tag": ADRENO_TAGS[given]}))
     return target_here(given or HOST, host_target)
 

@@ -20,6 +20,7 @@ from farm.common.errors import Code, FarmError, ModelError, PhoneError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import Fill
+from farm.compiler.local_memory import most_local_memory
 from farm.compiler.model import Array
 from farm.compiler.reference import flatten
 from farm.compiler.targets import unpack_records
@@ -28,6 +29,7 @@ from farm.jobs.attempt import SessionOffer
 from farm.model.identity import target_key
 from farm.model.specs import ModelTask
 from farm.worker.channel import DaemonChannel
+from farm.worker.driver_errors import KernelRefusal, kernel_refusal, memory_refusal
 
 # What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's
 # low memory killer ends the process instead, nothing is said: that is a worker which died.
@@ -36,9 +38,6 @@ _OUT_OF_MEMORY = re.compile(
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
 _ENDED = re.compile(r"kShutdown|RPCCode::kReturn\) is false: code=1\b")  # the answer "shut down" in place of a value
-# TVM's words, then the driver's log.
-_BUILD_FAILED = re.compile(r"OpenCL build error|the OpenCL driver cannot build")
-_BUILD_ERROR = re.compile(r"^\W*(?:\S+: )?error: (?:\S+:\d+:\d+: )?(.+)", re.MULTILINE)
 
 
 class PhoneProcessError(PhoneError):
@@ -48,8 +47,9 @@ class PhoneProcessError(PhoneError):
 class PhoneSession:
     """A session with a phone's RPC server."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, opened_s: float = 0.0) -> None:
         self.raw = session  # tvm.rpc.RPCSession
+        self.opened_s = opened_s  # how long opening it took
         self.suspect = ""  # SHA-256 of the library at fault if the phone's process dies now; "": unknown
         self.alone = True  # whether one library at most was loaded
 
@@ -72,8 +72,16 @@ class PhoneSession:
 
     def load(self, library: Path, name: str) -> Any:
         """Upload a library under `name` and load it there."""
+        self.upload(library, name)
+        return self.load_uploaded(name)
+
+    def upload(self, library: Path, name: str) -> None:
+        """Upload a library under `name`."""
         with on_phone("uploading the library"):
             self.raw.upload(bytearray(library.read_bytes()), name)  # by path, TVM never closes the file
+
+    def load_uploaded(self, name: str) -> Any:
+        """Load a library that was uploaded."""
         with on_phone("loading the library"):
             return self.raw.load_module(name)
 
@@ -101,7 +109,9 @@ def opened(offer: SessionOffer) -> Iterator[PhoneSession]:
         PhoneError: the phone did not take the session.
     """
     with on_phone("opening the session"):
-        session = PhoneSession(rpc.connect(offer.host, offer.port, key=offer.key))
+        begun_s = time.monotonic()
+        raw = rpc.connect(offer.host, offer.port, key=offer.key)
+        session = PhoneSession(raw, time.monotonic() - begun_s)
     try:
         yield session
     finally:
@@ -131,19 +141,31 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
                 hint="a phone with more memory, --precision float16, or a smaller batch",
                 evidence=evidence,
             ) from error
-        if _BUILD_FAILED.search(text):
-            found = _BUILD_ERROR.search(text)
-            reason = found[1].strip() if found else first_line(error)
-            raise PhoneError(
-                f"{step} failed: the GPU's driver cannot build a kernel: {reason}",
-                Code.KERNEL_REFUSED,
-                hint="the evidence has the driver's words (--json); another phone, --target cpu or --precision float32",
-                evidence=evidence,
-            ) from error
+        if refusal := kernel_refusal(error):
+            raise _refused(step, refusal, evidence) from error
         if _ENDED.search(text):
             died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
             raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION_FAILED, evidence=evidence) from error
         raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION_FAILED, evidence=evidence) from error
+
+
+def check_local_memory(built: Build, device: Any) -> None:
+    """Refuse a build with a kernel that needs more local memory than the phone's GPU has, before it runs there.
+
+    Raises:
+        PhoneError: it has one, or the GPU does not answer.
+    """
+    if built.device != "opencl":
+        return
+    with on_phone("asking the GPU for its local memory"):
+        room_bytes = device.max_shared_memory_per_block
+    kernel, needed_bytes = most_local_memory(built.compiled.library.read_bytes())
+    if room_bytes and (refusal := memory_refusal(kernel, needed_bytes, room_bytes)):
+        raise _refused("loading the model", refusal)
+
+
+def _refused(step: str, refusal: KernelRefusal, evidence: str = "") -> PhoneError:
+    return PhoneError(f"{step} failed: {refusal.reason}", Code.KERNEL_REFUSED, hint=refusal.hint, evidence=evidence)
 
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder
@@ -237,6 +259,7 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
         PhoneError: it does not fit into the phone, or the phone failed.
     """
     device = session.device(built.device)
+    check_local_memory(built, device)
     report("uploading")
     session.suspect = built.compiled.sha256
     times_s = [time.monotonic()]

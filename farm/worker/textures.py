@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,20 +22,16 @@ from farm.worker.channel import DaemonChannel
 from farm.worker.session import PhoneSession, on_phone
 
 UNKNOWN_GPU = "a GPU that states no name or driver"
-# An image or a work group that the GPU does not have: OpenCL's names of its errors.
-_REFUSED_SIZE = re.compile(
-    r"CL_INVALID_(IMAGE_SIZE|IMAGE_FORMAT_DESCRIPTOR|WORK_GROUP_SIZE|WORK_ITEM_SIZE)|CL_IMAGE_FORMAT_NOT_SUPPORTED"
-)
 
 
-class Again(Protocol):
+class Rebuild(Protocol):
     """Builds the model again."""
 
     def __call__(self, *, refused: Sequence[tuple[str, str]]) -> Build:
-        """Without textures for these operators (name and reason)."""
+        """The build without textures for these operators (name and reason)."""
 
 
-def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel, again: Again) -> Build:
+def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel, rebuild: Rebuild) -> Build:
     """The build, made again without textures for each operator that the phone computes wrongly with them.
 
     The outcome is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
@@ -64,7 +59,7 @@ def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel,
             return built.checked_on(gpu)
         for name, reason in wrong.items():
             daemon.log(f"{name} does without textures: {reason}", "warning")
-        built = again(refused=sorted({**dict(built.recipe.refused), **wrong}.items()))
+        built = rebuild(refused=sorted({**dict(built.recipe.refused), **wrong}.items()))
         if built.compiled.checks is None:
             return built
 
@@ -73,11 +68,6 @@ def gpu_of(device: Any) -> str:
     """A GPU and its driver, as OpenCL states them; "": it does not state both."""
     name, driver = device.device_name, device.driver_version
     return f"{name}, driver {driver}" if name and driver else ""
-
-
-def is_of_kernel(error: PhoneError) -> bool:
-    """Whether the GPU's driver refused one kernel or its images; of all else, phone or link may be the cause."""
-    return error.code == Code.KERNEL_REFUSED or _REFUSED_SIZE.search(f"{error.message}\n{error.evidence}") is not None
 
 
 def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
@@ -94,7 +84,7 @@ def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
                 machine.invoke_stateful(entry)
                 return flatten(machine.get_outputs(entry))[0]
         except PhoneError as error:
-            if not is_of_kernel(error):
+            if error.code != Code.KERNEL_REFUSED:  # phone or link may be the cause
                 raise
             raise RuntimeError(error.message) from error
 

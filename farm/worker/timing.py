@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from farm.common.errors import Code, PhoneError, UserError
 from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
+from farm.measure.conditions import PhoneCondition
 from farm.measure.series import LONGEST_S, SHORTEST_S, SampleSeries, series
 from farm.model.specs import BundleUse
 from farm.worker.session import on_phone
@@ -31,10 +32,11 @@ from farm.worker.session import on_phone
 MS = 1000.0
 RUNS_PER_UNTIMED = 4  # TVM runs a model once, untimed, before each block of samples: at most a fifth of the time
 MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
+LOOK_EVERY_S = 5.0  # a look takes a phone a fifth of a second, in which it times nothing
 MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
-MIN_SAMPLE_S = 0.01  # of two builds in turns
+MIN_SAMPLE_S = 0.01  # the runs of a sample last at least so long together
 MOST_RUNS = 1_000_000  # of a model in one sample
-FIRST_RUNS, FIRST_RUNS_S = 5, 0.25  # first runs, while they took less than so in all: they say how many make a sample
+FIRST_RUNS, FIRST_RUNS_S = 5, 0.25  # single runs before the first sample: at most so many, until they took so long
 MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
@@ -46,13 +48,14 @@ Timer = Callable[[int, int], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How much to measure. With `repeat` exactly so many samples are taken, whatever they say."""
+    """How much to measure. With `repeat` exactly so many samples are taken, however wide the interval is."""
 
     half_width: float
     measure_s: float
     min_sample_s: float = MIN_SAMPLE_S
     number: int | None = None
     repeat: int | None = None
+    block: int | None = None  # samples at once; None: `block_size` decides
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class TakenSamples:
     seconds: list[float] = field(default_factory=list)
     start_s: list[float] = field(default_factory=list)
     reference_s: list[float] = field(default_factory=list)
+    looks: list[tuple[float, PhoneCondition]] = field(default_factory=list)  # at the phone meanwhile, and when
 
     def series(self) -> SampleSeries:
         """For farm.measure."""
@@ -79,7 +83,16 @@ class TakenSamples:
             "seconds": [round(value, 10) for value in self.seconds],
             "start_s": starts,
             "reference_s": reference,
+            "looks": looks_to_wire(self.looks),
         }
+
+
+def looks_to_wire(looks: Sequence[tuple[float, PhoneCondition]]) -> list[dict[str, Any]]:
+    """Plain JSON: `at_s`, and the fields of the condition that are known."""
+    return [
+        {"at_s": round(at_s, 3), **{name: value for name, value in asdict(look).items() if value is not None}}
+        for at_s, look in looks
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,7 @@ def runs_per_sample(run_s: float, min_sample_s: float) -> int:
 
 
 def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
-    """Single runs, seconds. The fastest says how long one takes: an interrupted one makes samples too short."""
+    """Single runs, seconds. The fastest decides how many make a sample: after an interrupted one they were too few."""
     found = list(model(1, 1))
     while len(found) < most and sum(found) < FIRST_RUNS_S:
         found += model(1, 1)
@@ -154,6 +167,7 @@ def measure(
     nominal_s: float | None = None,
     clock: Clock = time.monotonic,
     on_assessed: Callable[[TakenSamples, Assessment], None] | None = None,
+    look: Callable[[], PhoneCondition] | None = None,
 ) -> tuple[TakenSamples, Assessment]:
     """Take samples until the median is known as exactly as the plan wants, or its time is over.
 
@@ -164,6 +178,7 @@ def measure(
         nominal_s: the kernel's nominal time on this phone; None: its median in this run.
         clock: monotonic seconds.
         on_assessed: sees each standing between two rounds of samples, while the phone has nothing to do.
+        look: reads the phone's condition; called every 5 s between two blocks of samples. None: it is not read.
 
     Raises:
         PhoneError: the phone failed.
@@ -172,9 +187,14 @@ def measure(
     taken = TakenSamples(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
     began_s = clock()
     wanted = plan.repeat or FIRST_SAMPLES
+    at_once = plan.block or block_size(taken.number)
+    next_look_s = LOOK_EVERY_S
     while True:
         while len(taken.seconds) < wanted and (plan.repeat or clock() - began_s < plan.measure_s):
-            _block(model, reference, taken, min(block_size(taken.number), wanted - len(taken.seconds)), began_s, clock)
+            if look is not None and clock() - began_s >= next_look_s:
+                taken.looks.append((clock() - began_s, look()))
+                next_look_s = clock() - began_s + LOOK_EVERY_S
+            _block(model, reference, taken, min(at_once, wanted - len(taken.seconds)), began_s, clock)
         assessment = assess(taken.series(), nominal_s, half_width=plan.half_width)
         if plan.repeat or clock() - began_s >= plan.measure_s:
             return taken, assessment
@@ -203,7 +223,7 @@ def _block(
         taken.start_s.append(min(begun_s, ended_s))
         begun_s += sample * taken.number
     taken.seconds.extend(samples)
-    # One reading for the block: farm.measure takes those between from the line to the next.
+    # One reading for the block: farm.measure interpolates between it and the next block's.
     taken.reference_s.extend([reading, *[math.nan] * (len(samples) - 1)])
 
 
@@ -227,7 +247,7 @@ def time_pairs(
         b: the one that may be faster.
         measure_s: at most so long, but for the first pairs.
         min_effect: smaller differences are none.
-        shuffled: False: each round is A B B A after one first run of each, for builds that are dear to change.
+        shuffled: False: each round is A B B A after one first run of each, for builds between which a change is slow.
         clock: monotonic seconds.
 
     Raises:

@@ -275,7 +275,7 @@ def main(arguments: list[str]) -> int:
     try:
         Zygote(link, run).serve(versions())
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
-        traceback.print_exc()  # the supervisor is gone or mad; our children end with us
+        traceback.print_exc()  # the supervisor is gone, or sent what is no order; our children end with us
         return 1
     return 0
 

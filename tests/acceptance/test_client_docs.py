@@ -21,6 +21,7 @@ SAYS = {  # what only a program that worked prints
     "farm.run(": "class ",
     "farm.compare(": "of A's time",
     "farm.lease(": "[1. 1. 1.]",
+    "farm.outcomes(": " MB",
     "farm.submit_file(": "8 jobs",
     "AsyncClient": "job.done",
 }

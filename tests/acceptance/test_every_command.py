@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +49,7 @@ history {model} --plot
 host list [--json]
 job hold {held}
 job list [--json]
+job output {bench} -o out
 job output {shell} -o out
 job show {bench} [--json]
 job show {held}
@@ -61,6 +61,7 @@ logs {bench} [--json]
 logs {tune} --attempt 1
 model show {model} [--json]
 poison list [--json]
+program show ort [--json]
 records best {records} [--json]
 records list [--json]
 records show {records} [--json]
@@ -92,6 +93,10 @@ bundle promote absent
 bundle remove absent
 bundle rollback absent
 bundle show absent
+ci bench absent.onnx --on android
+ci bisect absent1 absent2 --model net.onnx --on android -- true
+ci compare absent.onnx absent2.onnx --on android
+ci init nonsense
 compare {bench} absent
 compile absent.onnx --target rpi4
 device adopt absent
@@ -115,7 +120,7 @@ host join nonsense
 host remove absent
 host token absent
 job cancel absent
-job output {bench} -o out
+job output absent -o out
 job resume absent
 lease acquire --on soc=absent
 lease kick absent
@@ -123,8 +128,16 @@ lease release absent
 lease run --on soc=absent -- true
 logs absent
 model import absent.onnx
+memory absent.onnx --on android
+energy absent.onnx --on android
+untethered absent.toml --on android
+sweep absent.onnx --on android --threads 1,2
+sustain absent.onnx --on android --for 1m
 model make absent
 poison forget absent
+program make ort .
+program pack absent.toml -o out
+program run absent.toml --on android
 records export absent -o out
 records merge {records} absent
 records remove absent
@@ -153,6 +166,9 @@ history absent.onnx
 # What takes a phone for each run: on some streams only.
 WORK = """
 bench {model} --on {device} --repeat 5
+memory {model} --on {device} --measure 1
+sweep {model} --on {device} --cores 0x1,0x2 --measure 1
+sustain {model} --on {device} --for 5s
 run {model} --on {device} --json
 shell --on {device} -- echo hello
 shell --on {device} --detach -- true
@@ -199,10 +215,9 @@ def facts(whole: VirtualFarm, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(scope="module")
-def commands(whole: VirtualFarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+def commands(whole: VirtualFarm, tmp_path_factory: pytest.TempPathFactory) -> ForkedCommands:
     folder = tmp_path_factory.mktemp("commands")
-    with ForkedCommands(folder, {"FARM_SOCKET": str(whole.socket), "XDG_CACHE_HOME": str(folder)}) as commands:
-        yield commands
+    return ForkedCommands(folder, {"FARM_SOCKET": str(whole.socket), "XDG_CACHE_HOME": str(folder)})
 
 
 def words_of(line: str, facts: dict[str, str]) -> list[str]:

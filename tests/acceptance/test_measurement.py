@@ -2,14 +2,21 @@
 
 import json
 import random
+import shlex
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from farm.common.errors import ExitCode
 from farm.zoo import INPUT, Network
 from farm.zoo import small_cnn as build
+from tests.support.needs import needs
+from tests.support.pages import ROOT, blocks, missing, shown
+from tests.support.tvm import environment
 
 PHONE = "virtual-1"  # its name in the lab
 # A bench would wait for a cool phone; what is said of numbers of a hot one is tested here.
@@ -102,7 +109,7 @@ def test_benches_are_kept_by_their_model_and_compared(farm, models):
 
 def test_what_cannot_be_compared_is_refused(farm, models):
     for arguments, said in (
-        ((models / "small.onnx", models / "slower.onnx"), "which phones should compare them?"),
+        ((models / "small.onnx", models / "slower.onnx"), "no phones are named to compare them on"),
         ((models / "small.onnx", "--on", "android"), "nothing differs"),
         (("bench-none", "bench-1"), "there is no job 'bench-none'"),
         ((models / "small.onnx", "nosuch.onnx", "--on", "android"), "nosuch.onnx does not exist"),
@@ -159,3 +166,72 @@ def test_a_phone_that_says_it_is_throttled_is_not_trusted(farm, models):
     assert any((certificate["conditions"][when]["throttle_status"] or 0) > 0 for when in ("before", "after"))
     assert "throttled" in [reason["code"] for reason in certificate["reasons"]]
     assert len(certificate["tries"]) == 1  # the next try would have met the same
+
+
+CI_PAGE = ROOT / "docs" / "ci.md"
+CI_CUT = {
+    "bench": ("--devices", "1", "--measure", "5"),
+    "compare": ("--devices", "1", "--measure", "5"),
+    "bisect": ("--measure", "5"),
+}
+
+
+@pytest.mark.timeout(400)
+@needs("git")
+def test_checks_in_ci_as_the_page_has_them(farm, models, tmp_path):
+    """The page's commands in a repository whose model becomes several times slower."""
+
+    def git(*command):
+        identity = ("-c", "user.name=ann", "-c", "user.email=ann@example.com")
+        done = subprocess.run(["git", "-C", tmp_path, *identity, *command], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q", "-b", "main")
+    (tmp_path / "Makefile").write_text("net.onnx:\n")
+    (tmp_path / "new.onnx").write_bytes((models / "slower.onnx").read_bytes())
+    for version, model in (("v1", "small.onnx"), ("v2", "small.onnx"), ("v3", "slower.onnx")):
+        (tmp_path / "net.onnx").write_bytes((models / model).read_bytes())
+        (tmp_path / "version").write_text(version)
+        git("add", ".")
+        git("commit", "-q", "-m", version)
+        git("tag", version)
+    git("checkout", "-q", "-b", "topic", "v1")
+    variables = {name: value for name, value in environment().items() if not name.startswith(("GITHUB", "GITLAB"))}
+    codes = []
+    for step in shown(CI_PAGE):
+        command = [sys.executable, "-m", *shlex.split(step.command)]
+        at = command.index("--on") if "--on" in command else len(command)
+        command[at:at] = CI_CUT.get(command[4], ())
+        done = subprocess.run(
+            command, env=variables | {"FARM_SOCKET": str(farm.socket)}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=170, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        assert not missing(step, done.stdout), (done.stdout, done.stderr)
+        codes.append(done.returncode)
+    # none of main is there at first, and one is no baseline; the slower build is found in turns
+    good, bad = ExitCode.OK, ExitCode.FAILED
+    assert codes == [good, good, bad, good, good, good], done.stderr
+    (case,) = ET.parse(tmp_path / "farm.xml").getroot().iter("testcase")
+    assert (case.get("classname"), [each.tag for each in case]) == ("net.onnx", ["system-out", "skipped"])
+    assert "| net.onnx |" in (tmp_path / "farm.md").read_text()
+    assert (tmp_path / ".github/actions/farm/action.yml").exists()
+    assert (tmp_path / ".gitlab/farm.yml").exists()
+    rows = farm.client.call("history.list")["rows"]
+    newest = [(row["branch"], row["commit"]) for row in rows if row["name"] == "net.onnx"]
+    assert newest == [("topic", git("rev-parse", "HEAD")), ("main", "4f2a")]
+
+
+@pytest.mark.timeout(200)
+@needs("adb")
+def test_tests_with_phones_as_the_page_has_them(farm, models, tmp_path):
+    (tests,) = blocks(CI_PAGE, "python")
+    (tmp_path / "test_page.py").write_text(tests)
+    for name, model in (("net.onnx", "small.onnx"), ("main.onnx", "slower.onnx")):
+        (tmp_path / name).write_bytes((models / model).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "farm.pytest_plugin", "--farm-on", "android", "test_page.py"],
+        env=environment() | {"FARM_SOCKET": str(farm.socket)}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -5,7 +5,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.opencl import need_driver, opencl_library
+from tests.support.opencl import has_float16, need_driver, opencl_library
+from tests.support.tiny_model import tiny_onnx
+from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until_ready
 
 GPU, PLAIN = "oneplus-12+opencl", "galaxy-s9"
@@ -54,15 +56,56 @@ def test_operators_with_textures_are_checked_on_the_gpu_before_the_model_runs(fa
 
 
 def test_a_bench_times_kernels_and_operators_on_the_gpu(farm, phone, model):
-    words = ("--on", phone.name, "--target", "opencl", "--repeat", "5", "--profile")
+    words = ("--on", phone.name, "--target", "opencl", "--repeat", "5", "--profile", "--require-offload")
     done = farm.farm("bench", str(model), *words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done
     assert "MAX ERROR" in done.stdout
     assert "conv2d" in done.stdout
+    assert "operators in the model's own run" in done.stdout
+    assert "the time of a wait for nothing" in done.stdout
+    assert "by unit: gpu 100.0%" in done.stdout
+
+
+def test_a_search_measures_on_the_gpu_and_its_best_record_schedules_the_next_bench(farm, phone, tmp_path):
+    dense = tmp_path / "dense.onnx"
+    dense.write_bytes(dense_onnx(rows=64))
+    words = ("--on", phone.name, "--target", "opencl", "--json")
+    search = ("--trials", "4", "--cost-model", "random")
+    [tuned] = answer(farm.farm("tune", str(dense), *words, *search, timeout_s=LIMIT_S))["results"]
+    assert [(task["trials"], task["failed"]) for task in tuned["tasks"]] == [(4, 0)]
+    assert tuned["max_abs_error"] < 1e-5
+    best = tmp_path / "best.tar"
+    assert farm.farm("records", "best", "dense.onnx", "-o", str(best)).returncode == 0
+    records = ("--records", str(best), "--repeat", "3")
+    [bench] = answer(farm.farm("bench", str(dense), *words, *records, timeout_s=LIMIT_S))["results"]
+    assert bench["compile"]["tuned"]
+    assert bench["max_abs_error"] < 1e-5
+
+
+def test_float16_is_right_on_the_gpu_where_the_driver_has_it(farm, phone, model):
+    if not has_float16():
+        pytest.skip("the host's OpenCL driver has no float16 (cl_khr_fp16); docs/virtual-phone.md names one that has")
+    for texture in ((), ("--texture",)):
+        words = (
+            "--on",
+            phone.name,
+            "--target",
+            "adreno",
+            *texture,
+            "--precision",
+            "float16",
+            "--repeat",
+            "3",
+            "--json",
+        )
+        [result] = answer(farm.farm("bench", str(model), *words, timeout_s=LIMIT_S))["results"]
+        assert 1e-6 < result["max_abs_error"] < 1e-2  # the first: it is not float32 after all
 
 
 def test_a_kernel_that_the_driver_cannot_build_is_named_with_the_drivers_reason(farm, phone, model):
     """pocl has no float16, as the GPUs of old phones."""
+    if has_float16():
+        pytest.skip("the host's OpenCL driver has float16")
     words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
     done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
     refused(done, 1, "the GPU's driver cannot build a kernel: ", "Half precision floating point not supported")
@@ -92,10 +135,30 @@ def test_a_driver_that_does_not_load_ends_the_job_and_leaves_the_phone_ready(far
 
 
 def test_a_driver_that_states_float16_and_has_none_is_found_out_by_its_compiler(farm, phone, model, broken):
+    if has_float16():
+        pytest.skip("the host's OpenCL driver has float16")
     broken("false_extensions")
     words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
     done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
     refused(done, 1, "the GPU's driver cannot build a kernel: ")
+
+
+def test_operators_whose_images_are_too_large_for_the_gpu_use_buffers(farm, phone, broken, tmp_path):
+    (tmp_path / "wide.onnx").write_bytes(tiny_onnx(side=72))
+    broken("small_images")
+    words = ("--on", phone.name, "--target", "adreno", "--texture", "--json", *ONCE)
+    [result] = answer(farm.farm("run", str(tmp_path / "wide.onnx"), *words, timeout_s=LIMIT_S))["results"]
+    reasons = result["compile"]["textures"]["buffers"].values()
+    assert any("the GPU has no such image: " in reason for reason in reasons), reasons
+    assert result["max_abs_error"] < 1e-5
+
+
+def test_a_kernel_that_exceeds_the_local_memory_is_refused_before_it_runs(farm, phone, model, broken):
+    broken("small_local_memory")
+    words = ("--on", phone.name, "--target", "opencl", *ONCE)
+    done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
+    refused(done, 1, "loading the model failed: a kernel is too large: ", "bytes of local memory, and the GPU has 1024")
+    until_ready(farm)
 
 
 def test_a_driver_that_hangs_costs_the_job_its_time_and_the_next_one_nothing(farm, phone, model, broken):

@@ -7,8 +7,9 @@ from farm.compiler.load import load
 from farm.compiler.reference import compare
 from farm.zoo import onnx_bytes
 from tests.support.compiling import HOST, outputs_of
-from tests.support.opencl import load_opencl
+from tests.support.opencl import has_float16, load_opencl
 from tests.support.texture_models import model_around, outputs_on, wrong_on
+from tests.support.tiny_model import tiny_onnx
 
 ADRENO_HERE = {"tag": "qcom/adreno-opencl", "host": HOST}
 RECIPE = Recipe(ADRENO_HERE, texture=True)
@@ -56,6 +57,21 @@ def test_a_network_computes_what_the_host_does(device, cache):
     textures = check(device, load(onnx_bytes("small_cnn"), name="small_cnn.onnx"), cache)
     assert len(textures.textures) == 9
     assert textures.buffers == {}
+
+
+@pytest.mark.parametrize("texture", [False, True])
+def test_half_precision_is_right_where_the_driver_has_it(device, cache, texture):
+    if not has_float16():
+        pytest.skip("the host's OpenCL driver has no float16 (cl_khr_fp16); docs/virtual-phone.md names one that has")
+    model = load(tiny_onnx(), name="tiny.onnx")
+    compiled = compile_library(model, Recipe(ADRENO_HERE, "float16", texture=texture), cache)
+    if texture:
+        assert len(compiled.textures.textures) == 3
+        assert wrong_on(device, compiled, "float16") == {}
+    host = outputs_of(compile_model(model, Recipe(HOST)), model)
+    found = compare(outputs_on(device, compiled, model), host, ["y"], "float16")
+    assert found.ok, found
+    assert found.max_rel_error > 1e-6  # it is not float32 after all
 
 
 def test_tensors_that_fit_no_image_are_buffers_and_the_numbers_are_right(device, cache):

@@ -43,7 +43,7 @@ def farm() -> Iterator[VirtualFarm]:
 
 def begun(farm: VirtualFarm, client: Client, model: Path, **options: Any) -> tuple[Submitted, Path]:
     """A tuning run that has measured some of its trials, and the folder of its records."""
-    spec = client.tune_spec(model, on="android", trials=TRIALS, cost_model="random", **options)
+    spec = client.spec("tune", model=model, on="android", trials=TRIALS, cost_model="random", **options)
     submitted = client.submit(spec)
 
     def some() -> Path | None:

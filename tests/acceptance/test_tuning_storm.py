@@ -135,9 +135,10 @@ def test_a_storm_costs_no_trial_and_no_healthy_candidate(seed: int, bad: Path, t
     model.write_bytes(dense_onnx(layers=2))
     with running_farm("oneplus-12", "oneplus-12") as farm, Client(farm.socket) as client:
         before = [kinds(phone.ours()) for phone in phones(farm)]
-        spec = client.tune_spec(
-            model, on="android", devices=2, trials=TRIALS, cost_model="random", candidate_timeout_s=3, seed=seed
-        )
+        spec = client.spec(
+            "tune", model=model, on="android", devices=2, trials=TRIALS, cost_model="random", candidate_timeout_s=3,
+            seed=seed,
+        )  # fmt: skip
         submitted = client.submit(spec)
         storm = Storm(farm, client, submitted.ids[0], random.Random(seed))
         storm.rage()

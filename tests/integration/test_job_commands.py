@@ -67,6 +67,9 @@ def test_outputs_are_fetched_later(farm, model, tmp_path):
     ran = json.loads(farm.farm("run", str(model), "--on", "android", "--json").stdout)
     job = ran["results"][0]["job"]
     assert farm.farm("job", "output", job, "-o", str(tmp_path / "out.npz")).returncode == 0
+    refused(
+        farm.farm("job", "output", job, "-o", str(tmp_path / "out.pftrace")), ExitCode.USAGE, "a run job has no trace"
+    )
     assert np.load(tmp_path / "out.npz").files
     page = farm.farm("job", "show", job).stdout
     assert model.name in page

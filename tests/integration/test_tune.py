@@ -93,7 +93,9 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
 
 def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm: VirtualFarm, folder: Path) -> None:
     with Client(farm.socket) as client:
-        spec = client.tune_spec(folder / "dense.onnx", on="android", trials=100_000, cost_model="random", seed=3)
+        spec = client.spec(
+            "tune", model=folder / "dense.onnx", on="android", trials=100_000, cost_model="random", seed=3
+        )
         submitted = client.submit(spec)
         for event in client.watch(submitted):
             if event is not None and event.data.get("tuning", {}).get("trials", 0) >= 3:

@@ -19,30 +19,41 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-COMMAND, DAEMON, LAB, TVM = "command", "daemon", "lab", "tvm"  # what a process has imported
+COMMAND, COMPILER, DAEMON, LAB, TVM = "command", "compiler", "daemon", "lab", "tvm"  # what a process has imported
 _EXECUTORS = [f"farm.kinds.{kind}.executor" for kind in ("bench", "compare", "run", "shell", "tune")]
+_COMMAND = ("pydantic", "farm.cli.main", "farm.client", "farm.control.client", "farm.model.specs")
 IMPORTED = {
-    COMMAND: ("pydantic", "farm.cli.main", "farm.client", "farm.control.client", "farm.model.specs"),
+    COMMAND: _COMMAND,
+    COMPILER: _COMMAND,
     DAEMON: ("farm.cli.main", "farm.cli.daemon", "farm.config", "farm.daemon.daemon", "farm.head.process", *_EXECUTORS),
     LAB: ("farm.simulation.lab",),
     TVM: ("tvm", "tvm.rpc", "tvm.runtime"),
+}
+WITH_EXTRAS = {  # the same as far as it is installed
+    COMPILER: ("tvm", "tvm.relax", "onnx.reference", "tvm.relax.frontend.onnx", "farm.compiler.build"),
+    DAEMON: ("psycopg",),
 }
 _PATHS = {"", str(Path(__file__).parents[2]), *sys.path}
 _MESSAGE_LIMIT_BYTES = 1 << 17
 _ROOM = "-" * 8192  # where forks write their own commands
 
 
-def popen(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
-    """As `subprocess.Popen`; `options` are its streams, `cwd`, `env`, `start_new_session` and `text`."""
-    forks = command[0] == sys.executable and has_nothing_of_its_own(options.get("env") or os.environ)
-    return (_ForkedPopen if forks else subprocess.Popen)(command, **options)
+def popen(command: Sequence[Any], *, closed: Collection[int] = (), **options: Any) -> subprocess.Popen[Any]:
+    """As `subprocess.Popen`; `options` are its streams, `cwd`, `env`, `start_new_session`, `text` and `errors`.
+
+    `closed`: the numbers of standard streams that the command shall not have.
+    """
+    if command[0] == sys.executable and has_nothing_of_its_own(options.get("env") or os.environ):
+        return _ForkedPopen(command, closed, **options)
+    assert not closed
+    return subprocess.Popen(command, **options)
 
 
 def has_nothing_of_its_own(environ: Mapping[str, str]) -> bool:
@@ -51,8 +62,9 @@ def has_nothing_of_its_own(environ: Mapping[str, str]) -> bool:
 
 
 def run(command: Sequence[Any], *, timeout_s: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with captured text."""
-    with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+    """As `subprocess.run` with captured text, unless `options` say other streams."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(command, text=True, **{**streams, **options}) as process:
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -64,11 +76,16 @@ def run(command: Sequence[Any], *, timeout_s: float = 60.0, **options: Any) -> s
 class _ForkedPopen(subprocess.Popen[Any]):
     """A process of its own, whose parent is the process that forked it."""
 
+    def __init__(self, command: Sequence[Any], closed: Collection[int], **options: Any) -> None:
+        self._closed = list(closed)
+        super().__init__(command, **options)
+
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):  # type: ignore[no-untyped-def]
         ends = rest[3:9]  # p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
         request = {
             "words": [os.fspath(each) for each in args[1:]], "folder": os.fspath(cwd or Path.cwd()),
             "environ": dict(os.environ if env is None else env), "new_session": bool(rest[14]),
+            "closed": self._closed,
         }  # fmt: skip
         streams = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
         self._forker = _forker(_kind(request["words"]))
@@ -107,6 +124,8 @@ def _kind(words: Sequence[str]) -> str:
             return LAB
         case ["-m", "farm", "serve" | "head", *_]:
             return DAEMON
+        case ["-m", "farm", "model" | "compile", *_]:
+            return COMPILER
         case ["-c", code, *_] if "farm.head" in code:
             return DAEMON
         case ["-c", code, *_] if "import tvm" in code or "from tvm" in code:
@@ -123,7 +142,7 @@ class _Forker:
     def __init__(self, kind: str) -> None:
         from farm.jobs.zygote import SINGLE_THREADED
 
-        self._lock = threading.Lock()
+        self._lock, self._asked = threading.Lock(), 0
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
@@ -146,8 +165,12 @@ class _Forker:
 
     def _ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
         with self._lock:
-            socket.send_fds(self._link, [json.dumps(request).encode()], files)
-            return int(self._link.recv(_MESSAGE_LIMIT_BYTES))
+            self._asked += 1
+            socket.send_fds(self._link, [json.dumps({**request, "number": self._asked}).encode()], files)
+            while True:  # a test's time limit may have ended the wait for the answer before this one
+                number, answer = map(int, self._link.recv(_MESSAGE_LIMIT_BYTES).split())
+                if number == self._asked:
+                    return answer
 
 
 @cache
@@ -158,17 +181,17 @@ def _forker(kind: str) -> _Forker:
 def _serve(kind: str) -> None:
     for name in IMPORTED[kind]:
         importlib.import_module(name)
+    for name in WITH_EXTRAS.get(kind, ()):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     if kind == DAEMON:
         from farm.worker.zygote import PRELOADED
 
         with contextlib.suppress(ModuleNotFoundError):  # without the extra `tvm`
             for name in PRELOADED:
                 importlib.import_module(name)
-    if kind == COMMAND:
+    if kind in (COMMAND, COMPILER):
         _import_commands()
-    if kind == DAEMON:
-        with contextlib.suppress(ModuleNotFoundError):  # without the extra `postgresql`
-            import psycopg  # noqa: F401
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends with the tests
     with socket.socket(fileno=0) as link:
@@ -184,7 +207,7 @@ def _serve(kind: str) -> None:
                 break
             for each in files:
                 os.close(each)
-            link.send(str(answer).encode())
+            link.send(f"{request['number']} {answer}".encode())
     _begin(request, files)
 
 
@@ -225,7 +248,10 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         os.dup2(streams[number], number)
         # As at an interpreter's start: stderr is line-buffered everywhere.
         line_buffered = number == 2 or (number == 1 and (unbuffered or os.isatty(number)))
-        stream = os.fdopen(number, mode, buffering=1 if line_buffered else -1, closefd=False)
+        stream: Any = os.fdopen(number, mode, buffering=1 if line_buffered else -1, closefd=False)
+        if number in request.get("closed", ()):
+            os.close(number)
+            stream = None
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     for each in streams:

@@ -16,6 +16,7 @@ PACKAGES = {
     "ld.lld": "lld",
     "llvm-strip": "llvm",
     "nc": "netcat-openbsd",
+    "nsenter": "util-linux",
     "ninja": "ninja-build",
     "promtool": "prometheus",
     "readelf": "binutils",
@@ -25,6 +26,7 @@ PACKAGES = {
     "sshd": "openssh-server",
     "systemd-analyze": "systemd",
     "systemd-sysusers": "systemd",
+    "taskset": "util-linux",
     "unshare": "util-linux",
     "flock": "util-linux",
 }

@@ -21,6 +21,8 @@ from farm.simulation.opencl import opencl_folder, opencl_runtime
 from farm.simulation.runtime import find_wheel
 from tests.support.needs import need
 
+_ANY_DEVICE, _EXTENSIONS = 0xFFFFFFFF, 0x1030  # CL_DEVICE_TYPE_ALL, CL_DEVICE_EXTENSIONS
+_TEXT_BYTES = 1 << 16
 # An OpenCL device of 64 bits, with the built-in functions of the standard declared as clang ships them.
 CLANG = ("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "spir64", "-Xclang", "-finclude-default-header")
 
@@ -63,6 +65,16 @@ def opencl_library() -> Path:
     if not checkout:
         return opencl_runtime()
     return build_opencl(default_cache(), Path(checkout), find_compiler(Abi.X86_64), find_wheel(), lambda _: None)
+
+
+def has_float16() -> bool:
+    """Whether the host's OpenCL driver states that it computes with float16."""
+    loader, platform, device = ctypes.CDLL("libOpenCL.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    assert loader.clGetPlatformIDs(1, ctypes.byref(platform), None) == 0
+    assert loader.clGetDeviceIDs(platform, ctypes.c_uint64(_ANY_DEVICE), 1, ctypes.byref(device), None) == 0
+    assert loader.clGetDeviceInfo(device, _EXTENSIONS, ctypes.c_size_t(_TEXT_BYTES), text, None) == 0
+    return b"cl_khr_fp16" in text.value
 
 
 def load_opencl() -> Any:

@@ -12,6 +12,7 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from tests.support.forked_processes import popen
@@ -24,14 +25,21 @@ class Terminal:
     """A process whose stdin, stdout and stderr are one pseudo-terminal."""
 
     def __init__(
-        self, command: Sequence[str], *, size: tuple[int, int] = (24, 80), environ: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        size: tuple[int, int] = (24, 80),
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """`size`: rows and columns."""
+        """`size`: rows and columns. `folder`: where it runs; None: as this process."""
         self._master, slave = os.openpty()
         self.resize(*size, tell=False)
         env = {**os.environ, "TERM": "xterm-256color", **(environ or {})}
         env.pop("COLUMNS", None)
-        self.process = popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+        self.process = popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=folder, start_new_session=True
+        )
         os.close(slave)
         self._written = ""
 

@@ -144,7 +144,7 @@ def outputs_on(device: Any, compiled: Compiled, model: ImportedModel) -> list[Ar
     return flatten(machine["main"](*(tvm.runtime.tensor(array, device) for array in all_inputs(model, {}).values())))
 
 
-def wrong_on(device: Any, compiled: Compiled) -> dict[str, str]:
+def wrong_on(device: Any, compiled: Compiled, precision: str = FLOAT32) -> dict[str, str]:
     """The checks of a build with textures on a device of this process."""
     assert compiled.checks is not None
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(compiled.checks)), device)
@@ -152,4 +152,4 @@ def wrong_on(device: Any, compiled: Compiled) -> dict[str, str]:
     def run(entry: str, inputs: Sequence[Array]) -> Array:
         return flatten(machine[entry](*(tvm.runtime.tensor(array, device) for array in inputs)))[0]
 
-    return wrong_operators(load_checks(compiled.checks.with_name(EXPECTED)), run, FLOAT32, "this device")
+    return wrong_operators(load_checks(compiled.checks.with_name(EXPECTED)), run, precision, "this device")

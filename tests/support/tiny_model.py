@@ -6,8 +6,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 
-def tiny_onnx(*, batch: int | str = 1, doc: str = "") -> bytes:
-    """Input `x`, batch x 4 x 8 x 8, output `y`, batch x 3. `doc`: text in the file, to make it large."""
+def tiny_onnx(*, batch: int | str = 1, side: int = 8, doc: str = "") -> bytes:
+    """Input `x`, batch x 4 x side x side, output `y`, batch x 3. `doc`: text in the file, to make it large."""
     random = np.random.default_rng(3)
 
     def weight(name: str, *shape: int) -> TensorProto:
@@ -23,7 +23,7 @@ def tiny_onnx(*, batch: int | str = 1, doc: str = "") -> bytes:
         helper.make_node("Flatten", ["g"], ["f"], name="flatten"),
         helper.make_node("MatMul", ["f", "d"], ["y"], name="dense"),
     ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4, 8, 8])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4, side, side])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3])
     graph = helper.make_graph(nodes, "tiny", [x], [y], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, doc_string=doc)

@@ -6,8 +6,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 
-def dense_onnx(size: int = 64, layers: int = 1) -> bytes:
-    """Dense layers with relu: input `x`, 1 x size, output `y`; layer widths differ, so that each is a task."""
+def dense_onnx(size: int = 64, layers: int = 1, rows: int = 1) -> bytes:
+    """Dense layers with relu: input `x`, rows x size, output `y`; layer widths differ, so that each is a task."""
     random = np.random.default_rng(5)
     nodes, weights, name, width = [], [], "x", size
     for layer in range(layers):
@@ -20,8 +20,8 @@ def dense_onnx(size: int = 64, layers: int = 1) -> bytes:
             helper.make_node("Relu", [f"m{layer}"], [out], name=f"relu{layer}"),
         ]
         name, width = out, wider
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, width])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, size])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, width])
     graph = helper.make_graph(nodes, "dense", [x], [y], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return bytes(model.SerializeToString(deterministic=True))

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from tests.support.forked_commands import pool_pids, run_farm
+from tests.support.forked_commands import run_farm
 from tests.support.forked_processes import forkers
 from tests.support.needs import need
 
@@ -97,7 +97,6 @@ def running_farm(
             farm.wait_ready(len(all_phones))
         farm.farm = partial(farm_command, farm)  # type: ignore[method-assign]
         yield farm
-        others |= pool_pids()
         # not a gate that outlives the farm, nor parts of a lab's other hosts
         own = [each for each in _started() if any(os.fspath(farm.folder) in word for word in words_of(each))]
         family = [each for each in own if each.pid not in others]

@@ -236,7 +236,7 @@ def configurations() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for text in blocks(page, "toml"):
             keys = set(tomllib.loads(text))
-            if not keys & SPEC_KEYS and not keys & BUNDLE_KEYS:
+            if not keys & (SPEC_KEYS | BUNDLE_KEYS | {"command"}):  # "command": a program's description
                 yield page.name, text
 
 

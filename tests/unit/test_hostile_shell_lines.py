@@ -29,6 +29,7 @@ from farm.devices.quiesce_policy import Level
 from farm.devices.server.provision import installed_command
 from farm.devices.server.rpc_server import RpcServer
 from farm.kinds.lease import holding
+from farm.programs.description import Places, ProgramDescription, command_line, report_line
 
 FARM = Path(__file__).parents[2] / "farm"
 SHELLS = [name for name in ("sh", "bash", "mksh") if shutil.which(name)]
@@ -59,10 +60,16 @@ ASKING = {
     "farm/devices/battery_control.py",  # charge.sh and one of its own words
     "farm/devices/identity/identity.py",  # constant
     "farm/devices/health/probe_round.py",  # constant, true
+    "farm/devices/server/program_files.py",  # constant
     "farm/devices/server/provision.py",
     "farm/devices/quiesce.py",
     "farm/devices/server/rpc_server.py",
+    "farm/devices/server/session_cores.py",  # cores.sh and a number of our own
     "farm/devices/agent_work.py",  # constant
+    "farm/kinds/energy/phone.py",  # gauge.sh and a number of our own
+    "farm/kinds/memory/phone.py",  # memory.sh and numbers of our own
+    "farm/kinds/program/phone.py",  # command_line, report_line; constants
+    "farm/kinds/untethered/executor.py",  # command_line, quoted; untethered.sh and numbers of our own
     "farm/kinds/shell/executor.py",  # a user's own line, for the phone they hold
 }
 
@@ -142,6 +149,19 @@ async def test_who_makes_a_phone_quiet(phone: RealShell, value: str) -> None:
 async def test_the_bundle_of_a_server(phone: RealShell, value: str) -> None:
     with suppress(FarmError):
         await RpcServer(cast(Any, phone), "S1").start(value)
+    assert phone.unharmed()
+
+
+def test_the_call_of_a_program(phone: RealShell, value: str) -> None:
+    work = phone.folder / "work"
+    work.mkdir()
+    described = ProgramDescription(
+        name="one", command=("echo", value, "{word}", "{model}"), output="json-lines", report=("echo", value),
+        environment={"VALUE": value, "FILLED": "{word}"}, settings={"word": ""},
+    )  # fmt: skip
+    places = Places(str(phone.folder), f"{phone.folder}/model.{value}", str(work))
+    said = [phone.run(line(described, places, 1, {"word": value})) for line in (command_line, report_line)]
+    assert said == [f"{value} {value} {places.model}\n", f"{value}\n"]
     assert phone.unharmed()
 
 

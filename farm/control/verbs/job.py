@@ -15,7 +15,6 @@ from farm.common.durations import format_duration
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError, error_to_wire
 from farm.common.field_errors import KEY_FORM
 from farm.common.limits import MAX_JOBS_AT_ONCE
-from farm.common.selector import did_you_mean
 from farm.control.callers import Caller, Role
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
@@ -25,7 +24,7 @@ from farm.head.head import Head
 from farm.head.queue.model import NoSuchJobError
 from farm.jobs.logs import PAGE_LINES
 from farm.model.job import FINAL, Job, JobState
-from farm.model.specs import Kinds, spec_from_wire
+from farm.model.specs import Kinds, kind_named, spec_from_wire
 from farm.store.database import run_to_completion
 from farm.store.jobs import JobFilter
 from farm.store.store import Store
@@ -364,9 +363,8 @@ class JobVerbs(VerbGroup):
         Raises:
             UserError: there is no such kind, array or job.
         """
-        if kind and kind not in self._kinds:
-            hint = did_you_mean(kind, self._kinds, f"kinds: {', '.join(self._kinds)}")
-            raise UserError(f"there is no kind of job {kind[:80]!r}", hint=hint)
+        if kind:
+            kind_named(self._kinds, kind)
         if array and not self._store.jobs.states(array):
             raise NoSuchJobError(f"there is no array {array[:80]!r}", hint="farm job list shows them")
         if before and self._store.jobs.get(before) is None:

@@ -53,6 +53,11 @@ class Findings:
         """Judge by this from the next probe on."""
         self._config = config
 
+    @property
+    def battery_hot_c(self) -> float:
+        """Above so many degrees a battery is too hot, and its phone is taken out of use."""
+        return self._config.battery_hot_c
+
     def take(self, agent: Agent, *, held: bool, in_hands: bool) -> tuple[m.FaultFound | m.FaultCleared, ...]:
         """Look at the agent's latest probe; sets `agent.findings`, and returns the faults found and cleared.
 

@@ -40,6 +40,13 @@ def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
     return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)
 
 
+def same_phone(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
+    """Whether both are one phone, as far as phones say: its serial number is its own, and it is of the same kind."""
+    if one is None or other is None or one.hardware_serial != other.hardware_serial:
+        return False
+    return is_distinct(one.hardware_serial) and same_kind(one, other)
+
+
 def labels_of(
     identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "", bundle: str = ""
 ) -> dict[str, str]:

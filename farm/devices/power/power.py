@@ -200,7 +200,7 @@ class CommandSwitch:
         return out
 
 
-async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool]) -> None:
+async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool], off_s: float | None = None) -> None:
     """Cut a port's power, wait until adb has noticed and the phone is really without, and give it back.
 
     Whatever happens in between, being cancelled too, the power comes back.
@@ -209,6 +209,7 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
         power: the switch.
         place: the port.
         listed: whether adb still lists the phone.
+        off_s: how long it has no power; None: as long as a phone needs to notice.
 
     Raises:
         PowerError: it could not be cut, or does not come back.
@@ -218,7 +219,7 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
         off_at = time.monotonic()
         while listed() and time.monotonic() < off_at + GONE_S:  # noqa: ASYNC110 (a port has no event)
             await asyncio.sleep(_POLL_S)
-        await asyncio.sleep(max(0.0, off_at + OFF_S - time.monotonic()))
+        await asyncio.sleep(max(0.0, off_at + (OFF_S if off_s is None else off_s) - time.monotonic()))
     finally:
         back = asyncio.create_task(power.on(place), name=f"power on {place.path}")
         try:

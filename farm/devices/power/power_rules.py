@@ -40,6 +40,8 @@ class PowerConfig(PowerRule):
     uhubctl: str = ""  # the program; empty: PATH
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = TIMEOUT_S  # for one call
     hub: Mapping[str, PowerRule] = field(default_factory=dict)
+    # a phone's name -> the words of a command that prints the power of that phone (docs/energy.md)
+    meter: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def rule_for(self, place: UsbPlace) -> PowerRule:
         """The rule of a port: its own, its hub's, or the general one; fields of all three together."""

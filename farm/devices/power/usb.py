@@ -93,7 +93,9 @@ class UsbFaults:
             {serial: agent.place for serial, agent in agents.items() if agent.place is not None},
             self._now_s(),
             dead=dead,
-            sent_away=[serial for serial, agent in agents.items() if agent.state.progress.sent_away],
+            sent_away=[
+                serial for serial, agent in agents.items() if agent.untethered or agent.state.progress.sent_away
+            ],
             server_lost=server_lost,
         )
         for fault in over:

@@ -12,6 +12,7 @@ import farm
 ROOT = "/data/local/tmp/farm"  # /data/local/tmp: the one place the shell user may write to and execute from
 BIN = f"{ROOT}/bin"
 BUNDLES = f"{ROOT}/bundles"
+PROGRAMS = f"{ROOT}/programs"  # folders of programs' files and models, named by hash, and the work folder of an attempt
 INCOMING = ".incoming-"  # prefix of a bundle's folder until it is complete
 MARKER = ".complete"  # written last; holds the hash of what its folder should be
 SUPERVISE = f"{BIN}/rpc_supervise.sh"
@@ -19,11 +20,18 @@ REAP = f"{BIN}/reap.sh"
 LEASE = f"{BIN}/lease.sh"
 QUIESCE = f"{BIN}/quiesce.sh"
 CHARGE = f"{BIN}/charge.sh"
+CORES = f"{BIN}/cores.sh"
+MEMORY = f"{BIN}/memory.sh"
+GAUGE = f"{BIN}/gauge.sh"
+UNTETHERED = f"{BIN}/untethered.sh"
 QUIESCE_LOCK = f"{ROOT}/quiesce.lock"  # there since the first measurement
 LEDGER = f"{ROOT}/quiesce/ledger"  # there while values on the phone are others than they were before a measurement
 NOTE = f"{ROOT}/lease/boot"  # there from `lease.sh begin` to the end of `lease.sh clean`
 
-_SCRIPTS = ("processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh", "phone_values.sh", "quiesce.sh", "charge.sh")
+_SCRIPTS = (
+    "processes.sh", "rpc_supervise.sh", "reap.sh", "lease.sh", "phone_values.sh", "quiesce.sh", "charge.sh",
+    "cores.sh", "memory.sh", "gauge.sh", "untethered.sh",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

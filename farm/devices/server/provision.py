@@ -88,14 +88,14 @@ async def provision(
     if whole and current:
         return found
     files = [] if current else _script_files()
-    room = _only(BIN, [MARKER, *(file.name for file in scripts())])
+    room = keep_only(BIN, [MARKER, *(file.name for file in scripts())])
     if not whole:
         files += _bundle_files(bundle)
         room += _make_room(bundle)
-    await _run(client, serial, room)
+    await run_script(client, serial, room)
     async with push_slot or nullcontext():
         pushed = await _push(client, serial, bundle, files, progress)
-    await _run(client, serial, _finish("" if current else scripts_hash(), "" if whole else bundle.hash))
+    await run_script(client, serial, _finish("" if current else scripts_hash(), "" if whole else bundle.hash))
     server_now = found.server if whole else ServerStatus(False, "the bundle was replaced under it")
     return replace(found, server=server_now, pushed_files=pushed)
 
@@ -106,9 +106,9 @@ async def repair_scripts(client: AdbClient, serial: str) -> int:
     Raises:
         PhoneError, HostError: as `provision`.
     """
-    await _run(client, serial, _only(BIN, [MARKER, *(file.name for file in scripts())]))
+    await run_script(client, serial, keep_only(BIN, [MARKER, *(file.name for file in scripts())]))
     pushed = await _push(client, serial, None, _script_files())
-    await _run(client, serial, _finish(scripts_hash(), ""))
+    await run_script(client, serial, _finish(scripts_hash(), ""))
     return pushed
 
 
@@ -171,7 +171,7 @@ async def drop_bundles(client: AdbClient, serial: str, folders: Collection[str])
     """Remove folders that `provision` named as others."""
     doomed = [f"{BUNDLES}/{name}" for name in folders if _BUNDLE_NAME.fullmatch(name)]
     if doomed:
-        await _run(client, serial, f"rm -rf {' '.join(doomed)}")
+        await run_script(client, serial, f"rm -rf {' '.join(doomed)}")
 
 
 def _script_files() -> list[PushFile]:
@@ -210,16 +210,17 @@ async def _push(
         ) from error
 
 
-def _only(folder: str, names: Sequence[str]) -> str:
+def keep_only(folder: str, names: Sequence[str]) -> str:
     """A folder with nothing in it but plain files of these names: a library beside them might be loaded too."""
     wanted = " -o ".join(f"-name {quote(name)}" for name in names)
     return f"""\
-{_real(folder)}
+{real_folder(folder)}
 find {folder} -mindepth 1 -maxdepth 1 ! '(' -type f '(' {wanted} ')' ')' -exec rm -rf {{}} + 2>/dev/null
 """
 
 
-def _real(folder: str) -> str:
+def real_folder(folder: str) -> str:
+    """Script lines that leave a folder of that name, and no link to one."""
     return f"[ -d {folder} ] && [ ! -L {folder} ] || rm -rf {folder}; mkdir -p {folder} || exit 1"
 
 
@@ -227,7 +228,7 @@ def _make_room(bundle: Bundle) -> str:
     """The folder to push into; the rest of an earlier push, or a damaged copy, only needs repair."""
     final, incoming = bundle_folder(bundle.hash), incoming_folder(bundle.hash)
     return f"""\
-{_real(BUNDLES)}
+{real_folder(BUNDLES)}
 find {BUNDLES} -mindepth 1 -maxdepth 1 ! -type d -exec rm -f {{}} + 2>/dev/null
 for each in {BUNDLES}/{INCOMING}*; do
   [ "$each" = {incoming} ] || rm -rf "$each"
@@ -235,7 +236,7 @@ done
 if [ -e {final} ] || [ -L {final} ]; then
   rm -rf {incoming} && mv {final} {incoming} || exit 1
 fi
-{_only(incoming, [file.name for file in bundle.files])}"""
+{keep_only(incoming, [file.name for file in bundle.files])}"""
 
 
 def _finish(scripts_hash: str, bundle_hash: str) -> str:
@@ -249,11 +250,16 @@ def _finish(scripts_hash: str, bundle_hash: str) -> str:
     return " && ".join(lines)
 
 
-async def _run(client: AdbClient, serial: str, command: str) -> None:
+async def run_script(client: AdbClient, serial: str, command: str) -> None:
+    """Run a script that prepares or ends an installation.
+
+    Raises:
+        PhoneError: it failed.
+    """
     result = await client.shell(serial, command, timeout_s=INSTALL_TIMEOUT_S)
     if result.exit_code != 0:
         raise PhoneError(
-            "the phone refused to install the bundle",
+            "the phone refused to install files",
             Code.INSTALL_FAILED,
             hint="look at the phone's storage: df /data, ls -l /data/local/tmp",
             evidence=result.output[-2000:],

@@ -5,32 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from farm.cli import work
 from farm.cli.connection import JsonFlag
+from farm.cli.model_command import submit_model
 from farm.cli.output import fold_reasons, plots, print_line, print_note, print_remarks, print_table, terminal
-from farm.cli.spec_options import spec_options
+from farm.cli.spec_options import flag_of, spec_options, with_one_placement
 from farm.common.durations import digits
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
+from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
+from farm.model.specs import fields_of
+from farm.programs.description import RUNTIMES
 
 if TYPE_CHECKING:
-    from farm.client.model import Outcome
+    from farm.client.model import Outcome, Submitted
     from farm.kinds.bench.outcome import BenchOutcome
+    from farm.model.specs import JobSpec
 
-
+TVM = "tvm"
+RuntimeFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--runtime-folder", help="The folder with that program's files; else $FARM_RUNTIMES/NAME.", show_default=False
+    ),
+]
 Require = Literal["trusted", "suspect", "any"]  # the least that a verdict must be
 _ENOUGH: dict[Require, tuple[str, ...]] = {
     "trusted": ("trusted",),
     "suspect": ("trusted", "suspect"),
     "any": ("trusted", "suspect", "rejected"),
 }
-
-
 PLOT_COLUMNS = 72
 SMALL_CORRECTION = 0.01  # to nominal speed; the median by the clock is shown only beside a larger one
 
@@ -43,6 +52,26 @@ def bench(
     stats: Annotated[bool, typer.Option("--stats", help="Add mean, median, max, min and std by the clock.")] = False,
     why: work.Why = False,
     require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = "any",
+    require_offload: Annotated[
+        bool, typer.Option("--require-offload", help="With --profile: exit with 1 when an operator runs on the CPU.")
+    ] = False,
+    runtime: Annotated[str, typer.Option(help=f"tvm, or another runtime's own program: {', '.join(RUNTIMES)}.")] = TVM,
+    runtime_folder: RuntimeFolder = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of that program. Repeatable.")
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure load times and memory instead, as farm memory does.")
+    ] = False,
+    sustain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Run the model without a pause for so long instead, as farm sustain does."
+        ),
+    ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure the joules of an inference instead, as farm energy does.")
+    ] = False,
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,
@@ -54,20 +83,135 @@ def bench(
     """
     checked_file(model)
     work.refuse_host(fields["on"], "bench")
+    if require_offload and not fields["profile"]:
+        raise UserError("--require-offload needs --profile", hint="add --profile, or leave out --require-offload")
+    check_runtime_options(runtime, **{"--set": settings, "--runtime-folder": runtime_folder})
+    waiting = {"wait": wait, "detach": detach, "json": json}
+    _submit_instead(model, fields, runtime, memory=memory, energy=energy, sustain=sustain, **waiting)
+    fields = with_one_placement(fields, "farm bench")
+    if runtime != TVM:
+        from farm.kinds.program.command import bench_with
+
+        bench_with(
+            runtime, runtime_folder, model, {**fields, "settings": work.settings(settings)},
+            require=require, plot=plot, stats=stats, why=why, wait=wait, detach=detach, json=json,
+        )  # fmt: skip
     if fields["profile"] and work.is_package(model):
         raise UserError(f"{model} is a package, which holds no operators to time", hint="profile the model file")
     with work.client() as farm:
-        spec = farm.bench_spec(model, **fields)
+        spec = farm.spec("bench", model=model, **fields)
         submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
+    finish_bench(
+        submitted, spec, outcomes,
+        require=require, require_offload=require_offload, json=json, plot=plot, stats=stats, why=why,
+    )  # fmt: skip
+
+
+def _submit_instead(
+    model: Path, fields: Mapping[str, Any], runtime: str, *,
+    memory: bool, energy: bool, sustain: str | None, **waiting: Any,
+) -> None:  # fmt: skip
+    """Where the options ask for a job of another kind, submit it, wait for it, and end the command.
+
+    Raises:
+        UserError: some options do not go together.
+    """
+    asked = [option for option, given in (("--memory", memory), ("--energy", energy), ("--sustain", sustain)) if given]
+    if len(asked) > 1:
+        raise UserError(f"{asked[0]} does not go with {asked[1]}", hint="one job measures one of them")
+    kind = asked[0].removeprefix("--") if asked else "sweep"
+    if sustain:
+        from farm.kinds.sustain.spec import sustained_s
+
+        fields = {**with_one_placement(fields, "--sustain"), "sustain_s": sustained_s(sustain)}
+    elif not asked and all(len(fields[name]) < 2 for name in ("threads", "cores")):
+        return
+    spec = KINDS[kind]
+    given = _fields_for(asked[0] if asked else "several --threads or --cores", spec, runtime, fields)
+    submit_model(spec, model, given, **waiting)
+
+
+def _fields_for(asked: str, spec: type[JobSpec], runtime: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a bench as fields of the other kind of job that `asked`, an option, makes of it.
+
+    Raises:
+        UserError: an option is given that this kind has not.
+    """
+    refuse_runtimes(asked, runtime)
+    given, others = own_fields(fields, spec)
+    if others:
+        raise UserError(
+            f"{flag_of(fields_of(BenchSpec)[others[0]])} does not go with {asked}",
+            hint=f"farm {spec.kind} --help lists its options",
+        )
+    return given
+
+
+def check_runtime_options(runtime: str, **given: object) -> None:
+    """Refuse options of another runtime's program, by their flags, where TVM is the runtime.
+
+    Raises:
+        UserError: one is given.
+    """
+    flag = next((name for name, value in given.items() if value), None)
+    if runtime == TVM and flag:
+        raise UserError(
+            f"{flag} is for another runtime's program, and none is named",
+            hint=f"add --runtime {'|'.join(RUNTIMES)}, or leave out {flag}",
+        )
+
+
+def refuse_runtimes(asked: str, *runtimes: str) -> None:
+    """Refuse runtimes other than TVM where `asked`, an option, is given.
+
+    Raises:
+        UserError: there is one.
+    """
+    for runtime in runtimes:
+        if runtime != TVM:
+            raise UserError(f"{asked} is for TVM, not for {runtime}", hint=f"leave out --runtime or {asked}")
+
+
+def own_fields(fields: Mapping[str, Any], spec: type[JobSpec]) -> tuple[dict[str, Any], list[str]]:
+    """The options of a bench as fields of another kind; and the names of given ones that this kind has not. Pure.
+
+    An option at the bench's default gets the other kind's default.
+    """
+    own, bench = fields_of(spec), fields_of(BenchSpec)
+    others = [name for name, value in fields.items() if name not in own and value and value != bench[name].default]
+    given = {
+        name: own[name].default if name in bench and value == bench[name].default else value
+        for name, value in fields.items()
+        if name in own
+    }
+    return given, others
+
+
+def finish_bench(
+    submitted: Submitted, spec: JobSpec, outcomes: Sequence[Outcome], *,
+    require: Require, json: bool, plot: bool, stats: bool, why: bool, require_offload: bool = False,
+) -> NoReturn:  # fmt: skip
+    """Print the outcomes, and end the command."""
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
     try:
         work.finish(outcomes, document, json=json, show=partial(print_outcomes, plot=plot, stats=stats, why=why))
     except typer.Exit as end:
         poor = [each.device for each in outcomes if each.ok and each.result.get("verdict") not in _ENOUGH[require]]
-        if end.exit_code or not poor:
+        kept = [line for each in outcomes if require_offload and each.ok for line in on_cpu(each.device, each.result)]
+        if end.exit_code or not (poor or kept):
             raise
-        print_note(f"error: {', '.join(poor)}: the verdict is worse than {require}")
+        for line in [f"{', '.join(poor)}: the verdict is worse than {require}"] if poor else kept:
+            print_note(f"error: {line}")
         raise typer.Exit(ExitCode.FAILED) from None
+
+
+def on_cpu(device: str, result: Mapping[str, Any]) -> list[str]:
+    """A sentence about the operators that ran on the CPU by a result's profile; none: all ran elsewhere."""
+    profile = result.get("profile") or {}
+    names = [each["name"] for each in profile.get("operators", ()) if each.get("unit") == "cpu"]
+    if not profile.get("operators"):
+        return [f"{device}: where its operators ran is not known"]
+    return [f"{device}: on the CPU ran {', '.join(names)}"] if names else []
 
 
 def print_outcomes(outcomes: Sequence[Outcome], *, plot: bool = False, stats: bool = False, why: bool = False) -> None:
@@ -148,15 +292,16 @@ def doubts(result: Mapping[str, Any], *, why: bool) -> list[str]:
 
 
 def print_profile(result: Mapping[str, Any]) -> None:
-    """The time of each operator, the largest first."""
+    """The time of each operator, the largest first, and the share of each unit."""
     profile = result["profile"]
     if profile["operators"]:
-        print_line(f"{result['device']}: each operator timed by itself")
+        print_line(f"{result['device']}: operators in the model's own run")
         print_table(
-            ("OPERATOR", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
+            ("OPERATOR", "UNIT", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
             [
                 (
                     each["name"],
+                    each["unit"],
                     each["calls"],
                     digits(each["each_ms"]),
                     digits(each["total_ms"]),
@@ -165,7 +310,8 @@ def print_profile(result: Mapping[str, Any]) -> None:
                 for each in profile["operators"]
             ],
         )
-    for line in profile["notes"]:
+    units = ", ".join(f"{unit} {share:.1%}" for unit, share in (profile.get("units") or {}).items())
+    for line in (*([f"by unit: {units}"] if units else []), *profile["notes"]):
         print_line(f"  {result['device']}: {line}")
 
 

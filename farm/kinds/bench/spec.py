@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from farm.common.limits import MAX_NUMBER, MAX_REPEAT
-from farm.model.requests import LeaseClass
-from farm.model.specs import ArtifactOf, Bounds, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
-
-HalfWidth = Annotated[float, Bounds(strict=True, ge=0.0005, le=0.5)]
+from farm.model.identity import CpuCluster
+from farm.model.placement import placed
+from farm.model.specs import (
+    Bounds,
+    Cores,
+    Flag,
+    HalfWidth,
+    Help,
+    MeasureSeconds,
+    MeasureSpec,
+    Remeasure,
+    Threads,
+    TopApp,
+    Whole,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec(ModelSpec):
+class BenchSpec(MeasureSpec):
     """Compile a model, run it, check its numbers against the host's reference, time it until its median is known."""
 
     kind: ClassVar[str] = "bench"
-    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
 
-    half_width: Annotated[
-        HalfWidth, Help("Sample until the 95 % interval of the median is at most +- this part of it.")
-    ] = 0.01
-    measure_s: Annotated[Seconds, Bounds(ge=0.1, le=3600), Help("But no longer, seconds.", flag="--measure")] = 30.0
-    remeasure: Annotated[Whole, Bounds(ge=0, le=5), Help("Again so often while the result is not trusted.")] = 1
+    half_width: HalfWidth = 0.01
+    measure_s: MeasureSeconds = 30.0
+    remeasure: Remeasure = 1
     repeat: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_REPEAT)] | None,
         Help("Exactly so many timed samples instead, warm-up among them."),
@@ -35,11 +44,19 @@ class BenchSpec(ModelSpec):
     min_repeat_ms: Annotated[
         Whole, Bounds(ge=0, le=60_000), Help("A sample lasts at least this long.", option=False)
     ] = 10
-    profile: Annotated[Flag, Help("Also time each operator by itself, where TVM allows.")] = False
-    quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False
-    quiesce: Quiesce = None
-    inputs: Annotated[
-        Sha256 | None,
-        ArtifactOf("arrays"),
-        Help(".npz with one array per model input; seeded random otherwise.", flag="--input"),
+    threads: Threads = None
+    cores: Cores = None
+    top_app: TopApp = False
+    profile: Annotated[Flag, Help("Also time each operator in the model's own run.")] = False
+    branch: Annotated[
+        Annotated[str, Bounds(min_length=1, max_length=255)] | None,
+        Help("The branch of the sources that the model was built from, stored with the result.", form="text"),
     ] = None
+    commit: Annotated[
+        Annotated[str, Bounds(min_length=1, max_length=80)] | None,
+        Help("The commit of these sources, stored with the result.", form="text"),
+    ] = None
+
+    def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:
+        """Refuse a phone that has not its cores, or too few for its threads."""
+        placed(self.threads, self.cores, self.top_app, clusters, phone)

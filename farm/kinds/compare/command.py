@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -15,60 +15,99 @@ from farm.cli.spec_options import spec_options
 from farm.common.durations import digits
 from farm.common.errors import UserError
 from farm.common.files import checked_file, short_hash
+from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, refuse_runtimes
 from farm.kinds.compare.spec import CompareSpec
+from farm.kinds.program.command import packed_runtime
 from farm.measure.conditions import ROUGHLY, ratio_words
+from farm.model.job import MEASURING_KINDS
+from farm.programs.description import RUNTIMES
 
 if TYPE_CHECKING:
     from farm.client import Client
-    from farm.client.model import Outcome
+    from farm.client.model import Outcome, Submitted
     from farm.kinds.compare.outcome import CompareOutcome
     from farm.measure.comparison import Comparison
+    from farm.model.specs import JobSpec
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
 MOST_NEEDED = 100_000  # pairs, which take some hours
+RuntimeFolderB = Annotated[
+    Path | None, typer.Option(help="The folder with the files of B's program.", show_default=False)
+]
+SustainFor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Run each build without a pause for so long; compare them in the first minute and at the end.",
+    ),
+]
 
 
 @spec_options(CompareSpec, devices="all")
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench or sustained run.")
+    ],
     fields: dict[str, Any],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="Likewise; left out: A, built another way.")] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="As A. Left out: the model of A, built another way.")
+    ] = None,
     on: Annotated[
         str,
         typer.Option(
-            "--on", help="Which phones; not for two benches.", show_default=False, autocompletion=complete.selectors
+            "--on",
+            help="Which phones; not for two stored results.",
+            show_default=False,
+            autocompletion=complete.selectors,
         ),
     ] = "",
+    runtime: Annotated[
+        str, typer.Option(help=f"The runtime of A: tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.")
+    ] = TVM,
+    runtime_b: Annotated[str, typer.Option(help="The runtime of B, as for A.")] = TVM,
+    runtime_folder: RuntimeFolder = None,
+    runtime_folder_b: RuntimeFolderB = None,
+    sustain: SustainFor = None,
     why: work.Why = False,
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,
 ) -> None:
-    """Time two builds in turns on the same phones, or one under two runtime bundles, or compare two stored benches.
+    """Time two builds in turns on the same phones, or one under two runtimes or bundles, or compare two stored results.
 
     Ctrl-C cancels. The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it
     is; 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
     """
     files = [Path(each) for each in (a, b or a) if Path(each).exists()]
     with work.client() as farm:
-        if not files and b is not None and not on:
+        if not files and b is not None and not on and sustain is None:
             _stored(farm, a, b, fields["min_effect"], json=json, why=why)
             return
         for each in (a, b or a):
             checked_file(Path(each))
         if not on:
-            raise UserError("which phones should compare them?", hint="--on android, or another selector")
+            raise UserError("no phones are named to compare them on", hint="add --on android, or another selector")
         work.refuse_host(on, "compare")
-        if b is None and not any(
-            map(fields.get, ("target_b", "precision_b", "texture", "texture_b", "records", "records_b", "bundle_b"))
-        ):
-            raise UserError(
-                f"nothing differs: B would be built from {a} as A is",
-                hint="name a second model, or what B has else: "
-                "--precision-b, --target-b, --texture-b, --records-b, --bundle-b",
-            )
-        spec = farm.compare_spec(a, b, on=on, **fields)
+        check_runtime_options(runtime, **{"--set": fields["settings"], "--runtime-folder": runtime_folder})
+        check_runtime_options(runtime_b, **{"--set-b": fields["settings_b"], "--runtime-folder-b": runtime_folder_b})
+        if b is None and runtime == runtime_b and fields["settings"] == fields["settings_b"]:
+            _check_differs(a, fields)
+        if sustain is not None:
+            from farm.kinds.sustain.compare_command import compare_sustained
+
+            refuse_runtimes("--sustain", runtime, runtime_b)
+            compare_sustained(farm, (a, b or a), on, sustain, fields, wait=wait, detach=detach, json=json, why=why)
+        programs = {
+            "program": packed_runtime(runtime, runtime_folder, Path(a), fields["settings"]),
+            "program_b": packed_runtime(runtime_b, runtime_folder_b, Path(b or a), fields["settings_b"]),
+        }
+        spec = farm.spec("compare", model=a, model_b=b, on=on, **{**fields, **programs})
         submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
+    _finish(submitted, spec, outcomes, json=json, why=why)
+
+
+def _finish(submitted: Submitted, spec: JobSpec, outcomes: Sequence[Outcome], *, json: bool, why: bool) -> NoReturn:
+    """Print the outcomes and what all phones say together, and end the command."""
     document: dict[str, Any] = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
     if found := [_comparison(each.result["comparison"]) for each in outcomes if each.ok]:
         from farm.measure.comparison import together
@@ -76,13 +115,28 @@ def compare(
         whole = together(found)
         document["together"] = whole.to_wire()
 
-    def show(outcomes: Sequence[Outcome]) -> None:
-        print_results([work.outcome_json(each) for each in outcomes if each.ok], why=why)
+    def show(ended: Sequence[Outcome]) -> None:
+        print_results([work.outcome_json(each) for each in ended if each.ok], why=why)
         if len(found) > 1:
             print_line(f"all {len(found)} phones: {whole.sentence}")
-        work.print_failures(outcomes)
+        work.print_failures(ended)
 
     work.finish(outcomes, document, json=json, show=show)
+
+
+def _check_differs(model: str, fields: Mapping[str, Any]) -> None:
+    """Refuse two builds of one model by TVM that are one.
+
+    Raises:
+        UserError: nothing differs.
+    """
+    named = ("target_b", "precision_b", "texture", "texture_b", "records", "records_b", "bundle_b")
+    if not any(map(fields.get, named)):
+        raise UserError(
+            f"nothing differs: B would be built from {model} as A is",
+            hint="name a second model, or what differs in B: "
+            "--precision-b, --target-b, --texture-b, --records-b, --bundle-b, --runtime-b",
+        )
 
 
 def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) -> None:
@@ -102,7 +156,9 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
         ],
     )  # fmt: skip
     print_remarks(
-        (each["device"], line) for each in results for line in (*_bundles(each), *_doubts(each["comparison"], why=why))
+        (each["device"], line)
+        for each in results
+        for line in (*_bundles(each), *_runtimes(each), *_doubts(each["comparison"], why=why))
     )
     print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
     unlike = dict.fromkeys("; ".join(each["unlike"]) for each in results if each.get("unlike"))
@@ -124,6 +180,15 @@ def _bundles(result: Mapping[str, Any]) -> list[str]:
     a, b = (result[side]["bundle"] for side in ("a", "b"))
     a_is, b_is = (f"bundle {each['name']} ({short_hash(each['hash'])})" for each in (a, b))
     return [f"A is {a_is}, B is {b_is}, TVM {a['tvm']}"]
+
+
+def _runtimes(result: Mapping[str, Any]) -> list[str]:
+    if "runtime" not in result["a"]:
+        return []
+    a, b = (
+        " ".join(filter(None, (each["name"], each["version"]))) for each in (result[side]["runtime"] for side in "ab")
+    )
+    return [f"A ran under {a}, B under {b}"]
 
 
 def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:
@@ -149,6 +214,11 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
     from farm.measure.comparison import compare_stored, two_models
 
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
+    if all(each.job.kind == "sustain" for each in outcomes):
+        from farm.kinds.sustain.compare_command import compare_stored_runs
+
+        compare_stored_runs(outcomes[0], outcomes[1], min_effect, json=json, why=why)
+        return
     first, second = (_certificate(each) for each in outcomes)
     try:
         found = compare_stored(first, second, min_effect)
@@ -170,7 +240,7 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
 
 def _certificate(outcome: Outcome) -> Mapping[str, Any]:
     certificate = outcome.result.get("certificate")
-    if outcome.job.kind != "bench" or not certificate:
+    if outcome.job.kind not in MEASURING_KINDS or not certificate:
         raise UserError(
             f"{outcome.job.id} is no bench with a certificate", hint="two model files, or two ids of `farm history`"
         )

@@ -1,4 +1,4 @@
-"""Jobs that compare: two builds in turns, or one build under two runtime bundles in turns."""
+"""Jobs that compare in turns: two builds, one build under two runtime bundles, or a model under two runtimes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from typing import Any
 from farm.bundle.model import Bundle, platform_of
 from farm.common.errors import Code, UserError
 from farm.jobs.attempt import no_such_verb_error, text_field
-from farm.jobs.executor import AttemptContext, Executor
+from farm.jobs.executor import AttemptContext
 from farm.kinds.compare.spec import CompareSpec, CompareTask
-from farm.kinds.execution import ExecutorParts, MeasuringHost, is_virtual, measured, quiet_lease
+from farm.kinds.execution import MeasuringHost, ModelExecutor, measured, quiet_lease
+from farm.kinds.program.phone import ProgramHost, WantedProgram, install_programs, with_traces
 from farm.model.identity import DeviceIdentity
 from farm.model.specs import BundleUse
 
 WORKER = "farm.kinds.compare.worker"
 
 
-@dataclass(frozen=True, slots=True)
-class CompareExecutor(Executor):
+class CompareExecutor(ModelExecutor):
     """Runs attempts of kind compare."""
-
-    parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
         """The worker's report: which of the two is faster on this phone.
@@ -35,27 +33,36 @@ class CompareExecutor(Executor):
         """
         spec, parts, work = context.spec, self.parts, self.parts.work
         assert isinstance(spec, CompareSpec)
+        if spec.program or spec.program_b:
+            return await with_traces(parts, context, lambda: self._programs(context, spec))
         if spec.bundle is None or spec.bundle_b is None:
-            task = self._task(context, spec)
-            host = MeasuringHost(context, parts, quiet_lease(parts, context))
-            return await measured(work, context, WORKER, task.to_wire(), host)
+            return await ModelExecutor.run(self, context)
         a, b = [await asyncio.to_thread(parts.bundle, name) for name in (spec.bundle, spec.bundle_b)]
         view = context.view
         check_pair(a, b, view.identity, view.name)
         context = replace(context, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
-        task = replace(self._task(context, spec), bundles=uses(a, b))
+        task = replace(await self.task(context), bundles=uses(a, b))
         host = BundleHost(context, parts, quiet_lease(parts, context), {a.hash: a, b.hash: b})
         return await measured(work, context, WORKER, task.to_wire(), host)
 
-    def _task(self, context: AttemptContext, spec: CompareSpec) -> CompareTask:
-        work = self.parts.work
-        return CompareTask(
-            spec=spec,
-            target=work.target(context, spec.target),
-            cache=work.cache(context),
-            target_b=work.target(context, spec.target_b or spec.target),
-            virtual=is_virtual(context.view),
-        )
+    async def _programs(self, context: AttemptContext, spec: CompareSpec) -> Mapping[str, Any]:
+        parts = self.parts
+        wanted = [
+            WantedProgram(spec.program, spec.model, spec.name, spec.settings) if spec.program else None,
+            WantedProgram(spec.program_b, spec.model_b, spec.name_b, spec.settings_b) if spec.program_b else None,
+        ]
+        installed = await install_programs(parts, context, wanted)
+        a, b = (None if each is None else each.use for each in installed)
+        task = replace(await self.task(context), programs=(a, b))
+        host = ProgramHost(context, parts, quiet_lease(parts, context), installed)
+        return await measured(parts.work, context, WORKER, task.to_wire(), host)
+
+    async def task(self, context: AttemptContext) -> CompareTask:
+        """The worker's task."""
+        spec = context.spec
+        assert isinstance(spec, CompareSpec)
+        target_b = self.parts.work.target(context, spec.target_b or spec.target)
+        return CompareTask(**self.model(context), target_b=target_b)
 
 
 bundle_pair_error = partial(UserError, code=Code.BUNDLES_NOT_COMPARABLE)
@@ -63,7 +70,7 @@ bundle_pair_error = partial(UserError, code=Code.BUNDLES_NOT_COMPARABLE)
 
 @dataclass(frozen=True, slots=True)
 class BundleHost(MeasuringHost):
-    """The daemon's side of the worker of such a comparison."""
+    """The daemon's side of the worker of a comparison of two bundles."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
 
@@ -90,9 +97,9 @@ def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str
         raise bundle_pair_error(f"{label(a)} and {label(b)} are the same bundle", hint="farm bundle list")
     for bundle in (a, b):
         if identity is None or (bundle.abi, bundle.platform) != (identity.abi, platform_of(identity)):
-            is_for = "is not identified" if identity is None else f"needs {identity.abi} ({platform_of(identity)})"
+            state = "is not identified" if identity is None else f"needs {identity.abi} ({platform_of(identity)})"
             raise bundle_pair_error(
-                f"bundle {label(bundle)} is for {bundle.abi} ({bundle.platform}), {phone} {is_for}",
+                f"bundle {label(bundle)} is for {bundle.abi} ({bundle.platform}), {phone} {state}",
                 hint="farm bundle list; a selector such as --on abi=arm64-v8a leaves other phones out",
             )
     if a.tvm_version != b.tvm_version:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from farm.common.errors import Code, UserError
-from farm.model.requests import LeaseClass
+from farm.kinds.program.spec import ProgramUse, Settings
 from farm.model.specs import (
     ArtifactOf,
     Bounds,
     BundleUse,
     Flag,
     Help,
+    MeasureSpec,
     ModelSpec,
     ModelTask,
     Name,
     PrecisionName,
-    Quiesce,
     Seconds,
     Sha256,
     TargetText,
@@ -26,18 +26,15 @@ from farm.model.specs import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareSpec(ModelSpec):
+class CompareSpec(MeasureSpec):
     """Time two builds in turns (ABBA) on the same phone: which is faster, by how much, how sure. `model` is A."""
 
     kind: ClassVar[str] = "compare"
-    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
 
     min_effect: Annotated[Seconds, Bounds(ge=0, le=0.5), Help("A smaller relative difference counts as none.")] = 0.01
     measure_s: Annotated[
         Seconds, Bounds(ge=0.1, le=3600), Help("Measure for at most so many seconds.", flag="--measure")
     ] = 60.0
-    quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False
-    quiesce: Quiesce = None
     model_b: Annotated[Sha256, ArtifactOf("model"), Help("The model of B; left out: A's.", option=False)]
     name_b: Annotated[Name, Help("What people call the model of B.", option=False)]
     target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.")] = None
@@ -48,23 +45,38 @@ class CompareSpec(ModelSpec):
     ] = None
     bundle: Annotated[Name | None, Help("Runtime bundle to run A under; needs --bundle-b.", complete="bundles")] = None
     bundle_b: Annotated[Name | None, Help("Runtime bundle to compare with --bundle.", complete="bundles")] = None
-    inputs: Annotated[
-        Sha256 | None, ArtifactOf("arrays"), Help(".npz with one array per model input, for both.", flag="--input")
+    program: Annotated[
+        Sha256 | None, ArtifactOf("program"), Help("The program that times A, in place of TVM.", option=False)
     ] = None
+    program_b: Annotated[
+        Sha256 | None, ArtifactOf("program"), Help("The program that times B, in place of TVM.", option=False)
+    ] = None
+    settings: Annotated[Settings, Help("A setting of A's program, NAME=VALUE.", flag="--set", form="settings")] = field(
+        default_factory=dict
+    )
+    settings_b: Annotated[Settings, Help("A setting of B's program, NAME=VALUE.", flag="--set-b", form="settings")] = (
+        field(default_factory=dict)
+    )
 
     def __post_init__(self) -> None:
-        """Refuse builds that do not differ as the spec says."""
+        """Refuse one bundle without another, and two bundles for anything but one build under TVM."""
         if (self.bundle is None) != (self.bundle_b is None):
             raise UserError(
                 "bundles are compared two at a time", Code.BAD_SPEC, hint="give both: --bundle NAME --bundle-b NAME"
             )
+        if self.bundle is None:
+            return
+        if self.program or self.program_b:
+            raise UserError(
+                "bundles are TVM's: other runtimes have none", Code.BAD_SPEC, hint="leave out --bundle and --bundle-b"
+            )
         a = (self.model, self.target, self.precision, self.records)
         b = (self.target_b or self.target, self.precision_b or self.precision, self.records_b or self.records)
-        if self.bundle is not None and a != (self.model_b, *b):
+        if a != (self.model_b, *b):
             raise UserError(
                 "two bundles are compared with one build of one model",
                 Code.BAD_SPEC,
-                hint="leave out B with all its fields",
+                hint="leave out the model B and all options that end in -b, except --bundle-b",
             )
 
     @classmethod
@@ -95,3 +107,4 @@ class CompareTask(ModelTask[CompareSpec]):
     spec: CompareSpec  # declared again: pydantic does not look up the parameter of a base class
     target_b: Any  # as `target`
     bundles: tuple[BundleUse, BundleUse] | None = None  # of A and B, which are one build then
+    programs: tuple[ProgramUse | None, ProgramUse | None] | None = None  # that time A and B; None: TVM does

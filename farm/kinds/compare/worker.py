@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,18 +16,21 @@ import tvm
 from farm.common.errors import FarmError
 from farm.compiler.build import Build
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.kinds.compare.spec import CompareTask
+from farm.kinds.compare.spec import CompareSpec, CompareTask
+from farm.kinds.program.spec import ProgramUse
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
 from farm.measure.interval import summarise
 from farm.model.specs import BundleUse, ModelTask, task_from_wire
-from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
+from farm.worker.certificate import VIRTUAL, about_build, about_conditions, latency_ms, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import differences
+from farm.worker.programs import PhoneProgram
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
 from farm.worker.textures import checked_textures
 from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
 
+NOT_COMPARED = "two runtimes: whether both compute the same numbers from the same inputs was not checked"
 BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
 
 
@@ -39,6 +42,8 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = task_from_wire(CompareTask, payload)
+    if task.programs:
+        return _runtimes(task, task.programs, daemon)
     return _bundles(task, task.bundles, daemon) if task.bundles else _builds(task, daemon)
 
 
@@ -98,6 +103,57 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Da
     return _report(pairs, certificate, (about[0], about[1]), (samples_a, samples_b))
 
 
+@dataclass(frozen=True, slots=True)
+class TimedSide:
+    """One of two runtimes, ready to be timed."""
+
+    timer: Timer
+    about: dict[str, Any]
+    number: int = 0  # runs of one sample; 0: as many as the pairs were taken with
+
+
+def _runtimes(
+    task: CompareTask, uses: tuple[ProgramUse | None, ProgramUse | None], daemon: DaemonChannel
+) -> dict[str, Any]:
+    """A model under two runtimes: TVM's side is built and checked, a program's is called."""
+    tasks, sides = sides_of(task), []
+    build_sides = [partial(prepare, side, daemon, inputs=task.spec.inputs, all_or_none=True) for side in tasks]
+    builds: list[Build | None] = []
+    for build_side, use, name in zip(build_sides, uses, "AB", strict=True):
+        with _prefixed(name):
+            builds.append(None if use else build_side())
+    daemon.progress("opening a session")
+    with session_to_phone(daemon) as session:
+        for place, name in enumerate("AB"):
+            with _prefixed(name):
+                if (build := builds[place]) is None:
+                    sides.append(_program_side(daemon, uses[place], place, tasks[place].spec))
+                else:
+                    build = checked_textures(build, session, daemon, build_sides[place])
+                    sides.append(_tvm_side(build, tasks[place], name.lower(), session, daemon))
+        daemon.progress("timing both in turns")
+        pairs, certificate = _timed(sides[0].timer, sides[1].timer, task, daemon)
+    certificate["raw"] = daemon.put_artifact(json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode())
+    certificate["notes"].append(NOT_COMPARED)
+    pairs = replace(pairs, number_a=sides[0].number or pairs.number_a, number_b=sides[1].number or pairs.number_b)
+    return {"unlike": []} | _report(pairs, certificate, (sides[0].about, sides[1].about), (pairs.a_s, pairs.b_s))
+
+
+def _tvm_side(built: Build, side: ModelTask[Any], name: str, session: PhoneSession, daemon: DaemonChannel) -> TimedSide:
+    ran, about = _checked(built, side, name, session, daemon.progress)
+    return TimedSide(
+        timer_of(ran.machine, ran.device), {**about, "runtime": {"name": "tvm", "version": str(tvm.__version__)}}
+    )
+
+
+def _program_side(daemon: DaemonChannel, use: ProgramUse | None, place: int, spec: CompareSpec) -> TimedSide:
+    program = PhoneProgram(daemon, use, place)
+    daemon.progress(f"running {program.description.name}")
+    error = program.first_call()
+    about = {**program.about(), "model": spec.name, "model_sha256": spec.model, "max_abs_error": error}
+    return TimedSide(program.timer(), about, program.runs)
+
+
 def _timed(a: Timer, b: Timer, task: CompareTask, daemon: DaemonChannel) -> tuple[PairedSamples, dict[str, Any]]:
     """The pairs, and their certificate but for `raw`."""
     before = daemon.conditions()
@@ -107,8 +163,7 @@ def _timed(a: Timer, b: Timer, task: CompareTask, daemon: DaemonChannel) -> tupl
     conditions = Conditions(before, (), daemon.conditions())
     compared = compare(pairs.a_s, pairs.b_s, min_effect=task.spec.min_effect, conditions=conditions)
     return replace(pairs, comparison=compared), {
-        "conditions": plain({"before": asdict(conditions.before), "after": asdict(conditions.after)}),
-        "unknown": list(conditions.unknown()),
+        **about_conditions(conditions),
         "notes": [VIRTUAL] if task.virtual else [],
         "started_at": started_at.isoformat(),
         "seconds": seconds,
@@ -130,7 +185,7 @@ def _report(
 
 
 def sides_of(task: CompareTask) -> tuple[ModelTask[Any], ModelTask[Any]]:
-    """The two builds a task names."""
+    """The tasks of A and of B, each of one build."""
     a, b = task.spec.builds()
     sides = ((a, task.target), (b, task.target_b))
     first, second = (ModelTask(spec=spec, target=target, cache=task.cache) for spec, target in sides)
@@ -150,7 +205,7 @@ def _checked(
 
 @contextlib.contextmanager
 def _prefixed(side: str) -> Iterator[None]:
-    """Which of the two an error is about."""
+    """Errors of the block name the side that they are about."""
     try:
         yield
     except FarmError as error:

@@ -66,7 +66,7 @@ def run(
         _run_here(model, compiled, files, json=json)
         return
     with work.client() as farm:
-        spec = farm.run_spec(model, on=on, **fields)
+        spec = farm.spec("run", model=model, on=on, **fields)
         _, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
         written = dict(_written(farm, outcomes, output)) if output is not None else {}
 

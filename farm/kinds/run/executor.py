@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from farm.jobs.executor import AttemptContext, Executor
-from farm.kinds.execution import ExecutorParts, LeaseHost
-from farm.kinds.run.spec import RunSpec
-from farm.model.specs import ModelTask
+from farm.jobs.executor import AttemptContext
+from farm.kinds.execution import LeaseHost, ModelExecutor
 
 WORKER = "farm.kinds.run.worker"
 
 
-@dataclass(frozen=True, slots=True)
-class RunExecutor(Executor):
+class RunExecutor(ModelExecutor):
     """Runs attempts of kind run."""
-
-    parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
         """The worker's report with the known facts about the phone; arrays are in artifacts it names.
@@ -28,8 +22,6 @@ class RunExecutor(Executor):
             PhoneError: the phone failed, or computed wrong numbers.
             HostError: the worker died.
         """
-        spec, work = context.spec, self.parts.work
-        assert isinstance(spec, RunSpec)
-        host = LeaseHost(context, self.parts)
-        task = ModelTask(spec=spec, target=work.target(context, spec.target), cache=work.cache(context))
-        return {**await work.run(context, WORKER, task.to_wire(), host), "target": spec.target}
+        task = await self.task(context)
+        report = await self.parts.work.run(context, WORKER, task.to_wire(), LeaseHost(context, self.parts))
+        return {**report, "target": task.spec.target}

@@ -68,7 +68,7 @@ def tune(
         tune_here(model, fields, output=output, plot=plot, json=json)
         return
     with work.client() as farm:
-        spec = farm.tune_spec(model, on=on, **fields)
+        spec = farm.spec("tune", model=model, on=on, **fields)
         live = Live(tty=terminal.is_lively(sys.stderr))
         submitted, outcomes = work.submit_and_wait(
             farm, spec, detach=detach or fields["hold"], wait=wait, json=json, show=live.show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,6 +103,19 @@ class PoolHost(RecordsHost):
         return self.pool.end_wanted()
 
 
+def with_lost(rows: Iterable[Mapping[str, Any]], lost: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A report's rows of phones with `lost`: why a phone left under the work and did not return, "" for the others.
+
+    A phone that was lost before its first trial gets a row of its own.
+    """
+    shown = [{**row, "lost": lost.get(row["device"], "")} for row in rows]
+    unseen = lost.keys() - {row["device"] for row in shown}
+    return shown + [
+        {"device": device, "trials": 0, "factor": None, "left_out": "", "lost": lost[device]}
+        for device in sorted(unseen)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class TuneExecutor(Executor):
     """Runs attempts of kind `tune`."""
@@ -133,7 +146,8 @@ class TuneExecutor(Executor):
         finally:
             if host.kept is not None:
                 await host.kept.close()
-        return {**report, "target": spec.target, "devices": list(pool.had)}
+        phones = with_lost(report["phones"], pool.lost)
+        return {**report, "phones": phones, "target": spec.target, "devices": list(pool.had)}
 
     async def _task(self, context: AttemptContext, spec: TuneSpec) -> TuneTask:
         view, lab = context.view, self.parts.lab

@@ -117,6 +117,7 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
         shown = phone["factor"] and not alone
         factor = f", {phone['factor']:.3f} of the first phone's time for the same work" if shown else ""
         out = f"; left out: {phone['left_out']}" if phone["left_out"] else ""
+        out += f"; lost: {lost}" if (lost := phone.get("lost")) else ""
         lines.append(f"phone      {phone['device']}: {many(phone['trials'], 'trial')}{factor}{out}")
     tasks = result["tasks"]
     if untried := sum(not row["trials"] for row in tasks):

@@ -8,7 +8,7 @@ import pytest
 from tests.support import postgres
 from tests.support.stock_client import Clients
 from tests.support.tvm import environment
-from tests.support.whole_farm import Story, phones, until
+from tests.support.whole_farm import Story, answer, phones, until
 from tests.support.whole_lab import whole_lab
 
 LIMIT_S = 300.0
@@ -136,3 +136,22 @@ def test_a_daemon_that_is_killed_in_a_session_leaves_no_lease(lab, killed):
     until(lambda: not lab.lab.rows("SELECT id FROM lease WHERE ended_at IS NULL"))
     assert lab.at_one.result(USE.format(lab.there)) is True
     assert lab.at_two.result(USE.format(lab.here)) is True
+
+
+def test_a_host_that_is_removed_under_a_session_takes_only_its_own_phones_along(lab):
+    with lab.at_one.running(HOLD.format(lab.there)) as cut, lab.at_one.running(HOLD.format(lab.here)) as kept:
+        assert cut.hear() is kept.hear() is True
+        answer(lab.one.farm("host", "remove", "two", "--url", lab.lab.url, "--json"))
+        assert lab.two.daemon.wait() == "exit code 1"
+        assert "This host was removed from the lab." in lab.two.daemon.log_end()
+        until(lambda: [row["name"] for row in lab.one.status()["devices"]] == [lab.here])
+        for client in (cut, kept):
+            client.go()
+        assert cut.hear() != ""
+        assert kept.hear() == ""
+        kept.go()
+        kept.finish()
+    reasons = lab.lab.rows(f"SELECT reason FROM lease WHERE device = '{lab.there}' ORDER BY fence DESC LIMIT 1")
+    # Its daemon, which stops, and the head both end it; the first is right.
+    assert reasons in ([("host two was removed from the lab",)], [("the farm is stopping",)])
+    assert lab.at_one.result(USE.format(lab.here)) is True

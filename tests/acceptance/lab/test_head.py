@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import signal
+
 import pytest
 
 from farm.common.errors import HostError
+from farm.simulation.postgres import new_server
 from tests.support import postgres
+from tests.support.small_disk import tables_on_small_disk
 from tests.support.whole_farm import phones, until, until_ready
 from tests.support.whole_lab import whole_lab
 
@@ -18,8 +23,9 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 class Lab:
     """Two heads, one of which decides, and two hosts with a phone each."""
 
-    def __init__(self, lab):
+    def __init__(self, lab, disk):
         self.lab = lab
+        self.disk = disk  # of the database's tables; None: it is not small
         self.decides, self.waits = lab.head(), lab.head()
         until(lambda: self.decides.terms + self.waits.terms)
         if self.waits.terms:
@@ -49,6 +55,24 @@ class Lab:
         [row] = farm.client.call("job.submit", spec=fields)["jobs"]
         return str(row["id"])
 
+    def submit_until_refused(self):
+        """Submit jobs while the tables have room in the pages that are there; their ids, and the refusal."""
+        taken = []
+        try:
+            while True:
+                taken.append(self.submit(self.one, self.there.name, f": {secrets.token_hex(2000)}"))
+        except HostError as error:
+            return taken, error.message
+
+    def submit_again(self, farm, on, command):
+        """Submit a job as soon as that is possible; its id."""
+        until(self.has_head)
+        return self.submit(farm, on, command)
+
+    def events(self, kind):
+        """What the head has said about hosts."""
+        return self.lab.rows(f"SELECT subject FROM event WHERE kind = '{kind}' ORDER BY seq")
+
     def job(self, job):
         return self.one.client.call("job.show", job=job)
 
@@ -64,8 +88,8 @@ class Lab:
 def lab():
     if why := postgres.missing():
         pytest.skip(why)
-    with whole_lab() as whole:
-        yield Lab(whole)
+    with new_server() as server, tables_on_small_disk(server, "100m") as disk, whole_lab(server) as whole:
+        yield Lab(whole, disk)
         until(lambda: not whole.judged())
 
 
@@ -128,6 +152,45 @@ def test_a_head_that_was_frozen_decides_no_more_when_it_wakes(lab):
     job = lab.submit(lab.two, lab.here.name, "echo done")
     lab.until(job, "done")
     until(lambda: "this head decides no more" in frozen.log.read_text())
+
+
+def test_a_host_that_was_frozen_for_longer_than_it_is_waited_for_ends_nothing_twice(lab):
+    there, here, losses = lab.there.name, lab.here.name, len(lab.events("host.lost"))
+    on_it, kept = lab.submit(lab.one, there, max_attempts=2), lab.submit(lab.one, here)
+    for job in (on_it, kept):
+        lab.until(job, "running")
+    lab.two.daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: len(lab.events("host.lost")) > losses)
+        until(lambda: lab.attempts(on_it) == [(there, "interrupted")])
+        lab.here.shell(f"touch {GO}")
+        lab.until(kept, "done")
+    finally:
+        lab.two.daemon.process.send_signal(signal.SIGCONT)
+    until(lambda: lab.attempts(on_it)[1:] == [(there, "running")])
+    lab.there.shell(f"touch {GO}")
+    lab.until(on_it, "done")
+    assert lab.attempts(on_it) == [(there, "interrupted"), (there, "done")]
+    assert lab.attempts(kept) == [(here, "done")]
+    assert len(lab.events("host.back")) == len(lab.events("host.lost")) > losses
+
+
+def test_nothing_is_lost_while_the_databases_disk_is_full(lab):
+    if lab.disk is None:
+        pytest.skip("this host lets us mount no tmpfs, so the database's disk cannot be full")
+    losses = lab.events("host.lost")
+    runs = lab.submit(lab.two, lab.here.name, max_attempts=1)
+    lab.until(runs, "running")
+    lab.disk.fill()
+    taken, refusal = lab.submit_until_refused()
+    assert "disk is full" in refusal
+    lab.here.shell(f"touch {GO}")
+    until(lambda: GO not in lab.here.ours())  # its work is over
+    lab.disk.free()
+    for job in (runs, *taken, lab.submit_again(lab.one, lab.here.name, "echo done")):
+        lab.until(job, "done")
+    assert lab.attempts(runs) == [(lab.here.name, "done")]
+    assert lab.events("host.lost") == losses
 
 
 def test_a_job_runs_on_while_the_database_is_away(lab):

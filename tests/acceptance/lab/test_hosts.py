@@ -43,6 +43,13 @@ def phone_of(farm, host):
     return next(row["name"] for row in farm.status()["devices"] if row["host"] == host)
 
 
+def row_of(farm, serial):
+    """The phone of this host; empty: it has none of that serial."""
+    status = farm.status()
+    mine = [each for each in status["devices"] if (each["host"], each["serial"]) == (status["host"], serial)]
+    return mine[0] if mine else {}
+
+
 def rows(lab, query):
     with psycopg.connect(lab.url) as connection:
         return connection.execute(query).fetchall()
@@ -58,6 +65,9 @@ def test_any_host_shows_the_whole_lab(here, there):
         status = farm.status()
         assert {row["host"]: row["state"] for row in status["devices"]} == {"lab1": "ready", "lab2": "ready"}
         assert {row["name"]: row["phones"] for row in status["hosts"]} == {"lab1": 1, "lab2": 1}
+        until(
+            lambda farm=farm: all(row["temperature_c"] and row["battery_percent"] for row in farm.status()["devices"])
+        )
     shown = here.farm("status").stdout
     assert "Hosts lab1 ok, lab2 ok" in shown
     assert "HOST" in shown
@@ -93,7 +103,7 @@ def test_status_and_doctor_say_that_no_head_decides(lab, here):
 def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down_twice(lab, here, there):
     phone = phone_of(here, "lab2")
     details = answer(here.farm("device", "show", phone, "--json"))
-    assert details["temperature_c"] is not None  # its host alone has readings
+    assert details["temperature_c"] is not None
     assert "\n  host: lab2\n" in here.farm("explain", "device", phone).stdout
     assert f"{phone} at lab2: " in here.farm("explain", "key", phone).stdout
     events = rows(lab, f"SELECT data FROM event WHERE subject = '{phone}'")
@@ -116,6 +126,27 @@ def test_a_host_is_drained_from_another_one(here, there):
     assert not answer(here.farm("host", "drain", "lab2", "--undo", "--json"))["draining"]
     until(lambda: states(here)["lab2"] == "ok")
     refused(here.farm("host", "drain", "lab9"), ExitCode.USAGE, "there is no host 'lab9'")
+
+
+def test_a_phone_that_two_hosts_reach_is_used_by_one(lab, here, there):
+    """The phone of lab1 is on the network too: lab2 would end its server, and with it the sessions there."""
+    phone, one = phone_of(here, "lab1"), here.lab.status()["one"]
+    seen = here.status()["seq"]
+    assert there.farm("device", "add", one.address).returncode == 0
+    until(lambda: row_of(there, one.address).get("reason") == f"host lab1 has the same phone, as {phone}")
+    assert rows(lab, f"SELECT kind FROM event WHERE subject = '{phone}' AND seq > {seen}") == []  # its server goes on
+    here.lab.unplug("one")
+    until(lambda: row_of(here, one.serial)["state"] == "gone")
+    here.lab.plug("one")  # both find it at about the same moment
+
+    def one_has_it():
+        known = [row_of(here, one.serial), row_of(there, one.address)]
+        states = sorted((each["state"], "has the same phone" in each["reason"]) for each in known)
+        return states == [("ready", False), ("recovering", True)]
+
+    until(one_has_it)
+    assert there.farm("device", "forget", row_of(there, one.address)["name"]).returncode == 0
+    until(lambda: row_of(here, one.serial)["state"] == "ready")
 
 
 def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):

@@ -40,7 +40,7 @@ def main(payload, daemon):
             done += 1
             match verb:
                 case "end":
-                    return {"search_s": task.search_s}
+                    return {"search_s": task.search_s, "phones": []}
                 case "die":
                     os._exit(3)
                 case "give":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState, usable
+from farm.adb.errors import AdbError
 from farm.adb.program import AdbBinary, read_version
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
@@ -85,12 +87,23 @@ async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
         await asyncio.to_thread(shared.lab.plug, name)
     await list_until(client, lambda devices: len(usable(devices)) == len(phones))
     for phone in phones.values():
+        await answers(client, phone.serial)
         for reverse in parse_reverses(phone.serial, await client.list_reverses(phone.serial)):
             await client.remove_reverse(phone.serial, reverse.listen)
         await client.shell(phone.serial, "rm -rf /data/local/tmp/* /data/local/tmp/.[!.]*", timeout_s=10)
     for line in (await client.list_forwards()).splitlines():
         serial, local, _ = line.split()
         await client.remove_forward(serial, local)
+
+
+async def answers(client: AdbClient, serial: str) -> None:
+    """Waits until the phone answers: a server lists a link that has just ended as usable for a while."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(AdbError):
+                await client.shell(serial, "true", timeout_s=10)
+                return
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

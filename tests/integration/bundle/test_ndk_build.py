@@ -123,6 +123,33 @@ def test_an_interrupted_build_goes_on_where_it_was(recipe, host, small_server, t
     assert sorted(path.name for path in cache.iterdir()) == [folder.parent.name, "lock"]
 
 
+def test_what_cmake_found_out_on_a_full_disk_is_forgotten(recipe, host, small_server, tmp_path, monkeypatch):
+    """CMake keeps the answer of a check whose program could not be written: no."""
+
+    def full(_cmake, _project, build, _options):
+        (build / "CMakeCache.txt").write_text("USE_OPENCL:BOOL=OFF\nCMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere\n")
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ndk_build, "configure", full)
+    with pytest.raises(HostError, match="No space left on device"):
+        build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None)
+    monkeypatch.undo()
+    monkeypatch.setattr(ndk_build, "SOURCE", tmp_path / "source/tvm_rpc.cc")
+    assert OPENCL_LIBRARY in hashes(build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None))
+
+
+def test_a_checkout_that_changes_while_it_is_compiled_makes_no_bundle(recipe, host, small_server, tmp_path):
+    def change(step):
+        if step.startswith("compiling TVM: 1 of"):
+            (recipe.checkout / "cmake").mkdir()
+            (recipe.checkout / "cmake/options.cmake").write_text("set(USE_SORT OFF)\n")
+
+    with raises_code(Code.BAD_CHECKOUT, match="was changed while it was compiled"):
+        build_with_ndk(tmp_path / "cache", recipe, host, change)
+    assert [*(tmp_path / "cache").glob("bundle-*")] == []
+    assert OPENCL_LIBRARY in hashes(build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None))
+
+
 @needs("make")
 def test_another_program_that_builds_begins_anew(recipe, host, small_server, tmp_path, monkeypatch):
     def interrupt(step):

@@ -92,6 +92,7 @@ async def test_unread_answers_are_kept_up_to_a_size_and_the_socket_stays_open(do
             answers.append((json.loads(head), frames))
         assert 3 <= sum(bool(frames) for _, frames in answers) < asked
         assert answers[-1][0]["error"]["code"] == "busy"
+        await until(lambda: not unread._users.of(os.getuid()))  # sent, as its socket has taken it
         client.send(json.dumps(header | {"id": "again"}).encode())
         assert await asyncio.to_thread(client.poll, 10_000)
         assert len(client.recv_multipart()[-1]) == MAX_FRAME_BYTES

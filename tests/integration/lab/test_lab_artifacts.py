@@ -11,7 +11,7 @@ from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
 from farm.control.second_copies import SecondCopies
-from farm.lab import artifacts, tls
+from farm.lab import link, tls
 from farm.lab.artifacts import HostArtifacts, in_order
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -124,7 +124,7 @@ async def test_damaged_bytes_are_not_taken(lab):
 
 
 async def test_a_host_that_does_not_read_an_artifact_is_cut_off(lab, monkeypatch):
-    monkeypatch.setattr(artifacts, "IDLE_S", 0.05)
+    monkeypatch.setattr(link, "STALLED_S", 0.05)
     monkeypatch.setattr(tls, "LAST_BYTES_S", 0.05)
     one = lab.add("one")
     lab.add("two")

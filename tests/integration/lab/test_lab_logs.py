@@ -1,12 +1,13 @@
 """Logs of attempts at another host: read, followed while they grow, and away."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 
 import pytest
 
 from farm.common.errors import Code, FarmError
-from farm.jobs.logs import AttemptLogs
+from farm.jobs.logs import AttemptLogs, LogLine
 from farm.lab.logs import HostLogs
 from farm.model.job import Attempt
 from tests.support.errors import raises_code
@@ -105,8 +106,26 @@ async def test_what_is_no_question_is_answered_so(lab, caplog):
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
-@pytest.mark.parametrize("answer", [b"[]", b'{"id": 1}', b'{"id": 1, "lines": [{"at": 1}], "start": 0, "next": 9}'])
-async def test_an_answer_that_is_none_is_an_error_of_that_host(lab, answer):
+LINE = {"at": "2026-07-01T00:00:00+00:00", "level": "info", "source": "worker", "text": "hello"}
+
+
+def answered(**fields):
+    return json.dumps({"id": 1, "lines": [LINE], "start": 0, "next": 9, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (b"[]", Code.LOG_AWAY, "does not answer"),
+        (b'{"id": 1}', Code.LOG_AWAY, "sends lines that farm cannot read"),
+        (answered(lines=[{"at": 1}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
+        (answered(lines=[{**LINE, "at": "yesterday"}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
+        (answered(lines=[{**LINE, "at": "2026-07-01T00:00:00"}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
+        (answered(next=0), Code.LOG_AWAY, "sends lines that farm cannot read"),  # the reader would ask for ever
+        (answered(error="away"), FarmError.code, "in a form this version does not know"),
+    ],
+)
+async def test_an_answer_that_is_none_is_an_error_of_that_host(lab, answer, code, said):
     async def other(call):
         await call.accept()
         reader, writer = await call.streams()
@@ -114,6 +133,18 @@ async def test_an_answer_that_is_none_is_an_error_of_that_host(lab, answer):
         writer.write(answer + b"\n")
 
     lab.links["two"]._services["log"] = other
-    with raises_code(Code.LOG_AWAY, match="host two"):
+    with raises_code(code, match=said):
         async with lab.hosts["one"].open(ATTEMPT) as log:
             await log.read(0)
+
+
+async def test_a_line_of_a_later_release_is_read_without_its_new_fields(lab):
+    async def other(call):
+        await call.accept()
+        reader, writer = await call.streams()
+        await reader.readline()
+        writer.write(answered(lines=[{**LINE, "colour": "green"}]) + b"\n")
+
+    lab.links["two"]._services["log"] = other
+    async with lab.hosts["one"].open(ATTEMPT) as log:
+        assert (await log.read(0)).lines == (LogLine(**LINE),)

@@ -111,6 +111,14 @@ def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
     assert not any("nominal" in line for line in told([row(1, **by("k", 0.001)), row(2)]))
 
 
+def test_commits_are_shown_where_a_result_has_one(told):
+    assert "COMMIT" not in " ".join(told([row(1)]))
+    lines = told([row(1), row(2, commit="0123456789abcdef", branch="main")])
+    head, without, commit = (line.split() for line in lines[2:5])
+    assert head.index("COMMIT") == head.index("TVM") + 1
+    assert ("-" in without, "0123456789ab" in commit) == (True, True)
+
+
 def test_another_reference_kernel_begins_another_line(told):
     """Its nominal was found on a warm day: all later results would look 6 % slower."""
     rows = [row(number, **by("old", 0.001)) for number in range(1, 7)]
@@ -200,11 +208,13 @@ def test_that_two_builds_do_not_compute_the_same_is_said_once(capsys):
 
 
 def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
-    operator = {"name": "conv", "calls": 2, "each_ms": 0.5, "total_ms": 1.0, "share": 0.25, "shapes": []}
+    operator = {
+        "name": "conv", "unit": "cpu", "calls": 2, "each_ms": 0.5, "total_ms": 1.0, "share": 0.25, "shapes": [],
+    }  # fmt: skip
     bench.print_profile({"device": "pixel", "profile": {"operators": [operator], "notes": ["each ran alone"]}})
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "pixel: each operator timed by itself"
-    assert lines[2].split() == ["conv", "2", "0.5000", "1.000", "25.0%"]
+    assert lines[0] == "pixel: operators in the model's own run"
+    assert lines[2].split() == ["conv", "cpu", "2", "0.5000", "1.000", "25.0%"]
     assert lines[3] == "  pixel: each ran alone"
     bench.print_profile({"device": "pixel", "profile": {"operators": [], "notes": ["it is a package"]}})
     assert capsys.readouterr().out == "  pixel: it is a package\n"

@@ -22,8 +22,7 @@ ANSWERS = [
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
-    with ForkedCommands(folder, {"FARM_SOCKET": str(folder / "absent.sock")}) as commands:
-        yield commands
+    return ForkedCommands(folder, {"FARM_SOCKET": str(folder / "absent.sock")})
 
 
 def test_the_tree_was_walked():

@@ -34,38 +34,45 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "options", "error", "said"),
     [
-        ("bench_spec", "damaged.farm.tar", {}, UserError, "SHA-256 differs"),
-        ("bench_spec", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, UserError, "--shape x is"),
-        ("bench_spec", "passwd", {}, ModelError, "passwd is of no known model format"),
-        ("run_spec", "net.tflite", {}, ModelError, "net.tflite is not a TensorFlow Lite model"),
-        ("tune_spec", "empty", {}, ModelError, "empty is empty"),
-        ("tune_spec", "whole.farm.tar", {}, UserError, "is a package, compiled already"),
-        ("run_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
-        ("tune_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
-        ("run_spec", "open.onnx", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants nx4x8x8"),
-        ("run_spec", "whole.farm.tar", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants 1x4"),
-        ("bench_spec", "cut.onnx", {}, ModelError, "cut.onnx is an ONNX model that is cut short or damaged"),
+        ("bench", "damaged.farm.tar", {}, UserError, "SHA-256 differs"),
+        ("bench", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, UserError, "--shape x is"),
+        ("bench", "passwd", {}, ModelError, "passwd is of no known model format"),
+        ("run", "net.tflite", {}, ModelError, "net.tflite is not a TensorFlow Lite model"),
+        ("tune", "empty", {}, ModelError, "empty is empty"),
+        ("tune", "whole.farm.tar", {}, UserError, "is a package, compiled already"),
+        ("run", "open.onnx", {}, ModelError, "leaves dimension 0"),
+        ("tune", "open.onnx", {}, ModelError, "leaves dimension 0"),
+        ("run", "open.onnx", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants nx4x8x8"),
+        ("run", "whole.farm.tar", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants 1x4"),
+        ("bench", "cut.onnx", {}, ModelError, "cut.onnx is an ONNX model that is cut short or damaged"),
         (
-            "run_spec",
+            "run",
             "net.onnx",
             {"inputs": {"x": np.zeros((1, 4, 8, 8), complex)}},
             ModelError,
             "the model wants float32",
         ),
-        ("run_spec", "net.onnx", {"labels": ["cat", "dog"], "top_k": 2}, ModelError, "there are 2 labels"),
+        ("run", "net.onnx", {"labels": ["cat", "dog"], "top_k": 2}, ModelError, "there are 2 labels"),
     ],
 )
 def test_it_is_refused_before_anything_is_sent(daemon, folder, kind, name, options, error, said):
     with Client(daemon.socket) as farm:
         with pytest.raises(FarmError, match=said) as caught:
-            getattr(farm, kind)(folder / name, on="android", **options)
+            farm.spec(kind, model=folder / name, on="android", **options)
         assert isinstance(caught.value, error)
-        assert ("--input" in caught.value.hint) == (kind == "run_spec" and "dimension" in said)
+        assert ("--input" in caught.value.hint) == (kind == "run" and "dimension" in said)
     assert not any(call.startswith("artifact") for call in daemon.calls)
 
 
 def test_what_fits_is_taken(daemon, folder):
     with Client(daemon.socket) as farm:
-        given = farm.run_spec(folder / "open.onnx", on="android", inputs={"x": np.zeros((2, 4, 8, 8), np.float32)})
-        shaped = farm.tune_spec(folder / "open.onnx", on="android", shapes={"x": (1, 4, 8, 8)})
+        inputs = {"x": np.zeros((2, 4, 8, 8), np.float32)}
+        given = farm.spec("run", model=folder / "open.onnx", on="android", inputs=inputs)
+        shaped = farm.spec("tune", model=folder / "open.onnx", on="android", shapes={"x": (1, 4, 8, 8)})
     assert (given.name, shaped.shapes, shaped.trials) == ("open.onnx", {"x": (1, 4, 8, 8)}, 1000)
+
+
+def test_a_spec_of_no_kind_is_refused(daemon):
+    with Client(daemon.socket) as farm, pytest.raises(FarmError, match="there is no kind of job 'memry'") as caught:
+        farm.spec("memry", model="m.onnx", on="android")
+    assert caught.value.hint == "did you mean memory?"

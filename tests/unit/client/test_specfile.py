@@ -138,10 +138,10 @@ def test_an_artifact_may_be_named_by_its_hash(write):
 
 MISTAKES = {
     'kind = "bench"\nmodel = small.onnx\n': ("is not valid TOML", "line 2"),
-    'on = "x"\n': ("there is no kind", 'kind = "bench" (or compare, '),
+    'on = "x"\n': ("there is no kind", 'kind = "bench" (or program, memory, energy, untethered, '),
     '[[jobs]]\nkind = "bench"\n': ("a spec file has no key 'jobs'", "did you mean 'job'?"),
     'knd = "bench"\n': ("a spec file has no key 'knd'", "did you mean 'kind'?"),
-    'kind = "bensch"\n': ("no kind of job 'bensch'", "did you mean 'bench'?"),
+    'kind = "bensch"\n': ("no kind of job 'bensch'", "did you mean bench?"),
     'kind = "bench"\nmodle = "small.onnx"\n': ("bench has no key 'modle'", "did you mean 'model'?"),
     'kind = "bench"\nmodel = "small.onnx"\n': ("bench needs 'on'", "add: on = ..."),
     'kind = "bench"\nmodel = "small.onnx"\nrepeat = "many"\n': ("'repeat' must be a whole number", "'many'"),

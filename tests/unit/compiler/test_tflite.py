@@ -13,7 +13,7 @@ from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, read
 from farm.compiler.relax_model import saved
 from tests.support.errors import raises_code
-from tests.support.tflite_files import convolution_and_dense, unsupported
+from tests.support.tflite_files import by_numpy, convolution_and_dense, unsupported
 
 SIZE = 5
 KERNEL, BIAS, DENSE, IMAGE = (
@@ -21,15 +21,6 @@ KERNEL, BIAS, DENSE, IMAGE = (
     for seed, shape in enumerate([(4, 3, 3, 2), (4,), (6, SIZE * SIZE * 4), (1, SIZE, SIZE, 2)])
 )
 FILE = convolution_and_dense(KERNEL, BIAS, DENSE, SIZE)
-
-
-def by_numpy(image):
-    padded = np.pad(image, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    maps = np.zeros((1, SIZE, SIZE, 4), np.float32)
-    for y in range(SIZE):
-        for x in range(SIZE):
-            maps[0, y, x] = np.einsum("ijc,oijc->o", padded[0, y : y + 3, x : x + 3], KERNEL) + BIAS
-    return np.maximum(maps, 0).reshape(1, -1) @ DENSE.T
 
 
 def test_a_convolution_and_a_dense_layer_compute_what_numpy_does():
@@ -41,7 +32,9 @@ def test_a_convolution_and_a_dense_layer_compute_what_numpy_does():
     model = import_model(source)
     assert model.outputs[0].shape == (1, 6)
     machine = relax.VirtualMachine(compile_model(model, Recipe({"kind": "llvm"})), tvm.cpu())
-    assert np.allclose(machine["main"](tvm.runtime.tensor(IMAGE)).numpy(), by_numpy(IMAGE), rtol=1e-5, atol=1e-5)
+    assert np.allclose(
+        machine["main"](tvm.runtime.tensor(IMAGE)).numpy(), by_numpy(KERNEL, BIAS, DENSE, IMAGE), rtol=1e-5, atol=1e-5
+    )
     told = source.reference({"image": IMAGE})
     assert told.outputs is None
     assert "TensorFlow Lite" in told.by

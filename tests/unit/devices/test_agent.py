@@ -55,10 +55,14 @@ class Watcher:
         self.climbs: list[LifecycleState] = []
         self.external_cause, self.blamed = "", 0
         self.host_trouble = ""  # what `blame` finds
+        self.host = ""  # why another host has the phone
         self.news = asyncio.Event()
 
     def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
         return True
+
+    async def host_with(self, identity: DeviceIdentity, starting: bool) -> str:
+        return self.host
 
     def changed(self, agent: Agent) -> None:
         self.seen.append((agent.state.life, agent.state.reason))
@@ -114,6 +118,36 @@ async def agent_of(
         yield agent, watcher
     finally:
         await agent.close()
+
+
+@pytest.mark.parametrize("life", [Life.IDENTIFYING, Life.STARTING])
+async def test_a_phone_of_another_host_is_left_alone_and_asked_about_again(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server there goes on: nothing runs on the phone but what reads its identity."""
+    monkeypatch.setattr(agent, "read_identity", lambda *_: asyncio.sleep(0, {}))
+    monkeypatch.setattr(agent, "identify", lambda _: DeviceIdentity(abi="arm64-v8a"))
+    monkeypatch.setattr(agent, "back_off_s", lambda _: 0.0)
+    ran: list[object] = []
+
+    async def note(*call: object, **_: object) -> str:
+        ran.append(call)
+        return ""
+
+    begun = LifecycleState(Life.OFFLINE, adopted=True)
+    if life is Life.STARTING:
+        begun = LifecycleState(Life.PROVISIONING, adopted=True, identified=True, generation=5)
+    async with agent_of(note, begun) as (phone, watcher):
+        watcher.host = "host lab1 has the same phone, as a"
+        phone.on_event(
+            m.Provisioned(5, "b" * 64, adoptable=False) if life is Life.STARTING else m.Listed(m.LinkState.USABLE)
+        )
+        assert await watcher.until(Life.RECOVERING) == watcher.host
+        assert phone.withheld == watcher.host
+        assert ran == []
+        watcher.host = ""
+        await watcher.until(Life.PROVISIONING)
+        assert life is Life.STARTING or phone.withheld == ""
 
 
 @pytest.mark.parametrize("error", [ProtocolError("adb said nonsense"), ValueError("nonsense")])

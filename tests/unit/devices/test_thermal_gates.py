@@ -49,7 +49,7 @@ class Bench:
         self.agents[name] = SimpleNamespace(
             name=name, serial=f"s-{name}", state=state, identity=SimpleNamespace(model=model), temperature_c=None,
             temperature_of="", battery_percent=None, since=None, health=None, health_at=0.0, read_at=None, place=place,
-            findings=(), checked="", external_cause="",
+            findings=(), checked="", external_cause="", withheld="",
         )  # fmt: skip
         self.board.update(self.agents[name])
         return self.agents[name]

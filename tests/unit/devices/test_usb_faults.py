@@ -37,6 +37,7 @@ class Lab:
                     name=f"phone-{serial}",
                     place=parse_place(path),
                     external_cause="",
+                    untethered=False,
                     state=LifecycleState(),
                 ),
             )

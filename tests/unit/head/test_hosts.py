@@ -11,6 +11,7 @@ from farm.head import wire
 from farm.head.hosts import Hosts
 from farm.head.messages import AttemptClaim, DeviceChanged, DeviceForgotten, LeaseArmed, LeaseGranted, YieldWanted
 from farm.model.device import DeviceState, Life
+from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from tests.support.memory_post import MemoryPost
@@ -20,8 +21,11 @@ from tests.unit.store.values import job
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
 
-def phone(name, life=Life.READY):
-    return DeviceChanged(DeviceState(name, name, life, adopted=True))
+SAME = DeviceIdentity(hardware_serial="R3CN30ABCDE", vendor="acme", model="one", abi="arm64-v8a")
+
+
+def phone(name, life=Life.READY, **fields):
+    return DeviceChanged(DeviceState(name, name, life, adopted=True, **fields))
 
 
 @pytest.fixture
@@ -53,6 +57,22 @@ def test_a_name_is_disputed_while_both_hosts_have_such_a_phone(hosts, caplog):
     assert "host two has a phone named a, and so has host one" in warning.getMessage()
     hosts.note("one", phone("a", Life.GONE))
     assert not hosts.is_anothers("two", phone("a"))
+
+
+def test_one_phone_of_one_name_at_two_hosts_is_called_so(hosts, caplog):
+    hosts.note("one", phone("a", identity=SAME))
+    assert hosts.is_anothers("two", phone("a", identity=SAME))
+    assert "it is the same phone, and one hands it out until it is gone there" in caplog.text
+
+
+def test_a_phone_that_its_host_does_not_use_is_not_handed_out_and_stands_in_no_ones_way(hosts):
+    (unused,) = hosts.note("two", phone("b", Life.RECOVERING, identity=SAME, withheld="host one has the same phone"))
+    assert unused.state.withheld == "host one has the same phone"
+    (used,) = hosts.note("one", phone("a", identity=SAME))
+    assert used.state.withheld == ""
+    hosts.note("one", phone("a", Life.GONE, identity=SAME))
+    (taken_up,) = hosts.note("two", phone("b", identity=SAME))
+    assert taken_up.state.leasable
 
 
 @pytest.mark.parametrize("undone", [True, False])

@@ -18,7 +18,8 @@ from farm.common.selector import Selector
 from farm.head import wire
 from farm.head.messages import HostBegan, LeaseGranted, LeaseRestored, LeaseUnwanted, SlotWanted
 from farm.head.model import LeasePolicy
-from farm.head.request_queue import JobRequester, RequestQueue
+from farm.head.request_queue import RequestQueue
+from farm.head.waiting_requests import JobRequester
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead

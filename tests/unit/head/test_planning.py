@@ -5,13 +5,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from farm.common.errors import NoPhoneError
+from farm.common.errors import Code, NoPhoneError
 from farm.head.planning import plan, request_of
 from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
 from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.sustain.spec import SustainSpec
+from farm.kinds.sweep.spec import SweepSpec
 from farm.model.device import DeviceView, Life
+from farm.model.identity import CpuCluster, DeviceIdentity
 from farm.model.requests import LeaseClass
+from tests.support.errors import raises_code
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -55,3 +59,32 @@ def test_what_no_known_phone_meets_is_refused():
     spec = ShellSpec(on="soc=sm8750", command="true")
     with pytest.raises(NoPhoneError):
         plan(spec, "alice", (PIXEL, READY), NOW, iter(["a"]), must_match=True)
+
+
+def identified(view, *clusters):
+    return replace(view, life=Life.READY, identity=DeviceIdentity(cpu=clusters, targets={"cpu": "llvm"}))
+
+
+SMALL, LARGE = (CpuCluster(4, max_khz=1_400_000),), (CpuCluster(4, max_khz=1_800_000), CpuCluster(4, max_khz=2_800_000))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "said"),
+    [
+        (BenchSpec, {"threads": 9}, "pixel has 4 cores, too few for 9 threads"),
+        (BenchSpec, {"cores": "0x100"}, "pixel has cores 0 to 3, and 0x100 names core 8"),
+        (SustainSpec, {"threads": 12, "timeout_s": 3000.0}, "too few for 12 threads"),
+        (SweepSpec, {"threads": (1, 9)}, "too few for 9 threads"),
+    ],
+)
+def test_cores_that_no_matching_phone_has_are_refused_at_once(spec, fields, said):
+    asked = spec(on="android", model="0" * 64, name="net", **fields)
+    phones = (identified(PIXEL, *SMALL), identified(READY, *LARGE))
+    with raises_code(Code.NO_SUCH_CORES, match=said):
+        plan(asked, "alice", phones, NOW, iter(["a"]), must_match=True)
+
+
+def test_cores_that_one_phone_has_or_may_have_are_not_refused():
+    asked = BenchSpec(on="android", model="0" * 64, name="net", threads=8)
+    for phones in ((identified(PIXEL, *SMALL), identified(READY, *LARGE)), (identified(PIXEL, *SMALL), READY)):
+        assert plan(asked, "alice", phones, NOW, iter(["a"]), must_match=True).jobs

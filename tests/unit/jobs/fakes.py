@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 
-from farm.head.request_queue import JobRequester
+from farm.head.waiting_requests import JobRequester
 from farm.jobs.executor import Executor
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease

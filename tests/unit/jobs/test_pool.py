@@ -223,9 +223,11 @@ async def test_with_no_phone_left_it_waits_and_goes_on(tmp_path):
         await farm.until("job.progress")
         assert (await farm.waits(job)).startswith("0 of 1 phones")
         assert farm.job(job).state is JobState.RUNNING
+        await until(lambda: pool.lost == {"a": "gone"})
         farm.devices.change(known("a"))
         farm.leases.look()
         await has(pool, "a")
+        assert pool.lost == {}
 
 
 async def test_a_phone_that_was_taken_on_purpose_is_not_asked_for_again(tmp_path):

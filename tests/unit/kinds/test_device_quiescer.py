@@ -94,6 +94,12 @@ async def test_it_is_begun_once_however_many_sessions_there_are(make, phones, le
     assert quiet.notes() == []
 
 
+@pytest.mark.parametrize(("at_least_s", "restored_after_s"), [(30.0, 90.0), (400.0, 400.0)])
+async def test_a_phone_without_contact_stays_quiet_as_long_as_it_is_away(make, phones, at_least_s, restored_after_s):
+    await make().begin(at_least_s)
+    assert phones == [("begin", "pixel", Level.GENTLE, "lease-1", restored_after_s)]
+
+
 async def test_a_phone_of_another_host_is_made_quiet_there_and_changed_back_by_its_host(make, phones, leases):
     leases.changed.clear()
     leases.borrowed["lease-1"] = SimpleNamespace(host="lab2")

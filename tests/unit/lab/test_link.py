@@ -9,10 +9,11 @@ import ssl
 
 import pytest
 
-from farm.common.errors import Code, FarmError, UserError
+from farm.common.errors import Code, FarmError, HostUnreachableError, UserError
 from farm.lab import link as link_module
+from farm.lab import tls
 from farm.lab.identity import open_identity
-from farm.lab.link import HostUnreachableError, LinkLimits
+from farm.lab.link import LinkLimits
 from farm.lab.tls import server_context
 from farm.lab.wire import Preface, encode_preface
 from tests.support.linked_hosts import LinkedHosts, linked_hosts
@@ -89,6 +90,17 @@ async def test_what_was_written_before_an_end_arrives(lab):
     reader, _ = await connection.streams()
     assert await reader.read() == content
     await connection.close()
+
+
+def test_the_answer_of_a_side_that_ends_with_unread_bytes_is_copied():
+    (plain, service), (sink, there) = socket.socketpair(), socket.socketpair()
+    with plain, sink, there:
+        plain.setblocking(False)
+        plain.send(b"never read")
+        service.send(b"refused")
+        service.close()
+        assert tls._OneWay(plain, sink).move()
+        assert there.recv(100) == b"refused"
 
 
 async def test_a_refusal_arrives_as_the_error_that_it_is(lab):
@@ -294,6 +306,23 @@ async def test_connections_of_a_host_are_bounded(tmp_path, caplog):
             await lab.links["one"].dial("two", "echo")
         await logged(caplog, "host one has 1 connections")
         await first.close()
+
+
+async def test_a_host_that_reads_nothing_is_cut_off_when_a_service_ends(lab, monkeypatch):
+    """What a service has written when it returns is sent, but not waited for without end."""
+    monkeypatch.setattr(link_module, "STALLED_S", 0.05)
+    monkeypatch.setattr(tls, "LAST_BYTES_S", 0.05)
+
+    async def flood(call):
+        await call.accept()
+        _, writer = await call.streams()
+        writer.write(bytes(50_000_000))
+
+    lab.links["two"].serve("flood", flood)
+    connection = await lab.links["one"].dial("two", "flood")
+    two = lab.links["two"]
+    await until(lambda: not two._open and not any(each.is_alive() for each in two._tls._threads))
+    await connection.close()
 
 
 async def test_an_idle_connection_ends(tmp_path):

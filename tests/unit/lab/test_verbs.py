@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import Code, FarmError, NotAllowedError, UserError
+from farm.common.errors import Code, FarmError, HostUnreachableError, NotAllowedError, UserError
+from farm.common.frames import frame
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, Role
 from farm.control.router import Answer
 from farm.control.server import ControlServer
 from farm.head.host_rules import HostState
-from farm.lab.link import HostUnreachableError
 from farm.lab.verbs import HostForwarder, subject_of
 from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
@@ -113,6 +113,19 @@ async def test_a_connection_that_is_lost_before_the_answer_is_said(hosts):
     await hosts.links.links["lab2"].stop()
     with pytest.raises(FarmError, match=r"connection to host lab2 was lost before it had answered device\.show"):
         await waiting
+
+
+@pytest.mark.parametrize("reply", [{"ok": "done"}, {"more": None}, {}, {"error": "no"}, {"error": {"fault": []}}])
+async def test_a_reply_that_is_none_is_an_error_of_that_host(hosts, reply):
+    async def other(call):
+        await call.accept()
+        reader, writer = await call.streams()
+        await reader.read(1)
+        writer.write(frame(reply))
+
+    hosts.links.links["lab2"]._services["verb"] = other
+    with pytest.raises(FarmError, match=r"connection to host lab2 was lost|the peer reported an error in a form"):
+        await hosts.ask(device="two")
 
 
 async def test_a_request_is_sent_on_once(hosts):

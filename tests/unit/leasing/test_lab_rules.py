@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.head.host_rules import HostState, state_of
-from farm.leasing.lab_rules import lab_findings, lab_problems
+from farm.leasing.lab_rules import host_with, lab_findings, lab_problems
 from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
@@ -80,3 +82,38 @@ def test_the_state_of_a_host_is_that_of_its_beat():
     assert state(0.5, drained=True) == "drained"
     assert state(9.0, drained=True) == "lost"
     assert state(0.5, removed=True) == "removed"
+
+
+PHONE = DeviceIdentity(hardware_serial="R58M123", vendor="acme", model="one", abi="arm64-v8a")
+THERE = DeviceView("b", "192.0.2.7:5555", Life.READY, adopted=True, identity=PHONE)
+
+
+@pytest.mark.parametrize(
+    ("phone", "own", "starting", "has_it"),
+    [
+        (THERE, "lab1", False, True),
+        (THERE, "lab1", True, True),  # it is ready there
+        (replace(THERE, life=Life.GONE), "lab1", False, False),
+        (replace(THERE, life=Life.IDENTIFYING), "lab1", False, False),
+        (replace(THERE, adopted=False), "lab1", False, False),
+        (replace(THERE, identity=replace(PHONE, model="two")), "lab1", False, False),
+        (replace(THERE, identity=replace(PHONE, hardware_serial="R58M124")), "lab1", False, False),
+        (replace(THERE, identity=None), "lab1", False, False),
+        (replace(THERE, life=Life.RECOVERING), "lab1", False, True),
+        # Both have begun at the same moment: the first by name goes on.
+        (replace(THERE, life=Life.STARTING), "lab1", True, False),
+        (replace(THERE, life=Life.STARTING), "lab3", True, True),
+    ],
+)
+def test_of_two_hosts_with_one_phone_one_uses_it(phone, own, starting, has_it):
+    lab = LabPicture(phones=(RemotePhone("lab2", phone, ""),))
+    why = host_with(lab, own, PHONE, starting=starting)
+    assert why == ("host lab2 has the same phone, as b" if has_it else "")
+    waiting = LabPicture(phones=(RemotePhone("lab2", phone, "", unused=True),))
+    assert host_with(waiting, own, PHONE, starting=starting) == ""
+
+
+def test_a_makers_default_number_is_no_phones_own():
+    board = replace(PHONE, hardware_serial="0123456789ABCDEF")
+    lab = LabPicture(phones=(RemotePhone("lab2", replace(THERE, identity=board), ""),))
+    assert host_with(lab, "lab1", board, starting=False) == ""

@@ -11,8 +11,9 @@ from farm.common.selector import Selector
 from farm.head import wire
 from farm.head.messages import DeviceChanged, RequestAdded
 from farm.head.reports import merged
+from farm.leasing.lab_readings import decode_readings, encode_readings, with_readings
 from farm.leasing.lab_view import LabView
-from farm.model.device import DeviceState, Life
+from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.lab_table import LabRows
@@ -91,6 +92,40 @@ async def test_a_phone_that_moved_away_from_a_stopped_host_is_listed_once(life, 
     picture = await LabView("one", table).look()
     assert {each.view.name for each in picture.phones if each.host == "two"} == of_two
     assert picture.host_of("b") == ("three" if life is Life.READY else "")
+
+
+READ = {"temperature_c": 31.5, "temperature_of": "skin", "battery_percent": 80, "read_at": "2026-07-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("readings", "shown"),
+    [
+        ({"two": {"b": READ}}, {"b": (31.5, "skin", 80, NOW), "c": (None, "", None, None)}),
+        ({"two": {"b": {**READ, "humidity": 40}}}, {"b": (31.5, "skin", 80, NOW)}),  # a later release's
+        ({"two": {"b": {**READ, "temperature_c": "warm"}}}, {"b": (None, "", None, None)}),
+        ({"one": {"b": READ}, "three": {"b": READ}}, {"b": (None, "", None, None)}),
+        ({"two": {"x": READ}}, {"b": (None, "", None, None)}),
+    ],
+)
+async def test_phones_of_other_hosts_have_the_readings_that_their_host_wrote(readings, shown):
+    table = Table(one=0, two=1)
+    table.rows = replace(table.rows, readings=readings)
+    views = {each.view.name: each.view for each in (await LabView("one", table).look()).phones}
+    figures = ("temperature_c", "temperature_of", "battery_percent", "read_at")
+    assert {name: tuple(getattr(views[name], each) for each in figures) for name in shown} == shown
+
+
+def test_a_host_writes_the_readings_of_its_phones_that_were_probed():
+    figures = {"temperature_c": 31.5, "temperature_of": "skin", "battery_percent": 80, "read_at": NOW}
+    probed = DeviceView("a", "a", Life.READY, **figures)
+    body = encode_readings([probed, DeviceView("b", "b", Life.NEW)])
+    assert body == {"a": READ}
+    assert with_readings(DeviceView("a", "a", Life.READY), decode_readings(body)["a"]) == probed
+
+
+@pytest.mark.parametrize("odd", [{"temperature_c": float("nan")}, {"read_at": "2026-01-01T00:00:00"}], ids=str)
+def test_readings_that_a_list_could_not_show_are_none(odd):
+    assert decode_readings({"a": {**READ, **odd}}) == {}
 
 
 async def test_those_who_ask_together_share_a_look_and_while_the_database_is_away_the_last_counts():

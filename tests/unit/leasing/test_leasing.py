@@ -8,6 +8,7 @@ import pytest
 from farm.common.errors import Code, Fault
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.devices.power.power import PowerError
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
@@ -258,6 +259,32 @@ async def test_a_session_that_waits_for_its_mending_phone_is_not_cut_by_each_ste
     lab.devices.become("a", Life.READY)
     assert (await opening).device == "a"
     assert not lab.cuts
+
+
+async def test_a_phone_that_is_sent_away_keeps_its_lease():
+    lab = Lab("a")
+    lease = await lab.want()
+    with lab.leasing.phone_away(lease.id):
+        for life in (Life.GONE, Life.IDENTIFYING, Life.READY):
+            lab.devices.become("a", life)
+    assert lab.leasing.active.holders()
+    with lab.leasing.phone_away(lease.id):
+        lab.devices.become("a", Life.GONE)
+    assert not lab.leasing.active.holders()  # it did not come back
+    lab.devices.become("a", Life.READY)
+    lease = await lab.want()
+
+    def send_away_in_vain():
+        lab.devices.become("a", Life.GONE)
+        raise PowerError("the port stays off")
+
+    with pytest.raises(PowerError, match="stays off"), lab.leasing.phone_away(lease.id):
+        send_away_in_vain()
+    assert lab.leasing.active.holders()  # the holder's own error is the one that counts
+    lab.leasing.release(lease.id)
+    assert not lab.leasing.active.holders()
+    with pytest.raises(NoSuchLeaseError), lab.leasing.phone_away(lease.id):
+        pass
 
 
 async def test_a_lease_revoked_while_its_session_waits_for_the_phone():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.common.errors import Code, FarmError, UserError
+from farm.common.errors import Code, FarmError, ProtocolError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import orders, wire
@@ -387,6 +387,9 @@ async def test_orders_and_their_answers_cross_the_wire_whole(method, fields, ans
         method, {each: _plain(value) for each, value in fields.items()}
     )  # fmt: skip
     assert _plain(orders.answer_from_wire(method, told.value)) == _plain(answer)
+    with pytest.raises(ProtocolError, match=f"the head's answer to {method} cannot be read: ") as caught:
+        orders.answer_from_wire(method, object())
+    assert "\n" not in caught.value.message
 
 
 def _plain(value):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.bundle.model import Platform
 from farm.cli.runtimes import build_bundle
 from farm.common.errors import HostError, UserError
 from farm.runtime import opencl
@@ -62,6 +63,11 @@ def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compil
 def test_a_phones_opencl_cannot_be_used_with_the_c_library_of_the_bundle(checkout):
     with pytest.raises(UserError, match="needs Android's C library"):
         build_bundle("gpu", opencl=True, tvm_source=checkout)
+
+
+def test_a_name_that_no_bundle_can_have_is_refused_before_the_build(tmp_path):
+    with pytest.raises(UserError, match="cannot be a bundle's name"):
+        build_bundle("GPU!", opencl=True, tvm_source=tmp_path, platform=Platform.LINUX)
 
 
 def test_clml_needs_an_ndk(tmp_path):

@@ -1,5 +1,7 @@
 """Packages that cannot be had are told in a sentence, with what to do and what apt or pip said."""
 
+import re
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +46,24 @@ def test_an_archive_that_cannot_be_reached(apt, tmp_path):
     assert "network" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "E: Failed to fetch http://deb/InRelease  Clearsigned file isn't valid, got 'NOSPLIT' (does",
+            "Clearsigned file isn't valid",
+        ),
+        ("E: Failed to fetch http://deb/InRelease  502  Bad Gateway [IP: 127.0.0.1 3128]", "502  Bad Gateway"),
+        ("E: Failed to fetch http://deb/Packages.xz  Hash Sum mismatch", "Hash Sum mismatch"),
+    ],
+)
+def test_a_proxy_that_answers_for_the_archive(apt, tmp_path, said, reason):
+    apt(f'[ "$4" != update ] || echo "{said}" >&2; echo "E: Unable to locate package libc6" >&2; exit 100')
+    with pytest.raises(DownloadError, match=re.escape(f"something else answers for the archive ({reason})")) as caught:
+        fetch_debian(tmp_path / "cache")
+    assert "login page" in caught.value.hint
+
+
 def test_debian_packages_without_a_library(apt, tmp_path):
     apt('[ "$4" != download ] || touch libc6.deb')
     with pytest.raises(DownloadError, match=r"for arm64 have no ld-linux-aarch64\.so\.1"):
@@ -62,8 +82,13 @@ def test_a_host_without_apt(monkeypatch, tmp_path):
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "another hash than this farm knows"),
         ("Failed to establish a new connection: [Errno -3]\nERROR: No matching distribution", "cannot be reached"),
         ("ERROR: No matching distribution found for apache-tvm==9", "no such wheel for aarch64"),
+        (
+            "ERROR: No version (from versions: none)\nERROR: No matching distribution",
+            "what answers as the package index",
+        ),
+        ("ERROR: Wheel located at /tmp/a.whl is invalid.", "what came is no wheel"),
         ("/usr/bin/python3: No module named pip", "has no pip"),
-        ("ERROR: something else", "pip failed"),
+        ("WARNING: a\nERROR: something else", "pip failed: something else"),
     ],
 )
 def test_a_wheel_that_cannot_be_had(tmp_path, monkeypatch, said, reason):
@@ -74,6 +99,33 @@ def test_a_wheel_that_cannot_be_had(tmp_path, monkeypatch, said, reason):
     assert reason in caught.value.message
     assert said in caught.value.evidence
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("wheel", "problem"),
+    [
+        (None, "pip ended well and downloaded no wheel"),
+        (b"<html>Please log in</html>", "a.whl is damaged: File is not a zip file"),
+        ("flip", "a.whl is damaged: Bad CRC-32"),
+        ("other", "a.whl has no tvm/lib/libtvm_runtime.so"),
+    ],
+)
+def test_a_wheel_that_is_none(tmp_path, monkeypatch, wheel, problem):
+    """A proxy that answers with a page of its own, and an index that states no hashes."""
+    served = tmp_path / "a.whl"
+    if isinstance(wheel, bytes):
+        served.write_bytes(wheel)
+    elif wheel:
+        with zipfile.ZipFile(served, "w") as archive:
+            for name in packages._WHEELS["apache-tvm"] if wheel == "flip" else ("README",):
+                archive.writestr(name, "as it was")
+        served.write_bytes(served.read_bytes().replace(b"as it was", b"as it is ", 1))
+    python = program(tmp_path / "bin/python", f"for folder; do :; done; [ ! -e {served} ] || cp {served} $folder")
+    monkeypatch.setattr(packages.sys, "executable", python)
+    with pytest.raises(DownloadError, match=problem) as caught:
+        fetch_wheels(tmp_path / "cache")
+    assert caught.value.hint
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["lock"]
 
 
 def test_an_abi_that_tvm_has_no_wheel_for():

@@ -4,14 +4,16 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from farm.common.errors import HostError
 from farm.common.files import hash_file
-from farm.runtime.parts import default_cache, is_whole, part
+from farm.runtime.parts import default_cache, is_whole, output_of, part
 
 
 def make(made, scratch):
@@ -39,6 +41,8 @@ def test_a_part_is_made_once_and_says_what_it_came_from(tmp_path):
         lambda path: (path / "contents.json").write_text('{"files": {'),
         lambda path: (path / "contents.json").write_text("[]"),
         lambda path: (path / "contents.json").write_text('{"files": {}}'),
+        lambda path: (path / "libm").touch(),
+        lambda path: (shutil.rmtree(path), path.touch()),
     ],
 )
 def test_a_part_that_is_not_as_it_was_made_is_made_anew(tmp_path, damage):
@@ -67,9 +71,52 @@ def test_a_full_disk_is_one_line(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("echo 'cc1: error: /tmp/x.s: Disk quota exceeded' >&2; exit 1", "Disk quota exceeded"),
+        ("ulimit -f 1; exec head -c 100000 /dev/zero >too_large", "File too large"),
+    ],
+)
+def test_a_program_that_may_write_no_more_is_one_line(tmp_path, program, reason):
+    def make(made, scratch):
+        output_of(["sh", "-c", program], 60.0, HostError, scratch)
+
+    with pytest.raises(HostError, match=f"making libc failed: {reason}") as caught:
+        part(tmp_path, "libc", make)
+    assert str(tmp_path) in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_program_that_ends_without_a_word_is_named(tmp_path):
+    with pytest.raises(HostError, match="false ended with 1 and said nothing"):
+        output_of(["false"], 60.0, HostError, tmp_path)
+
+
+def test_a_second_build_says_that_it_waits(tmp_path):
+    part(tmp_path, "libm", make)
+    waits = threading.Event()
+    said = []
+
+    def report(line):
+        said.append(line)
+        waits.set()
+
+    with (tmp_path / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = threading.Thread(target=part, args=(tmp_path, "libc", make, report))
+        second.start()
+        assert waits.wait(60)
+        assert not (tmp_path / "libc").exists()
+    second.join()
+    assert is_whole(tmp_path / "libc")
+    assert said == [f"waiting for another build that uses {tmp_path}"]
+
+
 @pytest.mark.parametrize(("user", "place"), [(0, "/var/cache/farm/runtime"), (1000, "/home/ana/.cache/farm/runtime")])
-def test_the_daemon_reads_what_root_makes(monkeypatch, user, place):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+@pytest.mark.parametrize("base", ["", "caches"])  # a relative one counts for nothing
+def test_the_daemon_reads_what_root_makes(monkeypatch, user, place, base):
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
     monkeypatch.setenv("HOME", "/home/ana")
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert str(default_cache()) == place

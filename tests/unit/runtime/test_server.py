@@ -1,4 +1,4 @@
-"""The compiler of tvm_rpc: the host's own, a cross compiler, else Zig."""
+"""The compiler for a phone's programs: the host's own, a cross compiler, else Zig."""
 
 import platform
 
@@ -34,8 +34,13 @@ def test_the_first_that_is_there(abi, which, packaged, command):
     assert find_compiler(abi, which, lambda: packaged).command == command
 
 
+def test_c_has_a_compiler_of_its_own():
+    assert find_compiler(Abi.X86_64, named("g++", "gcc"), lambda: None, language="c").command == ("/usr/bin/gcc",)
+    assert find_compiler(Abi.ARM64, named("gcc"), lambda: "/zig", language="c").command == ("/zig", "cc", *ZIG[2:])
+
+
 def test_a_host_without_any_is_told_what_to_install():
     with raises_code(Code.NO_COMPILER) as caught:
         find_compiler(Abi.ARM64, named("g++"), lambda: None)
-    assert caught.value.message == "this host has no compiler for arm64-v8a, which tvm_rpc needs"
+    assert caught.value.message == "this host has no compiler for arm64-v8a"
     assert caught.value.hint == "apt install g++-aarch64-linux-gnu, or `pip install ziglang` beside farm"

@@ -75,6 +75,7 @@ def make_version_9(where):
             "shared_bundle",
             "device_state",
             "host",
+            "host_readings",
             "host_token",
             "request",
             "to_head",
@@ -207,7 +208,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 13, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 14, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint

@@ -12,8 +12,8 @@ from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.common.errors import Code, ExitCode
 from farm.simulation.postgres import new_server
 from farm.store import server_facts
-from farm.store.engine import server_engine, server_url
-from farm.store.server_opening import StoreRole, look_at_server
+from farm.store.engine import server_engine, server_url, shown_url
+from farm.store.server_opening import StoreRole, look_at_server, named_engine
 from farm.store.store import Store
 from farm.store.term import TERM_S
 from farm.store.writer import NameTakenError, StoreWriteError, WentBackError
@@ -283,6 +283,24 @@ def test_hosts_with_commas_as_libpq_writes_them():
     assert url.query == {"sslmode": "require", "host": ("one:5433", "two:5434")}
     with pytest.raises(ArgumentError):
         server_url("postgresql://farm@one:x/lab")
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("postgresql://farm@lab1/farm", "postgresql://farm@lab1/farm"),
+        ("postgresql+psycopg://farm:s3cret@lab1/farm", "postgresql+psycopg://farm:***@lab1/farm"),
+        ("postgres://farm:s3:c@ret@one:1,two:2/farm?sslmode=allow", "postgres://farm:***@one:1,two:2/farm?sslmode=allow"),
+        ("postgresql://farm:s3?c/r@et@lab1/farm", "postgresql://farm:***@lab1/farm"),
+        ("postgresql://lab1/farm?password=s3c@ret", "postgresql://lab1/farm?password=***"),
+        ("postgresql:///farm?host=/run&user=a&password=s3cret", "postgresql:///farm?host=/run&user=a&password=***"),
+        ("postgresql://lab1/farm?%70assword=s3cret&sslpassword=x", "postgresql://lab1/farm?%70assword=***&sslpassword=***"),
+    ],
+)  # fmt: skip
+def test_people_see_the_address_as_they_typed_it_without_passwords(typed, shown):
+    name, engine = named_engine(typed)
+    engine.dispose()
+    assert name == shown == shown_url(typed)
 
 
 def test_of_several_hosts_the_writable_one_is_taken(server):

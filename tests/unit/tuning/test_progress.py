@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from farm.tuning.progress import TaskProgress, eta_s, finite, news_due, standing_line
+from farm.compiler.records import Origin, Record, RecordSet, TuningTask
+from farm.tuning.progress import TaskProgress, eta_s, failure_notes, finite, news_due, standing_line
 
 
 def line(**changes: Any) -> str:
@@ -45,3 +46,19 @@ def test_news_come_every_second_and_later_less_often() -> None:
     assert not news_due(9.5, 10.0)
     assert not news_due(3600.0, 3630.0)
     assert news_due(3600.0, 3640.0)
+
+
+def test_reasons_of_failed_candidates_are_counted_by_task() -> None:
+    errors = ["no result after 10 s\nsee the log", "no result after 10 s", "", "out of memory", *map(str, range(4))]
+    records = tuple(Record("1234", [], (), {}, [], f"key {number}") for number in range(len(errors)))
+    origins = {
+        record.key: Origin(key=record.key, device="", at="", error=error)
+        for record, error in zip(records, errors, strict=True)
+    }
+    tasks = {"1234": TuningTask(workload="1234", name="pool")}
+    notes = failure_notes(RecordSet({}, records, origins, tasks))
+    assert notes[:2] == [
+        "pool: 2 candidates failed: no result after 10 s", "pool: 1 candidate failed: out of memory"
+    ]  # fmt: skip
+    assert (len(notes), notes[-1]) == (6, "1 candidate failed for other reasons")
+    assert failure_notes(RecordSet()) == []

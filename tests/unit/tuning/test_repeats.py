@@ -1,11 +1,16 @@
 """Every repeat is as long as it was asked for, whatever the kernel's pace, and little time is thrown away."""
 
 import math
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.tuning.session import MARGIN, PROBE_MS, measured
+from farm.tuning import session
+from farm.tuning.session import MARGIN, PROBE_MS
+
+measured = partial(session.measured, most_s=math.inf)
 
 
 class Kernel:
@@ -105,3 +110,19 @@ def test_what_is_to_run_once_is_run_once():
 def test_a_clock_that_never_moves_is_left_to_tvm():
     kernel = Kernel(lambda n: 0.0)
     assert measured(2, 3, 100, kernel) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("launch_s", "repeat_ms"), [(0.0, 100), (2e-5, 100), (1e-4, 39.7), (1e-3, PROBE_MS)])
+def test_launches_that_take_longer_than_the_kernel_shorten_its_repeats(launch_s, repeat_ms):
+    """A kernel of 4 us ran 25,000 times a repeat: with 0.1 ms for a launch it took its candidate's 10 s."""
+    kernel = Bookkeeper(lambda n: 4e-6)
+    found = session.measured(3, 3, 100, kernel, most_s=3.0, clock=lambda: kernel.total_s + launch_s * kernel.runs)
+    assert found == pytest.approx((4e-6, 4e-6, 4e-6))
+    for _, spent_s in kernel.repeats:
+        assert repeat_ms <= spent_s * 1e3 <= repeat_ms * 1.06
+
+
+def test_a_slow_kernel_is_no_slow_launch():
+    kernel = Kernel(lambda n: 0.5)
+    assert session.measured(3, 3, 100, kernel, most_s=1.0, clock=lambda: kernel.total_s) == (0.5, 0.5, 0.5)
+    assert [call[0] for call in kernel.calls] == [3, 3]

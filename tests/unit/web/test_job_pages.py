@@ -160,6 +160,14 @@ async def test_a_bench_has_its_verdict_and_its_plots_with_their_tables() -> None
     assert "gone" not in words
 
 
+async def test_a_profile_has_its_operators() -> None:
+    operator = {"name": "conv2d", "unit": "cpu", "calls": 2, "total_ms": 1.25, "share": 0.4}
+    result = {**BENCH, "profile": {"operators": [operator], "notes": ["timed in 20 runs"]}}
+    async with page(desk(shown(row(), result=result))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert "conv2d cpu 2 1.250 40.0 % timed in 20 runs" in text
+
+
 async def test_raw_samples_that_are_gone_or_garbage_leave_the_rest() -> None:
     for raw in (b"[]", b"garbage"):
         async with page(desk(shown(row(), result=BENCH), raw)) as farm:
@@ -193,11 +201,60 @@ async def test_raw_samples_that_are_too_many_are_not_read(monkeypatch: pytest.Mo
     assert farm.kinds().count("artifact.get") == 1
 
 
-@pytest.mark.parametrize("kind", ["bench", "compare", "tune", "run", "shell", "lease"])
+@pytest.mark.parametrize(
+    "kind", ["bench", "memory", "energy", "sweep", "sustain", "compare", "tune", "run", "shell", "lease"]
+)
 @pytest.mark.parametrize("result", [None, {}, {"certificate": None, "curve": []}])
 async def test_results_of_another_release_are_shown_as_far_as_they_are_known(kind: str, result: Any) -> None:
     async with page(desk(shown(row(kind=kind), result=result))) as farm:
         assert (await farm.client.get("/jobs/bench-1")).status_code == 200
+
+
+async def test_the_joules_of_an_inference_stand_on_its_page() -> None:
+    found = {
+        "net_j": 0.04, "low_j": 0.038, "high_j": 0.042, "gross_j": 0.06, "idle_w": 1.0, "busy_w": 3.0,
+        "inference_s": 0.02,
+    }  # fmt: skip
+    result = {"device": "pixel", "energy": found, "unresolved": None, "certificate": {"notes": ["a <note>"]}}
+    async with page(desk(shown(row(kind="energy"), result=result))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert "40.00 mJ above idle, 38.00 to 42.00 mJ" in text
+    assert "a <note>" in text
+
+
+async def test_the_page_says_that_a_meter_does_not_resolve_the_question() -> None:
+    result = {"device": "pixel", "energy": None, "unresolved": {"sentence": "too coarse", "needed_s": 600.4}}
+    async with page(desk(shown(row(kind="energy"), result=result))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert "The meter does not resolve it: too coarse. 600 s are expected to tell." in text
+
+
+async def test_the_settings_of_a_sweep_stand_in_a_table() -> None:
+    times = {"median_ms": 20.0, "low_ms": 15.0, "high_ms": 25.0, "rounds": 8}
+    rows = [
+        {"setting": "1 thread", "ratio": 1.25, "ratio_low": 1.2, "ratio_high": 1.3, "slower": True, **times},
+        {"setting": "2 threads", "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0, "slower": False, **times},
+    ]
+    result = {"device": "pixel", "settings": rows, "recommended": 1, "certificate": {"notes": ["left out: <8>"]}}
+    async with page(desk(shown(row(kind="sweep"), result=result))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert "2 threads is recommended" in text
+    assert "1 thread 20.00 15.00 to 25.00 +25.0 % 8" in text
+    assert "2 threads 20.00 15.00 to 25.00 the fastest 8" in text
+    assert "left out: <8>" in text
+
+
+async def test_the_phases_of_a_model_stand_in_a_table() -> None:
+    phase = {
+        "phase": "first <load>", "ms": 12.5, "peak_rss_bytes": 9_000_000, "rss_bytes": 8_000_000, "pss_bytes": None,
+        "swap_bytes": 0, "gpu_bytes": None, "kills": ["Kill 'a'"],
+    }  # fmt: skip
+    result = {"device": "pixel", "phases": [phase], "peak_bytes": 9_000_000, "notes": ["no smaps_rollup"]}
+    async with page(desk(shown(row(kind="memory"), result=result))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert "9.0 MB of memory and swap at most" in text
+    assert "first <load> 12.50 9.0 8.0 \N{EN DASH} 0.0 \N{EN DASH} 1" in text
+    assert "no smaps_rollup" in text
 
 
 async def test_a_kind_without_a_page_shows_the_plain_values_of_its_result() -> None:

@@ -1,9 +1,11 @@
 """What TVM raises about a phone is one error that says whose fault it is and what to do."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from farm.common.errors import Code, Fault
-from farm.worker.session import on_phone
+from farm.worker.session import check_local_memory, on_phone
 from tests.support.errors import raises_code
 
 
@@ -52,3 +54,36 @@ def test_a_kernel_that_the_gpus_driver_cannot_build_is_told_with_the_drivers_rea
     with raises_code(Code.KERNEL_REFUSED) as caught, on_phone("running the model"):
         raise RuntimeError(said)
     assert str(caught.value) == f"running the model failed: the GPU's driver cannot build a kernel: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "RPCError: Error caught from RPC call:\nOpenCL Error, code=-40: CL_INVALID_IMAGE_SIZE",
+            "the GPU has no such image: OpenCL Error, code=-40: CL_INVALID_IMAGE_SIZE",
+        ),
+        (
+            "OpenCL Error, code=-54: CL_INVALID_WORK_GROUP_SIZE",
+            "the GPU has no such work group: OpenCL Error, code=-54: CL_INVALID_WORK_GROUP_SIZE",
+        ),
+        (
+            "RuntimeError: add_kernel needs 4096 bytes of local memory, and the GPU has 1024",
+            "a kernel is too large: add_kernel needs 4096 bytes of local memory, and the GPU has 1024",
+        ),
+    ],
+)
+def test_a_kernel_that_is_too_large_for_the_gpu_is_told_with_what_it_needs(said, told):
+    with raises_code(Code.KERNEL_REFUSED) as caught, on_phone("running the model"):
+        raise RuntimeError(said)
+    assert str(caught.value) == f"running the model failed: {told}"
+    assert caught.value.hint
+
+
+def test_a_kernel_with_more_local_memory_than_the_gpu_has_is_refused_unrun(tmp_path):
+    (tmp_path / "model.so").write_bytes(b"// Function: add_kernel\n__local float4 a_shared_ptr[256];\n")
+    built = SimpleNamespace(device="opencl", compiled=SimpleNamespace(library=tmp_path / "model.so"))
+    check_local_memory(built, SimpleNamespace(max_shared_memory_per_block=4096))
+    check_local_memory(built, SimpleNamespace(max_shared_memory_per_block=None))  # the GPU does not say
+    with raises_code(Code.KERNEL_REFUSED, match="add_kernel needs 4096 bytes of local memory, and the GPU has 1024"):
+        check_local_memory(built, SimpleNamespace(max_shared_memory_per_block=1024))

@@ -1,6 +1,7 @@
 """The measuring loop over phones that a test invents: what is sampled when, how often, and what comes of it."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from farm.common.errors import Code
 from farm.measure.comparison import ComparisonAnswer
-from farm.measure.conditions import Verdict
+from farm.measure.conditions import PhoneCondition, Verdict
 from farm.worker.certificate import MeasuringRun, measured, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.timing import (
@@ -266,3 +267,22 @@ def test_whoever_looks_sees_each_standing_but_the_last():
     assert len(seen) >= 2
     assert all(count == assessed < len(taken.seconds) for count, assessed in seen)
     assert seen == sorted(set(seen))
+
+
+def test_the_phone_is_looked_at_between_blocks_and_no_sample_has_a_look_in_it():
+    phone = Phone(scatter=0.0)
+
+    def look():
+        phone.now_s += 0.2
+        return PhoneCondition(temperature_c=30.0 + phone.now_s / 100)
+
+    plan = SamplingPlan(0.0001, 20.0, repeat=1000)
+    taken, _ = measure(phone.model(0.002), phone.reference, plan, clock=phone.clock, look=look)
+    assert set(np.round(taken.seconds, 6)) == {0.002}
+    times_s = [at_s for at_s, _ in taken.looks]
+    assert len(times_s) >= 2
+    assert all(later - earlier == pytest.approx(5.2, abs=0.2) for earlier, later in pairwise([-0.2, *times_s]))
+    assert taken.to_wire()["looks"][0] == {
+        "at_s": round(times_s[0], 3),
+        "temperature_c": taken.looks[0][1].temperature_c,
+    }

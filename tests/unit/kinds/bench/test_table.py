@@ -6,11 +6,11 @@ from typer.testing import CliRunner
 from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
 from farm.kinds.bench.command import print_results, print_stats
-from farm.kinds.bench.worker import _step
 from farm.measure.assess import assess
 from farm.measure.conditions import Conditions, PhoneCondition
 from farm.measure.series import series
 from farm.worker.certificate import MeasuringRun
+from farm.worker.measuring import _step
 from farm.worker.timing import TakenSamples
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
@@ -83,6 +83,14 @@ def test_stats_are_those_of_the_tutorials(capsys):
         ("bench net.onnx --on host", "farm bench runs on phones, not on this host"),
         ("compare net.onnx net.onnx --on host", "farm compare runs on phones, not on this host"),
         ("bench net.farm.tar --on android --profile", "holds no operators to time"),
+        ("bench net.onnx --on android --require-offload", "--require-offload needs --profile"),
+        ("bench net.onnx --on android --memory --repeat 5", "--repeat does not go with --memory"),
+        ("bench net.onnx --on android --memory --runtime litert", "--memory is for TVM, not for litert"),
+        ("bench net.onnx --on android --sustain 10s --measure 4", "--measure does not go with --sustain"),
+        ("bench net.onnx --on android --set threads=2", "--set is for another runtime's program"),
+        ("compare net.onnx --on android --target-b cpu --set-b x=1", "--set-b is for another runtime's program"),
+        ("ci bench net.onnx --on android --junit none/farm.xml", "there is no folder none"),
+        ("bundle build main --tvm-source .", "--tvm-source needs --ndk or --opencl"),
         ("tune net.farm.tar --on android", "is a package, compiled already"),
         ("tune net.onnx --on host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),
         ("compile net.onnx --target host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),

@@ -27,7 +27,8 @@ RESULT: dict[str, Any] = {
     "trials": 64, "wanted_trials": 64, "earlier_trials": 12, "ended": "trials", "search_s": 200.0, "device": "a",
     "phones": [
         {"device": "a", "trials": 40, "factor": 1.0, "left_out": ""},
-        {"device": "b", "trials": 24, "factor": 1.2, "left_out": SLOWER},
+        {"device": "b", "trials": 24, "factor": 1.2, "left_out": SLOWER, "lost": ""},
+        {"device": "c", "trials": 0, "factor": None, "left_out": "", "lost": "its host two is lost"},
     ],
     "speedup": {"answer": "faster", "times": 2.5, "low": 2.4, "high": 2.6, "confidence": 0.99, "tuned_ms": 4.0,
                 "untuned_ms": 10.0},
@@ -80,6 +81,7 @@ def test_the_end_says_what_it_took_and_what_it_brought() -> None:
         "time       3m 20s of search",
         "phone      a: 40 trials, 1.000 of the first phone's time for the same work",
         f"phone      b: 24 trials, 1.200 of the first phone's time for the same work; left out: {SLOWER}",
+        "phone      c: 0 trials; lost: its host two is lost",
         "latency    4.000 ms tuned, 10.00 ms untuned, on a",
         "speed-up   2.50 times (99% interval 2.40 to 2.60)",
         "numbers    right: off by 1.0e-06 at most",

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from farm.common.errors import FarmError, PhoneError
-from farm.kinds.tune.run import speedup
+from farm.kinds.tune.run import run_wall_s, speedup
 from farm.kinds.tune.summary import summary_lines, worth_it
 from farm.kinds.tune.worker import Ending, search_limit_s, within
 from farm.measure.comparison import compare
@@ -85,3 +85,10 @@ def test_what_was_left_out_is_printed() -> None:
         "a longer --timeout has it all"
     )
     assert not worth_it(result)
+
+
+def test_the_kernels_that_a_first_run_on_a_gpu_builds_do_not_lengthen_the_comparison():
+    """Six seconds of building kernels made a comparison of two builds of 0.1 ms last a minute."""
+    clock = iter([10.0, 10.25])
+    assert run_wall_s(6.0, lambda _number, _repeat: [1e-4], "opencl", lambda: next(clock)) == 0.25
+    assert run_wall_s(6.0, lambda _number, _repeat: [], "cpu") == 6.0

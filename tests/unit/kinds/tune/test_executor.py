@@ -10,7 +10,7 @@ import pytest
 from farm.common.errors import Code, HostError, PhoneError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
 from farm.jobs.attempt import YieldedError
-from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
+from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s, with_lost
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, NoSuchLeaseError
@@ -322,3 +322,13 @@ def test_some_of_the_time_is_for_the_end(timeout_s, expected_s):
 def test_records_are_kept_when_no_attempt_goes_on_from_them(error, attempts, over, ends):
     job = SimpleNamespace(attempts=attempts, uncounted=0, max_attempts=3)
     assert ends_job(SimpleNamespace(job=job, stopped_for_good=lambda: over), error) is ends
+
+
+def test_a_report_names_the_phones_that_were_lost():
+    row = {"device": "a", "trials": 4, "factor": 1.0, "left_out": ""}
+    lost = {"a": "gone", "b": "its host two is lost"}
+    assert with_lost([row], {}) == [{**row, "lost": ""}]
+    assert with_lost([row], lost) == [
+        {**row, "lost": "gone"},
+        {"device": "b", "trials": 0, "factor": None, "left_out": "", "lost": "its host two is lost"},
+    ]

@@ -7,8 +7,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "13"
-down_revision = "12"
+revision = "14"
+down_revision = "13"
 
 
 def upgrade() -> None:

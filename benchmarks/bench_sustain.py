@@ -1,0 +1,123 @@
+"""Whether `farm.measure.sustained` finds when a phone throttles, and its plateau: runs on the virtual phone's physics.
+
+A phone with some busy cores warms in simulated time for half an hour; the physics say when its clock falls and where it
+ends. Samples scatter by 1 %, in some cases most of it from one sample to the next. Two builds are compared in runs
+whose speeds differ as a whole, too. No phone and no command takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Context, Figure
+from benchmarks.rates import Case, Goal, rates
+from benchmarks.simulated_runs import NOISE, TRUE_S, Noise, Random, ar
+from farm.kinds.sustain.compare import compare_courses
+from farm.kinds.sustain.course import Course, report
+from farm.measure.comparison import MIN_EFFECT, together
+from farm.measure.conditions import PhoneCondition
+from farm.measure.series import FloatArray, SampleSeries, series
+from farm.measure.sustained import SustainedSpeed, sustained
+from farm.simulation.physics import AMBIENT_C, IDLE_GPU_W, cpu_watts, heat, throttling_of
+from farm.simulation.state import PhoneState, ThrottlingStatus
+
+RUN_S = 1800
+SAMPLES_A_SECOND = 1
+NEAR = 0.05
+RUNS = 100  # thirteen cases take about five minutes of one core
+SEED = 20261127
+GOAL = Goal(95)
+
+
+def run(context: Context) -> list[Figure]:
+    """The rate of each case."""
+    return rates(context, _cases, SEED)
+
+
+def _cases() -> list[Case]:
+    found = []
+    for cores in (1, 2, 3):
+        shares = clock_shares(cores)
+        for name, noise in (("independent", ar(0.0)), ("AR(1) 0.8", ar(0.8))):
+            about = f"{cores} busy cores, {name} noise"
+            found.append(Case(f"throttling and plateau within 5 %: {about}", RUNS, _finds_both(shares, noise), GOAL))
+    swinging = clock_shares(4)
+    found.append(Case("throttling within 5 %: 4 cores, swings later", RUNS, _finds_throttling(swinging, ar(0.0)), GOAL))
+    for name, noise in (("independent", ar(0.0)), ("AR(1) 0.8", ar(0.8))):
+        found.append(Case(f"no throttling seen where none is: {name} noise", RUNS, _sees_none(noise), Goal(99)))
+    for about, apart, phones, goal in (
+        ("runs 1 % apart, one phone", 0.01, 1, Goal(0, 1)), ("runs 2 % apart, two phones", 0.02, 2, Goal(0, 1)),
+        ("runs 2 % apart, one phone", 0.02, 1, None),
+    ):  # fmt: skip
+        found.append(Case(f"compare of equal builds: not the same: {about}", RUNS, _differs(1.0, apart, phones), goal))
+    about = "compare finds 10 % at the end, runs 1 % apart, one phone"
+    found.append(Case(about, RUNS, _differs(1.1, 0.01, 1), GOAL))
+    return found
+
+
+def clock_shares(busy_cores: float) -> FloatArray:
+    """The clock's share of its highest in each second of a run that begins on a cool phone."""
+    temps_c, status, share = dict(PhoneState().temps_c), ThrottlingStatus.NONE, 1.0
+    shares = []
+    for _ in range(RUN_S):
+        shares.append(share)
+        temps_c = heat(temps_c, {"cpu": cpu_watts(busy_cores, share), "gpu": IDLE_GPU_W}, AMBIENT_C, 1.0)
+        status, share = throttling_of(temps_c["skin"], status)
+    return np.array(shares)
+
+
+def _samples(random: Random, shares: FloatArray, noise: Noise) -> SampleSeries:
+    level_s = TRUE_S / np.repeat(shares, SAMPLES_A_SECOND)
+    drawn = level_s * np.exp(NOISE * noise(random, level_s.size))
+    return series(drawn, np.arange(level_s.size) / SAMPLES_A_SECOND)
+
+
+def _finds_both(shares: FloatArray, noise: Noise) -> Callable[[Random], bool | None]:
+    knee_s, plateau_s = float(np.argmax(shares < 1.0)), TRUE_S / float(shares[-1])
+
+    def trial(random: Random) -> bool:
+        found = sustained(_samples(random, shares, noise))
+        return _near(found.throttled_after_s, knee_s) and _near(_plateau_s(found), plateau_s)
+
+    return trial
+
+
+def _finds_throttling(shares: FloatArray, noise: Noise) -> Callable[[Random], bool | None]:
+    knee_s = float(np.argmax(shares < 1.0))
+    return lambda random: _near(sustained(_samples(random, shares, noise)).throttled_after_s, knee_s)
+
+
+def _sees_none(noise: Noise) -> Callable[[Random], bool | None]:
+    return lambda random: sustained(_samples(random, np.ones(RUN_S), noise)).throttled_after_s is None
+
+
+def _differs(slower: float, apart: float, phones: int) -> Callable[[Random], bool | None]:
+    """Whether two builds are told apart at the end of their runs, B so many times as slow as A.
+
+    `apart`: the standard deviation of a whole run's speed, relative, which no sample shows.
+    """
+
+    def run(random: Random, times: float) -> dict[str, Any]:
+        shares = np.full(RUN_S, math.exp(apart * random.standard_normal()) / times)
+        samples = _samples(random, shares, ar(0.0))
+        course = Course(1, samples.seconds.tolist(), samples.start_s.tolist(), [(float(RUN_S), PhoneCondition())])
+        certificate = {"device": "p", "epoch": "", "model_sha256": "", "notes": []}
+        return {**report(course, RUN_S), "certificate": certificate}
+
+    def trial(random: Random) -> bool:
+        ends = [compare_courses(run(random, 1.0), run(random, slower), MIN_EFFECT).end for _ in range(phones)]
+        return together(ends).answer in ("faster", "slower")
+
+    return trial
+
+
+def _plateau_s(found: SustainedSpeed) -> float | None:
+    return None if found.plateau is None else found.plateau.median_s
+
+
+def _near(found: float | None, truth: float) -> bool:
+    return found is not None and math.isclose(found, truth, rel_tol=NEAR)

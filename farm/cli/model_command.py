@@ -1,0 +1,66 @@
+"""The command of a kind that takes one model to phones and prints a table of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from farm.cli import work
+from farm.cli.connection import JsonFlag
+from farm.cli.spec_options import spec_options, with_one_placement
+from farm.common.files import checked_file
+from farm.kinds import KINDS
+from farm.model.specs import JobSpec
+
+if TYPE_CHECKING:
+    from farm.client.model import Outcome
+
+EXIT_CODES = (
+    "Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model, input or option,"
+    " 3 when no phone matches."
+)
+
+
+def model_command(spec: type[JobSpec], about: str, *, one_placement: bool = False) -> Callable[..., None]:
+    """The command of a kind, whose command.py has `print_results`, too.
+
+    Args:
+        spec: of the kind.
+        about: its help.
+        one_placement: whether it takes one value of --threads and --cores.
+    """
+
+    def command(
+        model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
+        fields: dict[str, Any],
+        wait: work.Wait = None,
+        detach: work.Detach = False,
+        json: JsonFlag = False,
+    ) -> None:
+        checked_file(model)
+        work.refuse_host(fields["on"], spec.kind)
+        given = with_one_placement(fields, f"farm {spec.kind}") if one_placement else fields
+        submit_model(spec, model, given, wait=wait, detach=detach, json=json)
+
+    command.__doc__ = f"{about} Ctrl-C cancels.\n\n{EXIT_CODES}"
+    return spec_options(spec, devices="all")(command)
+
+
+def submit_model(
+    spec: type[JobSpec], model: Path | None, fields: Mapping[str, Any], *, wait: str | None, detach: bool, json: bool
+) -> NoReturn:
+    """Submit a model's jobs of a kind, wait for them, print their results and failures, and end the command."""
+    with work.client() as farm:
+        given = farm.spec(spec.kind, model=model, **fields)
+        submitted, outcomes = work.submit_and_wait(farm, given, detach=detach or fields["hold"], wait=wait, json=json)
+    print_results: Callable[[Sequence[Mapping[str, Any]]], None] = KINDS.kinds[spec.kind].part("command").print_results
+
+    def show(ended: Sequence[Outcome]) -> None:
+        print_results([work.outcome_json(each) for each in ended if each.ok])
+        work.print_failures(ended)
+
+    document = {"job": submitted.array or submitted.ids[0], "spec": given.to_wire()}
+    work.finish(outcomes, document, json=json, show=show)

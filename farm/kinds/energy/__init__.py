@@ -1,0 +1,1 @@
+"""Kind `energy`: joules of one inference, by a power meter on the phone's supply."""

@@ -1,0 +1,63 @@
+"""`farm energy MODEL --on SELECTOR`: joules of one inference on phones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.cli.model_command import model_command
+from farm.cli.output import print_remarks, print_table
+from farm.common.durations import digits
+from farm.kinds.energy.spec import EnergySpec
+
+if TYPE_CHECKING:
+    from farm.kinds.energy.outcome import EnergyOutcome
+
+MJ = 1e3
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone; below, why a meter or gauge gives no number."""
+    if not results:
+        return
+    print_table(
+        ("DEVICE", "mJ", "95% INTERVAL", "WITH IDLE mJ", "IDLE W", "BUSY W", "ms"), [_row(each) for each in results]
+    )
+    print_remarks((result["device"], line) for result in results for line in remarks(result))
+
+
+energy = model_command(
+    EnergySpec, "Measure the joules of one inference on every matching phone, by its meter or fuel gauge."
+)
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Sentences about one result."""
+    notes: list[str] = result["certificate"]["notes"]
+    unresolved = result["unresolved"]
+    if unresolved is None:
+        return notes
+    needed_s = unresolved["needed_s"]
+    longer = "a longer run does not help" if needed_s is None else f"--measure {needed_s:.0f} is expected to tell"
+    return [f"the meter does not resolve it: {unresolved['sentence']}; {longer}", *notes]
+
+
+def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
+    found = result["energy"]
+    if found is None:
+        return (result["device"], *"------")
+    return (
+        result["device"],
+        digits(found["net_j"] * MJ),
+        f"{digits(found['low_j'] * MJ)} .. {digits(found['high_j'] * MJ)}",
+        digits(found["gross_j"] * MJ),
+        digits(found["idle_w"]),
+        digits(found["busy_w"]),
+        digits(found["inference_s"] * 1e3),
+    )
+
+
+def print_job(outcome: EnergyOutcome, _record_set: Mapping[str, Any] | None) -> None:
+    """Print the result of one job, for `farm job show`."""
+    if outcome.energy or outcome.unresolved:
+        print_results([{**outcome.result, "device": outcome.device}])

@@ -1,0 +1,111 @@
+"""How long the idle and busy windows of an energy measurement are, and what comes of their readings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from farm.measure.energy import (
+    FEWEST_CYCLES,
+    FEWEST_READINGS,
+    EnergyCycle,
+    EnergyEstimate,
+    EnergyNotResolved,
+    PowerReading,
+    estimate,
+    window,
+)
+
+WINDOWS = 3  # of a cycle: idle, busy, idle
+LONGEST_WINDOW_S = 10.0  # longer ones let the baseline wander; a longer measurement has more cycles
+MOST_MEASURE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CyclePlan:
+    """Cycles of three windows each."""
+
+    cycles: int
+    window_s: float
+    settle_s: float  # at the begin of a window, left out: readings still tell of what was before
+
+    @property
+    def run_s(self) -> float:
+        """How long all of it takes."""
+        return self.cycles * WINDOWS * self.window_s
+
+
+@dataclass(frozen=True, slots=True)
+class CycleTimes:
+    """When the windows of a cycle were, seconds since 1970."""
+
+    begun_s: float
+    busy_s: float
+    idle_s: float
+    ended_s: float
+    inference_s: float  # by the phone's clock
+
+
+def even_plan(measure_s: float) -> CyclePlan:
+    """The cycles of a measurement by a meter whose period is known only afterwards."""
+    cycles = max(FEWEST_CYCLES, int(measure_s / (WINDOWS * LONGEST_WINDOW_S)))
+    return CyclePlan(cycles, measure_s / (WINDOWS * cycles), 0.0)
+
+
+def needed_window_s(period_s: float, settle_periods: float) -> float:
+    """How long a window must be for a meter that reads each `period_s`; `settle_periods`: as of `plan`."""
+    return (settle_periods + FEWEST_READINGS + 1) * period_s
+
+
+def too_short(window_s: float, period_s: float, settle_periods: float) -> EnergyNotResolved:
+    """Why windows of `window_s` are too short for a meter, and how long the measurement must be."""
+    needed_s = needed_window_s(period_s, settle_periods) * WINDOWS * FEWEST_CYCLES
+    if needed_s > MOST_MEASURE_S:
+        return EnergyNotResolved(f"a reading every {period_s:.3g} s is too rare for idle and busy windows", None)
+    return EnergyNotResolved(
+        f"windows of {window_s:.3g} s are too short for a meter that reads every {period_s:.3g} s", needed_s
+    )
+
+
+def plan(measure_s: float, period_s: float, settle_periods: float) -> CyclePlan | EnergyNotResolved:
+    """The cycles of a measurement of `measure_s` by a meter that reads each `period_s`.
+
+    `settle_periods`: for so many of them after a change of load its readings tell of what was before, too.
+    """
+    needed_s = needed_window_s(period_s, settle_periods)
+    cycles = max(FEWEST_CYCLES, int(measure_s / (WINDOWS * max(LONGEST_WINDOW_S, needed_s))))
+    window_s = measure_s / (WINDOWS * cycles)
+    if window_s >= needed_s:
+        return CyclePlan(cycles, window_s, settle_periods * period_s)
+    return too_short(window_s, period_s, settle_periods)
+
+
+def joules(
+    readings: Sequence[PowerReading], times: Sequence[CycleTimes], planned: CyclePlan, half_width: float, step: float
+) -> EnergyEstimate | EnergyNotResolved:
+    """The joules of one inference, or why the meter does not say. `step`: as of `window`."""
+    cycles, place = [], 0
+    for each in times:
+        borders = (each.begun_s, each.busy_s, each.idle_s, each.ended_s)
+        while place < len(readings) and readings[place].at_s <= each.begun_s:
+            place += 1
+        end = place
+        while end < len(readings) and readings[end].at_s <= each.ended_s:
+            end += 1
+        own = readings[place:end]
+        before, busy, after = (
+            window(own, start_s + planned.settle_s, end_s, step) for start_s, end_s in pairwise(borders)
+        )
+        if before is None or busy is None or after is None:
+            return EnergyNotResolved("the meter left out readings: a window has fewer than three", None)
+        cycles.append(EnergyCycle(before, busy, after, each.inference_s))
+    return estimate(cycles, planned.run_s, half_width)
+
+
+def to_wire(found: EnergyEstimate | EnergyNotResolved) -> dict[str, Any]:
+    """The result's `energy` and `unresolved`: one of them is None."""
+    if isinstance(found, EnergyNotResolved):
+        return {"energy": None, "unresolved": asdict(found)}
+    return {"energy": {**asdict(found), "gross_j": found.gross_j}, "unresolved": None}

@@ -1,0 +1,37 @@
+"""The spec of an energy job: its fields with bounds and help, and the worker's task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from farm.model.specs import (
+    Bounds,
+    Help,
+    MeasureSpec,
+    ModelTask,
+    Seconds,
+)
+
+EnergyHalfWidth = Annotated[
+    Annotated[float, Bounds(strict=True, ge=0.005, le=0.5)],
+    Help("No number unless the 95 % interval of the joules is about +- this part of them."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergySpec(MeasureSpec):
+    """Run a model in windows between idle ones, and read the phone's power: the joules of one inference."""
+
+    kind: ClassVar[str] = "energy"
+
+    half_width: EnergyHalfWidth = 0.1
+    measure_s: Annotated[Seconds, Bounds(ge=1, le=3600), Help("Measure for so many seconds.", flag="--measure")] = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyTask(ModelTask[EnergySpec]):
+    """An energy job for one phone."""
+
+    spec: EnergySpec  # declared again: pydantic does not look up the parameter of a base class
+    meter: tuple[str, ...]  # the words of the command that prints the phone's power; (): its own fuel gauge

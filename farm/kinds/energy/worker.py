@@ -1,0 +1,84 @@
+"""The energy worker: a model runs in windows between idle ones while a power meter or the phone's gauge is read.
+
+`main` runs in the zygote's fork. Meter and windows are timed by this host's clock, the inference by the phone's.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
+from farm.kinds.energy.gauge import GaugeMeter
+from farm.kinds.energy.meter import PowerMeter
+from farm.kinds.energy.spec import EnergyTask
+from farm.measure.conditions import Conditions
+from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
+from farm.model.specs import task_from_wire
+from farm.worker.certificate import VIRTUAL
+from farm.worker.channel import DaemonChannel
+from farm.worker.checked_model import checked_model, circumstances
+from farm.worker.timing import Timer, first_runs
+
+
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
+    """Measure the joules of one inference on one phone.
+
+    Raises:
+        ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
+        PhoneError: the phone failed, or computed wrong numbers.
+        HostError: the power meter failed.
+        UserError: the phone's fuel gauge does not tell its power.
+    """
+    task = task_from_wire(EnergyTask, payload)
+    with (
+        checked_model(task, daemon) as model,
+        tempfile.TemporaryDirectory() as folder,
+        _meter(task, daemon, Path(folder)) as meter,
+    ):
+        daemon.progress("reading the power")
+        period_s = meter.period_s()
+        before, started_at = daemon.conditions(), datetime.now(UTC)
+        found = _measured(meter, model.timer(), period_s, task, daemon)
+        conditions = Conditions(before, (), daemon.conditions())
+    certificate = {
+        **circumstances(model, task, conditions, started_at),
+        "meter": {**meter.about(), "period_s": period_s},
+        "notes": [VIRTUAL] if task.virtual else [],
+    }
+    return {**model.numerics, **model.built.about(), **to_wire(found), "certificate": certificate}
+
+
+def _meter(task: EnergyTask, daemon: DaemonChannel, folder: Path) -> PowerMeter | GaugeMeter:
+    return PowerMeter(task.meter, folder) if task.meter else GaugeMeter(daemon)
+
+
+def _measured(
+    meter: PowerMeter | GaugeMeter, model: Timer, period_s: float, task: EnergyTask, daemon: DaemonChannel
+) -> EnergyEstimate | EnergyNotResolved:
+    planned = plan(task.spec.measure_s, period_s, meter.settle_periods)
+    if isinstance(planned, EnergyNotResolved):
+        return planned
+    runs = max(1, math.ceil(planned.window_s / min(first_runs(model))))
+    readings: list[PowerReading] = []
+    times = []
+    for number in range(planned.cycles):
+        daemon.progress(f"cycle {number + 1} of {planned.cycles}")
+        times.append(_cycle(model, runs, planned))
+        readings += meter.until(times[-1].ended_s)
+    return joules(readings, times, planned, task.spec.half_width, meter.step(readings))
+
+
+def _cycle(model: Timer, runs: int, planned: CyclePlan) -> CycleTimes:
+    begun_s = time.time()
+    time.sleep(planned.window_s)
+    busy_s = time.time()
+    (inference_s,) = model(runs, 1)
+    idle_s = time.time()
+    time.sleep(planned.window_s)
+    return CycleTimes(begun_s, busy_s, idle_s, time.time(), inference_s)

@@ -1,0 +1,64 @@
+"""`farm memory MODEL --on SELECTOR`: seconds and memory of each phase of a model's life on phones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.cli.model_command import model_command
+from farm.cli.output import print_remarks, print_table
+from farm.common.durations import digits
+from farm.kinds.memory.spec import MemorySpec
+
+if TYPE_CHECKING:
+    from farm.kinds.memory.outcome import MemoryOutcome
+
+MB = 1e6
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone and phase; below, what a phone did not tell, and the apps that Android ended meanwhile."""
+    if not results:
+        return
+    gpu = any(row["gpu_bytes"] is not None for result in results for row in result["phases"])
+    print_table(
+        ("DEVICE", "PHASE", "ms", "95% INTERVAL", "PEAK RSS MB", "RSS MB", "SWAP MB", *(("GPU MB",) if gpu else ())),
+        [_row(result["device"], row, gpu=gpu) for result in results for row in result["phases"]],
+    )
+    print_remarks((result["device"], line) for result in results for line in remarks(result))
+
+
+memory = model_command(
+    MemorySpec, "Load a model on every matching phone, run it, load it again: seconds and memory of each phase."
+)
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Sentences about one result."""
+    killed = [
+        f"Android ended an app in the phase {row['phase']!r}: {words}"
+        for row in result["phases"]
+        for words in row["kills"]
+    ]
+    return [f"at most {_mb(result['peak_bytes'])} MB of memory and swap", *killed, *result["notes"]]
+
+
+def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...]:
+    return (
+        device,
+        row["phase"],
+        digits(row["ms"]),
+        "-" if row["low_ms"] is None else f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}",
+        *(_mb(row[f"{name}_bytes"]) for name in ("peak_rss", "rss", "swap")),
+        *((_mb(row["gpu_bytes"]),) if gpu else ()),
+    )
+
+
+def _mb(size: int | None) -> str:
+    return "-" if size is None else f"{size / MB:.1f}"
+
+
+def print_job(outcome: MemoryOutcome, _record_set: Mapping[str, Any] | None) -> None:
+    """Print the result of one job, for `farm job show`."""
+    if outcome.phases:
+        print_results([{**outcome.result, "device": outcome.device}])

@@ -1,0 +1,52 @@
+"""The program worker: judges the times of a program that the daemon calls. `main` runs in the zygote's fork.
+
+The reference kernel runs in a session of TVM's, between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.compiler.reference_kernel import load_kernel, reference_kernel
+from farm.kinds.program.spec import ProgramTask
+from farm.model.specs import task_from_wire
+from farm.worker.certificate import VIRTUAL
+from farm.worker.channel import DaemonChannel
+from farm.worker.measuring import ReferenceTimer, measure_until_trusted
+from farm.worker.programs import PhoneProgram
+from farm.worker.session import on_phone, session_to_phone
+
+UNCHECKED = "the program's numbers were not compared with any: its description expects none"
+
+
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
+    """Time one program on one phone.
+
+    Raises:
+        UserError: it failed, or printed no times.
+        PhoneError: the phone failed.
+    """
+    task = task_from_wire(ProgramTask, payload)
+    spec, program = task.spec, PhoneProgram(daemon, task.use)
+    kernel = reference_kernel(task.target, Path(task.cache))
+    daemon.progress("running")
+    error = program.first_call()
+    daemon.progress("opening a session")
+    with session_to_phone(daemon) as session:
+        with on_phone("loading the reference kernel"):
+            reference = ReferenceTimer(kernel.key, load_kernel(session.raw, kernel), task.nominals)
+        plan = program.plan(spec.half_width, spec.measure_s, spec.repeat)
+        timed = measure_until_trusted(program.timer(), reference, plan, 0 if spec.repeat else spec.remeasure, daemon)
+    notes = ([VIRTUAL] if task.virtual else []) + ([UNCHECKED] if error is None else [])
+    about = {**program.about(), "model": spec.name, "model_sha256": spec.model or spec.program}
+    certificate = {**timed["certificate"], **about, "precision": "", "tvm": "", "notes": notes}
+    return {
+        **timed,
+        "target": program.description.name,
+        "runtime": about["runtime"],
+        "runs": program.runs,
+        "max_abs_error": error,
+        "certificate": certificate,
+    }

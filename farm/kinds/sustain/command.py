@@ -1,0 +1,116 @@
+"""`farm sustain MODEL --for 30m --on SELECTOR`: how fast a model stays when it runs without a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.cli.model_command import model_command
+from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
+from farm.common.durations import digits, format_duration
+from farm.kinds.sustain.spec import SustainSpec
+
+if TYPE_CHECKING:
+    from farm.kinds.sustain.outcome import SustainOutcome
+
+COURSE_COLUMNS = 60
+MJ = 1e3
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone, its course, and the ranking of several phones in the first minute and in the last one."""
+    if not results:
+        return
+    powered = any(row.get("busy_w") for result in results for row in result["buckets"])
+    print_table(
+        (
+            "DEVICE", "SOC", "FRESH ms", "THROTTLED AFTER", "PLATEAU ms", "95% INTERVAL", "SLOWDOWN", "BATTERY °C",
+            *(("PLATEAU W", "WITH IDLE mJ") if powered else ()),
+        ),
+        [(*_row(result), *(_power(result["plateau"] or {}) if powered else ())) for result in results],
+    )  # fmt: skip
+    print_remarks((result["device"], line) for result in results for line in remarks(result))
+    for result in results:
+        medians_ms = [row["median_ms"] for row in result["buckets"]]
+        course = plots.sparkline(medians_ms, COURSE_COLUMNS, terminal.glyphs())
+        lowest, highest = digits(min(medians_ms)), digits(max(medians_ms))
+        each = format_duration(result["bucket_s"])
+        print_line(f"  {result['device']}: {course} median of each {each}, {lowest} to {highest} ms")
+    for line in ranking(results):
+        print_line(f"  {line}")
+
+
+sustain = model_command(
+    SustainSpec,
+    "Run a model on every matching phone without a pause: medians per minute, when it throttles, where it stays."
+    " A phone whose battery becomes too hot ends early, with the result so far.",
+    one_placement=True,
+)
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Sentences about one result."""
+    lines = []
+    if result["stopped"]:
+        lines.append(f"ended after {format_duration(result['seconds'])}: {result['stopped']}")
+    if result["plateau"] is None:
+        lines.append("no plateau: its speed still changed at the end")
+    return [*lines, *result["certificate"]["notes"]]
+
+
+def ranking(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which phone is the fastest in the first minute, and which at the end; nothing about a single one."""
+    if len(results) < 2:
+        return []
+    return [f"{when}: {_ranked(results, place)}" for when, place in (("first minute", 0), ("at the end", -1))]
+
+
+def _ranked(results: Sequence[Mapping[str, Any]], place: int) -> str:
+    medians = sorted((result["buckets"][place]["median_ms"], result["device"]) for result in results)
+    return ", ".join(f"{number}. {device} {digits(ms)} ms" for number, (ms, device) in enumerate(medians, 1))
+
+
+def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
+    plateau, after_s = result["plateau"], result["throttled_after_s"]
+    first, last = (result["buckets"][place]["celsius"] for place in (0, -1))
+    return (
+        result["device"],
+        result["soc"] or "-",
+        digits(result["fresh"]["median_ms"]),
+        "-" if after_s is None else format_duration(after_s),
+        "-" if plateau is None else digits(plateau["median_ms"]),
+        "-" if plateau is None else f"{digits(plateau['low_ms'])} .. {digits(plateau['high_ms'])}",
+        "-" if result["slowdown"] is None else f"{result['slowdown']:.2f}x",
+        "-" if first is None or last is None else f"{first:.1f} .. {last:.1f}",
+    )
+
+
+def _power(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Watts and millijoules in a row of `buckets` or in the plateau; results of former releases have neither."""
+    watts, joules = row.get("busy_w"), row.get("gross_j")
+    return "-" if watts is None else digits(watts), "-" if joules is None else digits(joules * MJ)
+
+
+def print_job(outcome: SustainOutcome, _record_set: Mapping[str, Any] | None) -> None:
+    """Print the result of one job with each minute, for `farm job show`."""
+    if not outcome.buckets:
+        return
+    print_results([{**outcome.result, "device": outcome.device}])
+    powered = any(row.get("busy_w") for row in outcome.buckets)
+    print_table(
+        (
+            "FROM", "MEDIAN ms", "95% INTERVAL", "BATTERY °C", "THERMAL STATUS",
+            *(("W", "WITH IDLE mJ") if powered else ()),
+        ),
+        [
+            (
+                format_duration(row["start_s"]),
+                digits(row["median_ms"]),
+                f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}",
+                "-" if row["celsius"] is None else f"{row['celsius']:.1f}",
+                "-" if row["throttle_status"] is None else row["throttle_status"],
+                *(_power(row) if powered else ()),
+            )
+            for row in outcome.buckets
+        ],
+    )  # fmt: skip

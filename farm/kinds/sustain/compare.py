@@ -1,0 +1,132 @@
+"""Which of two sustained runs is faster in the first minute, and which at the end: by the intervals of both. Pure.
+
+Each phone runs both builds, cooled in between, so no difference between phones is taken for one of builds. The second
+run of a phone may begin warmer than the first: on every other phone B goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from farm.common.durations import format_duration
+from farm.common.errors import Code, UserError
+from farm.devices.identity.naming_rules import differences
+from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
+from farm.measure.conditions import Conditions, PhoneCondition, Reason, Verdict, judge_conditions
+from farm.measure.interval import MedianEstimate
+
+MS = 1e3
+CONFIDENCE = 0.95  # of the intervals in a result
+# Relative. What differs from run to run is in neither interval, and a smaller difference may be that.
+LEAST_EFFECT = 0.05
+
+Stretch = Mapping[str, Any]  # of a result: a row of `buckets`, or the plateau
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCourses:
+    """B against A on one phone, in the first minute and at the end."""
+
+    device: str
+    first: Comparison
+    end: Comparison
+    begins: tuple[Stretch, Stretch]  # what was compared: of A and of B
+    ends: tuple[Stretch, Stretch]
+    notes: tuple[str, ...]
+
+    @property
+    def moments(self) -> tuple[tuple[str, Comparison, tuple[Stretch, Stretch]], ...]:
+        """Both comparisons, in the order of time, each with the words for its moment."""
+        return ("first minute", self.first, self.begins), ("at the end", self.end, self.ends)
+
+
+def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> ComparedCourses:
+    """B against A.
+
+    Args:
+        a: the result of a sustained run.
+        b: another one's, on the same phone.
+        min_effect: smaller relative differences are none; below 5 %, 5 % counts.
+
+    Raises:
+        ValueError: they are of different phones or system versions, or not equally long.
+    """
+    certificates = [each["certificate"] for each in (a, b)]
+    check_same_phone(*certificates)
+    if a["wanted_s"] != b["wanted_s"]:
+        lengths = " and ".join(format_duration(each["wanted_s"]) for each in (a, b))
+        raise ValueError(f"the two runs are not equally long: {lengths}")
+    least = max(min_effect, LEAST_EFFECT)
+    begins, ends = (a["buckets"][0], b["buckets"][0]), (_end(a), _end(b))
+    first = compare_results(*map(_estimate, begins), min_effect=least)
+    doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
+    return ComparedCourses(
+        device=certificates[0]["device"],
+        first=replace(first, reasons=(*judge_conditions(_conditions(*begins)), *first.reasons)),
+        end=compare_results(*map(_estimate, ends), min_effect=least, doubts=doubts),
+        begins=begins,
+        ends=ends,
+        notes=tuple(
+            dict.fromkeys([*two_models(*certificates), *(each for one in certificates for each in one["notes"])])
+        ),
+    )
+
+
+def orders(phones: Iterable[str], *, b_first: bool) -> dict[str, bool]:
+    """Whether B goes first on each phone: on the first one as said, then on every other one."""
+    return {phone: b_first ^ bool(place % 2) for place, phone in enumerate(phones)}
+
+
+def check_alike(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse phones that are not alike: one answer for all of them would mean none.
+
+    Args:
+        rows: answers of `device.show`, at least one.
+
+    Raises:
+        UserError: some are not, or one is not identified yet.
+    """
+    one, *others = rows
+    for row in others:
+        if one["alike"] is None or row["alike"] is None:
+            unknown = one if one["alike"] is None else row
+            raise UserError(f"{unknown['name']} is not identified yet", Code.BAD_SPEC, hint="wait until it is ready")
+        if named := differences(one["alike"], row["alike"]):
+            raise UserError(
+                f"{one['name']} and {row['name']} are not alike: they differ in {', '.join(named)}".replace("_", " "),
+                Code.BAD_SPEC,
+                hint=f"one phone: --on {one['name']}; those like it: --on alike={one['labels']['alike']}",
+            )
+
+
+def _end(result: Mapping[str, Any]) -> Stretch:
+    """The plateau; without one the last row that is whole."""
+    plateau: Stretch | None = result["plateau"]
+    rows: Sequence[Stretch] = result["buckets"]
+    whole = [row for row in rows if row["start_s"] + result["bucket_s"] <= result["seconds"]]
+    return plateau or (whole or rows)[-1]
+
+
+def _doubts(name: str, result: Mapping[str, Any]) -> Iterator[Reason]:
+    if result["stopped"]:
+        sentence = f"{name} ended after {format_duration(result['seconds'])}: {result['stopped']}"
+        yield Reason("ended_early", Verdict.SUSPECT, sentence)
+    if result["plateau"] is None:
+        last = format_duration(result["bucket_s"])
+        sentence = f"{name} reached no plateau: its last {last} are compared, and its speed still changed"
+        yield Reason("no_plateau", Verdict.SUSPECT, sentence)
+
+
+def _conditions(a: Stretch, b: Stretch) -> Conditions:
+    """The phone at the begin of both runs."""
+    before, after = (
+        PhoneCondition(temperature_c=each["celsius"], throttle_status=each["throttle_status"]) for each in (a, b)
+    )
+    return Conditions(before, (), after)
+
+
+def _estimate(row: Stretch) -> MedianEstimate:
+    median_s, low_s, high_s = (row[f"{name}_ms"] / MS for name in ("median", "low", "high"))
+    return MedianEstimate(median_s, low_s, high_s, CONFIDENCE, row["count"], row["count"], 1)

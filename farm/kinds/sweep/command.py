@@ -1,0 +1,57 @@
+"""`farm sweep MODEL --threads 1,2,4 --cores big,little --on SELECTOR`: which threads and cores are the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farm.cli.model_command import model_command
+from farm.cli.output import print_remarks, print_table
+from farm.common.durations import digits
+from farm.kinds.sweep.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from farm.kinds.sweep.outcome import SweepOutcome
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """A line per phone and setting; below, the recommended one of each phone."""
+    if not results:
+        return
+    print_table(
+        ("DEVICE", "SETTING", "MEDIAN ms", "95% INTERVAL", "TO THE FASTEST", "ROUNDS"),
+        [_row(result["device"], row) for result in results for row in result["settings"]],
+    )
+    print_remarks((result["device"], line) for result in results for line in remarks(result))
+
+
+sweep = model_command(
+    SweepSpec, "Time a model under each number of threads on each choice of cores, in turns, on every matching phone."
+)
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """Sentences about one result."""
+    rows = result["settings"]
+    best = rows[result["recommended"]]
+    alike = [row["setting"] for row in rows if not row["slower"] and row is not best]
+    same = f"; not distinguishable from {' and from '.join(alike)}" if alike else ""
+    return [f"recommended: {best['setting']}{same}", *result["certificate"]["notes"]]
+
+
+def versus_fastest(row: Mapping[str, Any]) -> str:
+    """A setting beside the fastest one, in words."""
+    if row["ratio_low"] == row["ratio_high"] == 1:
+        return "the fastest"
+    return f"{row['ratio'] - 1:+.1%}" if row["slower"] else "not distinguishable"
+
+
+def _row(device: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    interval = f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}"
+    return device, row["setting"], digits(row["median_ms"]), interval, versus_fastest(row), row["rounds"]
+
+
+def print_job(outcome: SweepOutcome, _record_set: Mapping[str, Any] | None) -> None:
+    """Print the result of one job, for `farm job show`."""
+    if outcome.settings:
+        print_results([{**outcome.result, "device": outcome.device}])

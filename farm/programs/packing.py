@@ -1,0 +1,173 @@
+"""A program as one artifact: a plain .tar of its description, its files and the numbers expected of it.
+
+program.toml                 the description
+files/NAME, ABI/NAME         for every phone, or for phones of one ABI
+reference.npy                what [expected] names
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from farm.bundle.folder import MAX_FILES, SAFE_NAME
+from farm.bundle.model import Abi
+from farm.programs.description import ProgramDescription, program_error, read_description
+
+DESCRIPTION, FILES, REFERENCE = "program.toml", "files", "reference.npy"
+MAX_FILE_BYTES = 2 << 30  # of one file
+_FOLDERS = (FILES, *Abi)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedProgram:
+    """A program whose files lie in a folder of this host."""
+
+    description: ProgramDescription
+    folder: Path  # its files for one ABI
+    reference: Path | None  # .npy
+
+
+def is_packed(path: Path | str) -> bool:
+    """Whether a file is a packed program, by its first member."""
+    try:
+        with tarfile.open(path, mode="r:") as archive:
+            return any(member.name == DESCRIPTION for member in archive)
+    except (OSError, tarfile.TarError):
+        return False
+
+
+def packed_file(path: Path) -> bytes:
+    """Pack the program that a description beside its files describes. Blocking.
+
+    Raises:
+        UserError: the description is wrong, or a file that it names is missing.
+    """
+    text = _read(path)
+    description = read_description(text, path.name)
+    folder = path.parent / description.files if description.files else None
+    return packed(text, description, folder, path.parent)
+
+
+def packed(text: bytes, description: ProgramDescription, folder: Path | None, beside: Path | None = None) -> bytes:
+    """Pack a program: the same one, the same bytes. Blocking.
+
+    Args:
+        text: of the description.
+        description: the same, read.
+        folder: of its files, or of folders of them that are named like ABIs; None: it has none.
+        beside: where `expected.reference` is.
+
+    Raises:
+        UserError: a file is missing, or cannot be pushed.
+    """
+    content: dict[str, bytes] = {DESCRIPTION: text}
+    if folder is not None:
+        content |= _files(folder)
+    if description.expected is not None:
+        if beside is None:
+            raise program_error("a built-in description has no expected numbers", "farm program run SPEC.toml")
+        content[REFERENCE] = _read(beside / description.expected.reference)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name in sorted(content):
+            about = tarfile.TarInfo(name)
+            about.size = len(content[name])
+            archive.addfile(about, io.BytesIO(content[name]))
+    return packed.getvalue()
+
+
+def unpacked(archive: Path, place: Path, abi: str) -> UnpackedProgram:
+    """Unpack the files for phones of an ABI into an empty folder. Blocking.
+
+    Raises:
+        UserError: it is no packed program, or has no files for that ABI.
+        OSError: it cannot be read, or there is no room.
+    """
+    folder, text = place / FILES, b""
+    reference: Path | None = None
+    folder.mkdir()
+    try:
+        with tarfile.open(archive, mode="r:") as opened:
+            named = {member.name: member for member in _members(opened)}
+            for name in _chosen(named, abi):
+                target = folder / name.partition("/")[2]
+                if name == DESCRIPTION:
+                    text = _content(opened, named[name]).read()
+                    continue
+                if name == REFERENCE:
+                    target = reference = place / REFERENCE
+                with target.open("xb") as file:
+                    shutil.copyfileobj(_content(opened, named[name]), file)
+    except (tarfile.TarError, EOFError, ValueError, FileExistsError) as error:
+        raise program_error(
+            f"this is no packed program: {error}", "farm program run makes one of its description"
+        ) from error
+    return UnpackedProgram(read_description(text, DESCRIPTION), folder, reference)
+
+
+def _chosen(named: Mapping[str, object], abi: str) -> list[str]:
+    """The description, the reference, and the files for that ABI, or for all where there are none for any."""
+    others = sorted({name.partition("/")[0] for name in named if "/" in name} - {FILES})
+    if others and abi not in others:
+        raise program_error(
+            f"the program has no files for {abi}, only for {', '.join(others)}",
+            "a folder named like the ABI beside the others, or other phones: --on abi=...",
+        )
+    return [name for name in named if "/" not in name or name.partition("/")[0] in (FILES, abi)]
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for count, member in enumerate(archive):
+        folder, _, name = member.name.rpartition("/")
+        alone = member.name in (DESCRIPTION, REFERENCE)
+        known = alone or (folder in _FOLDERS and SAFE_NAME.fullmatch(name))
+        if not known or member.type != tarfile.REGTYPE or member.issparse() or count > 2 * MAX_FILES:
+            raise tarfile.TarError(f"{member.name[:80]!r} does not belong into a program")
+        yield member
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = archive.extractfile(member)
+    assert content is not None  # of a regular file
+    return content
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    if not folder.is_dir():
+        raise program_error(f"there is no folder {folder}", "the folder with the program and its libraries")
+    by_abi = [each for each in sorted(folder.iterdir()) if each.is_dir() and each.name in tuple(Abi)]
+    content = {f"{each.name}/{name}": data for each in by_abi for name, data in _flat(each).items()}
+    if not by_abi:
+        content = {f"{FILES}/{name}": data for name, data in _flat(folder).items()}
+    if not content:
+        raise program_error(f"{folder} is empty", "the program and its libraries belong there")
+    return content
+
+
+def _flat(folder: Path) -> dict[str, bytes]:
+    content = {}
+    for path in sorted(folder.iterdir()):
+        if not path.is_file() or not SAFE_NAME.fullmatch(path.name):
+            raise program_error(
+                f"{path} cannot be pushed: it is no plain file, or its name is not safe on a phone",
+                "all files side by side, or in folders named like ABIs; letters, digits and . _ + - in names",
+            )
+        content[path.name] = _read(path)
+    if len(content) > MAX_FILES:
+        raise program_error(f"{folder} holds {len(content)} files: that is no program", "its own files only")
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise program_error(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB", "a smaller file")
+        return path.read_bytes()
+    except OSError as error:
+        raise program_error(f"cannot read {path}: {error.strerror}", "paths are relative to the description") from error

@@ -1,0 +1,103 @@
+"""Traces for Perfetto (https://ui.perfetto.dev): tracks of slices and of numbers over time, as a `.pftrace` file. Pure.
+
+A trace is protocol buffers (perfetto/trace/perfetto_trace.proto): the dozen fields that are needed are written here, so
+that nobody who wants a trace must install its package.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+NS = 1e9
+_PACKET = 1  # Trace
+_TIMESTAMP, _SEQUENCE, _EVENT, _FLAGS, _DESCRIPTOR = 8, 10, 11, 13, 60  # TracePacket
+_UUID, _NAME, _PARENT, _COUNTER = 1, 2, 5, 8  # TrackDescriptor
+_UNIT = 6  # CounterDescriptor
+_EVENT_TYPE, _TRACK, _EVENT_NAME, _VALUE = 9, 11, 23, 44  # TrackEvent
+_BEGIN, _END, _NUMBER = 1, 2, 4  # TrackEvent.Type
+_CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED: the sequence begins
+_WHOLE, _DOUBLE, _BYTES = 0, 1, 2  # wire types
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Something that took a time, seconds since the trace begins."""
+
+    name: str
+    start_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTrack:
+    """Slices that follow one another."""
+
+    name: str
+    slices: Sequence[Slice]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberTrack:
+    """A number over time: seconds since the trace begins, and its value."""
+
+    name: str
+    unit: str
+    values: Sequence[tuple[float, float]]
+
+
+def trace_bytes(title: str, tracks: Iterable[SliceTrack | NumberTrack]) -> bytes:
+    """The content of a trace file; its tracks stand below one of that title. Tracks without content are left out."""
+    packets = [_packet(_field(_DESCRIPTOR, _track(1, title)), _field(_FLAGS, _CLEARED))]
+    for uuid, track in enumerate(tracks, 2):
+        if isinstance(track, NumberTrack):
+            unit = _field(_COUNTER, _field(_UNIT, track.unit))
+            events = [_event(at_s, uuid, _NUMBER, _field(_VALUE, float(value))) for at_s, value in track.values]
+        else:
+            unit, events = b"", [packet for each in track.slices for packet in _slice(each, uuid)]
+        if events:
+            packets += [_packet(_field(_DESCRIPTOR, _track(uuid, track.name, 1) + unit)), *events]
+    return b"".join(packets)
+
+
+def _track(uuid: int, name: str, parent: int = 0) -> bytes:
+    below = _field(_PARENT, parent) if parent else b""
+    return _field(_UUID, uuid) + _field(_NAME, name) + below
+
+
+def _slice(each: Slice, uuid: int) -> tuple[bytes, bytes]:
+    return (
+        _event(each.start_s, uuid, _BEGIN, _field(_EVENT_NAME, each.name)),
+        _event(each.start_s + each.seconds, uuid, _END),
+    )
+
+
+def _event(at_s: float, uuid: int, kind: int, more: bytes = b"") -> bytes:
+    event = _field(_EVENT_TYPE, kind) + _field(_TRACK, uuid) + more
+    return _packet(_field(_TIMESTAMP, max(0, round(at_s * NS))), _field(_EVENT, event))
+
+
+def _packet(*fields: bytes) -> bytes:
+    return _field(_PACKET, b"".join(fields) + _field(_SEQUENCE, 1))
+
+
+def _field(number: int, value: float | str | bytes) -> bytes:
+    """A field of a message, as its wire type says."""
+    match value:
+        case int():
+            return _varint(number << 3 | _WHOLE) + _varint(value)
+        case float():
+            return _varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
+        case _:
+            data = value.encode() if isinstance(value, str) else value
+            return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)

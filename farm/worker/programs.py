@@ -1,0 +1,124 @@
+"""Programs that time a model by themselves, as something to time: one call of the program is a block of samples."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.common.errors import Code, UserError
+from farm.programs.description import ExpectedNumbers, ProgramDescription, checked_description
+from farm.programs.outputs import grouped, read_output
+from farm.programs.outputs.readings import ProgramOutput, ProgramSamples
+from farm.worker.channel import DaemonChannel
+from farm.worker.timing import SamplingPlan, Timer
+
+MOST_GROUPS = 4  # samples of one call, each the mean of runs in a row: the reference kernel is timed once beside them
+
+
+class PhoneProgram:
+    """A program that is installed on the attempt's phone."""
+
+    def __init__(self, daemon: DaemonChannel, use: Any, side: int = 0) -> None:
+        """`use`: a `ProgramUse`; `side`: of a comparison."""
+        self.description: ProgramDescription = checked_description(dict(use.description), "the description")
+        self.runs: int = use.runs
+        self.sha256: str = use.sha256
+        self.number = use.runs  # averaged into a sample, once the program was called
+        self.block = 1  # samples of one call
+        self._reference: str = use.reference
+        self._daemon, self._side = daemon, side
+
+    def call(self) -> ProgramSamples:
+        """Call it once.
+
+        Raises:
+            UserError: it failed, or printed no times.
+            PhoneError: the phone failed.
+        """
+        printed = self._daemon.call("program.run", side=self._side)
+        output = ProgramOutput(printed["stdout"], printed["stderr"])
+        return read_output(self.description.output, output, self.description.skip)
+
+    def first_call(self) -> float | None:
+        """Call it once before the samples, which shows whether it prints each run.
+
+        Returns the largest error of its numbers; None: its description expects none.
+
+        Raises:
+            UserError: as `call`; its numbers are not those expected.
+        """
+        first = self.call()
+        if first.runs == 1:
+            self.block = len(grouped(first.seconds, MOST_GROUPS))
+            self.number = max(1, len(first.seconds) // self.block)
+        else:
+            self.number = first.runs or self.runs
+        expected = self.description.expected
+        if expected is None:
+            return None
+        written = self._daemon.artifact(self._daemon.call("program.numbers", side=self._side)["artifact"])
+        return check_numbers(expected, self._daemon.artifact(self._reference), written)
+
+    def plan(self, half_width: float, measure_s: float, repeat: int | None) -> SamplingPlan:
+        """How much to measure; to be asked after the first call."""
+        return SamplingPlan(half_width, measure_s, number=self.number, repeat=repeat, block=self.block)
+
+    def timer(self) -> Timer:
+        """Calls of it, each as many samples as asked for, or fewer; the program decides how many runs they are."""
+
+        def timed(number: int, repeat: int) -> Sequence[float]:  # noqa: ARG001 - a call has its own number of runs
+            return grouped(self.call().seconds, repeat)
+
+        return timed
+
+    def about(self) -> dict[str, Any]:
+        """The facts about the program that go into a certificate."""
+        said = self.description
+        return {
+            "runtime": {"name": said.name, "version": said.version, "license": said.license, "output": said.output},
+            "library_sha256": self.sha256,
+            "target": said.name,
+        }
+
+
+def check_numbers(expected: ExpectedNumbers, reference: bytes, written: bytes) -> float:
+    """The largest difference between the numbers that a program wrote and those expected of it.
+
+    Args:
+        expected: what the description says.
+        reference: a .npy file.
+        written: raw numbers of the reference's type, or a .npy file.
+
+    Raises:
+        UserError: the reference is no .npy file of numbers; the program wrote other numbers, or another count.
+    """
+    wanted = _array(reference, expected.reference).ravel()
+    npy = written.startswith(b"\x93NUMPY")
+    if not npy and len(written) != wanted.nbytes:
+        raise _wrong(f"{expected.file} has {len(written)} bytes; {wanted.size} {wanted.dtype} are {wanted.nbytes}")
+    found = _array(written, expected.file).ravel() if npy else np.frombuffer(written, wanted.dtype)
+    if found.size != wanted.size:
+        raise _wrong(f"{expected.file} has {found.size} numbers; {wanted.size} are expected")
+    differences = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    error = float(differences.max(initial=0.0))
+    allowed = expected.tolerance * float(np.abs(wanted.astype(np.float64)).max(initial=0.0))
+    if not error <= allowed:  # NaN is in no tolerance
+        raise _wrong(f"{expected.file} is off by {error:.3g}; {allowed:.3g} is allowed")
+    return error
+
+
+def _array(data: bytes, name: str) -> Any:
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(f"{name} is no .npy file", Code.BAD_PROGRAM, hint="numpy.save(path, array)") from error
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{name} holds no numbers ({array.dtype})", Code.BAD_PROGRAM, hint="numpy.save(path, array)")
+    return array
+
+
+def _wrong(message: str) -> UserError:
+    return UserError(message, Code.PROGRAM_WRONG, hint="its inputs and the reference's must be the same")

@@ -1,0 +1,163 @@
+"""Jobs of kind energy on virtual phones: by a meter that knows how much the server computes, and by the own gauge."""
+
+import json
+import os
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from farm.simulation import physics
+from tests.support import known_power
+from tests.support.pages import ROOT, missing, shown
+from tests.support.tunable import dense_onnx
+from tests.support.whole_farm import Story, answer, phones, until_ready
+
+NAME = "sm-g9600"
+METER = Path(tempfile.gettempdir()) / f"farm-test-meter-{os.getpid()}"
+PLACES = {"virtual-1": "1-4.1", "virtual-2": "2-1.3"}
+pytestmark = [
+    pytest.mark.farm("galaxy-s9", "oneplus-12", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n', places=PLACES),
+    pytest.mark.timeout(400),  # any of them may wait for the longest job
+]
+GAUGE_JOB = ("energy", "--half-width", "0.5", "--json")
+PROGRAM = """
+name = "loop"
+command = ["{runtime}/loop", "{runs}"]
+output = "json-lines"
+files = "tool"
+runs = 20
+"""
+LOOP = """#!/system/bin/sh
+i=0
+while [ $i -lt $(($1 * 100)) ]; do i=$((i + 1)); done
+echo "{\\"ms\\": 1, \\"runs\\": $1}"
+"""
+
+
+@pytest.fixture(scope="module")
+def farm(whole):
+    for phone in phones(whole):
+        whole.lab.battery(phone.nickname, 80)
+    until_ready(whole)
+    yield whole
+    METER.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    path.write_bytes(dense_onnx(256, 4))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_gauge(farm, model):
+    """What the longest job prints: it runs on the second phone, by its own gauge, while others run on the first."""
+    phone = phones(farm)[1]
+    farm.lab.fault(phone.nickname, "charge", mode="suspend")
+    farm.lab.fault(phone.nickname, "physics")
+    words = (sys.executable, "-m", "farm", *GAUGE_JOB, "--on", phone.name, "--measure", "130", str(model))
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(farm.run, *words, timeout_s=300)
+
+
+def measure_by(*words):
+    METER.write_text(f"exec {' '.join(words)}\n")
+
+
+def known(farm):
+    measure_by(sys.executable, known_power.__file__, str(farm.lab.phone(phones(farm)[0].nickname).pid))
+
+
+def test_a_meter_too_slow_for_the_windows_is_no_number(farm, model):
+    measure_by("sh -c 'while date +%s.%N,1.5; do sleep 1; done'")
+    done = farm.farm("bench", model, "--on", NAME, "--energy", "--measure", "12", "--json", timeout_s=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["energy"] is None
+    assert "windows of 0.2 s are too short" in result["unresolved"]["sentence"]
+    assert result["certificate"]["meter"]["period_s"] >= 1
+    assert "the meter does not resolve it" in farm.farm("job", "show", result["job"]).stdout
+
+
+def test_a_meter_that_disconnects_ends_only_its_job(farm, model):
+    measure_by("false")
+    done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+    assert done.returncode != 0
+    assert "ended with 1 in the middle of the measurement" in done.stderr
+
+
+def test_a_phone_that_charges_is_not_measured(farm, model):
+    known(farm)
+    phone = phones(farm)[0]
+    farm.lab.battery(phone.nickname, 60, charging=True)
+    done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+    farm.lab.battery(phone.nickname, 80)
+    assert done.returncode == 1
+    assert "charges its battery" in done.stderr
+
+
+def test_the_page_does_what_it_says(farm, tmp_path, monkeypatch):
+    known(farm)
+    monkeypatch.chdir(tmp_path)
+    made, measured = shown(ROOT / "docs" / "energy.md")
+    assert farm.farm(*made.command.split()[1:]).returncode == 0
+    words = measured.command.split()[1:]
+    done = farm.farm(*words, "--half-width", "0.5", timeout_s=120)  # the host of a test is never quiet
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not missing(measured, done.stdout), done.stdout + done.stderr
+    latest = answer(farm.farm("job", "list", "--json"))["jobs"][0]
+    shown_again = farm.farm("job", "show", latest["id"], "--json")
+    found = answer(shown_again)["result"]["energy"]
+    assert 0 < found["low_j"] <= found["net_j"] <= found["high_j"]
+    assert found["idle_w"] == pytest.approx(known_power.IDLE_W, rel=0.2)
+    assert found["busy_w"] > found["idle_w"]  # by how much is a matter of the other work on this host
+
+
+def test_the_phones_own_gauge_tells_the_joules_while_its_battery_feeds_it(by_gauge):
+    done = by_gauge.result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    found, meter = result["energy"], result["certificate"]["meter"]
+    assert found is not None, result["unresolved"]
+    assert (meter["source"], meter["unit"], meter["sign"]) == ("fuel gauge", "µA", "negative while discharging")
+    rest_w = physics.IDLE_CPU_W + physics.IDLE_GPU_W + physics.SCREEN_W  # without root the screen keeps it awake
+    assert found["idle_w"] == pytest.approx(rest_w, rel=0.15)
+    assert found["busy_w"] > found["idle_w"] + physics.WATTS_PER_CORE / 5
+    assert 0 < found["low_j"] <= found["net_j"] <= found["high_j"]
+
+
+def test_a_program_runs_while_the_port_has_no_power(farm, by_gauge, tmp_path):
+    by_gauge.result()
+    phone = phones(farm)[1]
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "loop").write_text(LOOP)
+    (tmp_path / "loop.toml").write_text(PROGRAM)
+    farm.lab.fault(phone.nickname, "charge", mode="start")
+    story = Story(farm)
+    done = farm.farm(
+        "untethered", tmp_path / "loop.toml", "--on", phone.name, "--measure", "20", "--json", timeout_s=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    meter = result["certificate"]["meter"]
+    assert (meter["source"], meter["unit"], meter["sign"]) == ("fuel gauge", "µA", "negative while discharging")
+    # Windows that do take minutes.
+    assert "windows of 0.333 s are too short for a meter" in result["unresolved"]["sentence"]
+    assert 10 * meter["period_s"] < result["unresolved"]["needed_s"] < 1000 * meter["period_s"]
+    until_ready(farm)
+    story.read()
+    kinds = {event["kind"] for event in story.events}
+    assert not kinds & {"lease.revoked", "recovery.action"}
+
+
+def test_a_gauge_sees_nothing_while_the_cable_feeds_the_phone(farm, by_gauge, model):
+    by_gauge.result()
+    phone = phones(farm)[1]
+    farm.lab.fault(phone.nickname, "charge", mode="start")
+    done = farm.farm(*GAUGE_JOB, model, "--on", phone.name, timeout_s=60)
+    assert done.returncode == 1
+    assert "its own fuel gauge sees only what the battery gives: it gets power by usb" in done.stdout

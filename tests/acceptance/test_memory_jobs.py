@@ -1,0 +1,59 @@
+"""Jobs of kind memory on a virtual phone, whose RPC server is a real process: what a model needs is found."""
+
+import json
+
+import pytest
+
+from farm.kinds.memory.phases import PHASES
+from tests.support.known_memory import MIB, known_memory_onnx
+from tests.support.pages import ROOT, missing, shown
+from tests.support.whole_farm import phones, until_ready
+
+pytestmark = pytest.mark.farm("galaxy-s9")
+
+KNOWN = 64
+
+
+@pytest.fixture(scope="module")
+def farm(whole):
+    (phone,) = phones(whole)
+    whole.lab.plug(phone.nickname)
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "known.onnx"
+    path.write_bytes(known_memory_onnx(KNOWN))
+    return path
+
+
+def test_the_memory_of_each_phase_is_found(farm, model):
+    words = ("bench", model, "--on", "android", "--memory", "--measure", "1", "--json")
+    done = farm.farm(*words, timeout_s=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    phases = {row["phase"]: row for row in result["phases"]}
+    assert tuple(phases) == PHASES
+    assert all(row["ms"] > 0 for row in phases.values())
+    first = phases["first run"]
+    assert first["peak_rss_bytes"] - first["rss_before_bytes"] == pytest.approx(KNOWN * MIB, rel=0.02)
+    assert phases["steady run"]["peak_rss_bytes"] > KNOWN * MIB
+    assert phases["later load"]["peak_rss_bytes"] < KNOWN * MIB  # of another process, which ran nothing
+    assert phases["steady run"]["low_ms"] <= phases["steady run"]["ms"] <= phases["steady run"]["high_ms"]
+    assert result["peak_bytes"] >= phases["steady run"]["peak_rss_bytes"]
+    assert not any("peak" in note or "smaps" in note for note in result["notes"])
+    shown = farm.farm("job", "show", result["job"]).stdout
+    assert "later load" in shown
+    assert f"at most {result['peak_bytes'] / 1e6:.1f} MB" in shown
+
+
+def test_the_page_does_what_it_says(farm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    steps = shown(ROOT / "docs" / "memory.md")
+    assert len(steps) == 2
+    for step in steps:
+        done = farm.farm(*step.command.split()[1:], timeout_s=120)
+        assert done.returncode == 0, f"{step.command}\n{done.stdout}{done.stderr}"
+        assert not missing(step, done.stdout), f"{step.command}\n{done.stdout}{done.stderr}"

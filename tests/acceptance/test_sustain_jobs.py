@@ -1,0 +1,116 @@
+"""Jobs of kind sustain on a virtual phone whose physics run many times as fast: it becomes warm."""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from farm.zoo import small_cnn
+from tests.support.whole_farm import phones, until, until_ready
+
+NAME = "sm-g9600"
+PRINTS_3_W = "import time\nwhile True: print(time.time(), 3.0, sep=chr(44), flush=True); time.sleep(0.005)"
+METER = Path(tempfile.gettempdir()) / f"farm-test-sustained-meter-{os.getpid()}"
+pytestmark = [
+    pytest.mark.farm("galaxy-s9", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n'),
+    pytest.mark.timeout(240),  # on a host without time
+]
+
+SPEED = 100  # ten seconds are a quarter of an hour
+
+
+@pytest.fixture(scope="module")
+def farm(whole):
+    (phone,) = phones(whole)
+    whole.lab.plug(phone.nickname)
+    until_ready(whole)
+    whole.lab.battery(phone.nickname, 80)
+    METER.write_text(f"exec {sys.executable} -c '{PRINTS_3_W}'\n")
+    yield whole
+    METER.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    path.write_bytes(small_cnn().SerializeToString(deterministic=True))
+    return path
+
+
+def ran(farm, model, *options):
+    done = farm.farm("bench", model, "--on", "android", *options, "--max-attempts", "1", "--json", timeout_s=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    return result
+
+
+def test_a_phone_becomes_warm(farm, model):
+    (phone,) = phones(farm)
+    farm.lab.fault(phone.nickname, "physics", speed=SPEED)
+    try:
+        result = ran(farm, model, "--sustain", "10s", "--threads", "1")
+    finally:
+        farm.lab.fault(phone.nickname, "physics_off")
+        farm.lab.cool(phone.nickname)
+        farm.lab.battery(phone.nickname, 80)
+    assert result["max_abs_error"] < 1e-4
+    assert len(result["buckets"]) >= 8
+    assert result["buckets"][-1]["celsius"] > result["buckets"][0]["celsius"]
+    assert (result["stopped"], result["certificate"]["placement"]) == ("", "1 thread")
+    # The physics charge its battery.
+    assert [each for each in result["certificate"]["notes"] if "its battery is charged" in each]
+    assert result["plateau"] is None or result["plateau"]["busy_w"] is None
+    printed = farm.farm("job", "show", result["job"]).stdout
+    assert "THROTTLED AFTER" in printed
+    assert "median of each 1s" in printed
+
+
+def test_two_builds_are_compared_in_the_first_minute_and_at_the_end(farm, model, tmp_path):
+    words = ("--on", "android", "--sustain", "5s", "--precision-b", "float16", "--max-attempts", "1", "--json")
+    done = farm.farm("compare", model, *words, timeout_s=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    a, b = found["results"]
+    assert [each["certificate"]["precision"] for each in (a, b)] == ["float32", "float16"]
+    assert found["first"]["ratio"] == pytest.approx(b["buckets"][0]["median_ms"] / a["buckets"][0]["median_ms"])
+    assert "WITH IDLE mJ" in farm.farm("job", "show", a["job"]).stdout
+    # A stall of the host may leave stretches without power.
+    assert {row["busy_w"] for row in a["buckets"]} - {None} == {3.0}, a["certificate"]["notes"]
+    written = farm.farm("job", "output", a["job"], "-o", tmp_path / "run.pftrace")
+    assert written.returncode == 0, written.stderr
+    assert b"temperature" in (tmp_path / "run.pftrace").read_bytes()
+    printed = farm.farm("compare", a["job"], b["job"])
+    assert printed.returncode == 0, printed.stderr
+    assert "first minute" in printed.stdout
+
+
+def test_a_hot_battery_ends_it_with_a_partial_result(farm, model):
+    (phone,) = phones(farm)
+    until_ready(farm)
+    submitted = farm.farm("bench", model, "--on", "android", "--sustain", "60s", "--detach", "--json")
+    assert submitted.returncode == 0, submitted.stderr
+    (job,) = json.loads(submitted.stdout)["jobs"]
+    until(lambda: "running, " in farm.farm("logs", job["id"]).stdout)
+    farm.lab.heat(phone.nickname, 37.0, battery_c=54.0)
+    try:
+        done = farm.farm("watch", job["id"], timeout_s=100)
+    finally:
+        farm.lab.cool(phone.nickname)
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = farm.farm("job", "show", job["id"]).stdout
+    assert "the battery reached 5" in printed
+
+
+def test_what_does_not_go_together_is_refused(farm, model):
+    for options, said in (
+        (("--sustain", "10s", "--repeat", "5"), "--repeat does not go with --sustain"),
+        (("--sustain", "10s", "--threads", "1,2"), "--sustain takes one value of --threads"),
+        (("--sustain", "3s"), "--sustain 3s is out of range"),
+    ):
+        done = farm.farm("bench", model, "--on", "android", *options)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = farm.farm("compare", model, model, "--on", "android", "--sustain", "10s", "--measure", "5")
+    assert (done.returncode, "--measure does not go with --sustain" in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,176 @@
+"""Jobs of kind program on a virtual phone: a shell script as the benchmark tool, with all that can go wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_model import tiny_onnx
+from tests.support.whole_farm import phones, until_ready
+
+DATA = Path(__file__).parents[1] / "data" / "programs"
+
+pytestmark = pytest.mark.farm("galaxy-s9")
+
+SPEC = """
+name = "script"
+version = "1.0"
+license = "MIT"
+command = ["{{runtime}}/timer", "{{runs}}", "{{model}}", "{{work}}", "{{mode}}"]
+output = "json-lines"
+files = "tool"
+limit_s = {limit}
+[settings]
+mode = "good"
+"""
+TOOL = """#!/system/bin/sh
+case $4 in
+good)
+    [ "$(cat "$2")" = weights ] || exit 3
+    printf '\\000\\000\\200\\077' >"$3/out.raw"
+    i=0
+    while [ $i -lt $1 ]; do echo "{\\"ms\\": 1.$((i % 7 + 10))}"; i=$((i + 1)); done ;;
+mean) echo "{\\"ms\\": 1.25, \\"runs\\": $1}" ;;
+crash) kill -s SEGV $$ ;;
+fail) echo "cannot load the model" >&2; exit 7 ;;
+quiet) ;;
+comma) echo '{"ms": "1,25"}' ;;
+much) exec yes 'a long line that is printed for ever' ;;
+hang) trap '' HUP; sleep 1000 ;;
+esac
+"""
+
+
+@pytest.fixture
+def farm(whole):
+    (phone,) = phones(whole)
+    whole.lab.plug(phone.nickname)
+    until_ready(whole)
+    return whole
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "timer").write_text(TOOL)
+    (tmp_path / "net.bin").write_text("weights")
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC.format(limit=30))
+    return path
+
+
+def ran(farm, spec, *options, mode="good", code=0):
+    model = spec.parent / "net.bin"
+    words = ("program", "run", spec, "--on", "android", "--model", model, "--set", f"mode={mode}", "--json", *options)
+    done = farm.farm(*words, "--max-attempts", "1")
+    assert done.returncode == code, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    return result
+
+
+def test_a_program_is_measured_as_a_bench_is(farm, spec):
+    (phone,) = phones(farm)
+    first = ran(farm, spec, "--repeat", "12")
+    assert first["runtime"]["name"] == "script"
+    assert 1.09 < first["latency"]["median_ms"] < 1.17
+    certificate = first["certificate"]
+    assert (certificate["count"], certificate["number"]) == (12, 5)
+    assert certificate["reference"]["kernel"]  # of TVM's, between two calls
+    assert certificate["reference"]["median_s"] > 0
+    assert any("were not compared" in note for note in certificate["notes"])
+    assert phone.shell("ls /data/local/tmp/farm/programs").split()
+    mean = ran(farm, spec, "--repeat", "6", mode="mean")
+    assert (mean["latency"]["median_ms"], mean["certificate"]["number"]) == (pytest.approx(1.25), 20)
+    pushed = [line for line in farm.farm("logs", mean["job"]).stdout.splitlines() if "bytes of programs" in line]
+    assert "pushed 0 bytes" in pushed[0]
+    shown = farm.farm("job", "show", first["job"]).stdout
+    assert "script 1.0 MIT" in shown
+    [line] = json.loads(farm.farm("history", "net.bin", "--json").stdout)["lines"]
+    assert [(row["target"], row["job"]) for row in line["results"]] == [
+        ("script", each["job"]) for each in (first, mean)
+    ]
+    compared = farm.farm("compare", first["job"], mean["job"])
+    # A busy host's results may be rejected: that is an answer, too.
+    assert compared.returncode == 0 or "cannot tell: the result of" in compared.stderr, compared.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "said"),
+    [
+        ("crash", "program_failed", "script was ended by SIGSEGV"),
+        ("fail", "program_failed", "script ended with exit code 7: cannot load the model"),
+        ("quiet", "program_unreadable", "the program printed nothing"),
+        ("comma", "program_unreadable", "is no number"),
+        ("much", "program_unreadable", "printed more than 128 KiB and was ended"),
+    ],
+)
+def test_what_goes_wrong_is_one_error(farm, spec, mode, code, said):
+    error = ran(farm, spec, mode=mode, code=1)["error"]
+    assert error["code"] == code
+    assert said in error["message"]
+    assert error["hint"]
+
+
+def test_a_program_that_hangs_is_ended_on_the_phone(farm, spec):
+    (phone,) = phones(farm)
+    spec.write_text(SPEC.format(limit=2))
+    error = ran(farm, spec, mode="hang", code=1)["error"]
+    assert (error["code"], "did not end within 2 s" in error["message"]) == ("program_hung", True)
+    until_ready(farm)  # cleaned and checked
+    assert "programs" not in phone.shell("ps -A -o PID,ARGS")
+
+
+def test_its_numbers_are_compared(farm, spec):
+    import numpy as np
+
+    np.save(spec.parent / "wanted.npy", np.ones(1, np.float32))
+    expected = '\n[expected]\nfile = "out.raw"\nreference = "wanted.npy"\n'
+    spec.write_text(SPEC.format(limit=30) + expected)
+    assert ran(farm, spec, "--repeat", "5")["max_abs_error"] == 0
+    np.save(spec.parent / "wanted.npy", np.full(1, 2, np.float32))
+    error = ran(farm, spec, "--repeat", "5", code=1)["error"]
+    assert (error["code"], "off by 1; 0.002 is allowed" in error["message"]) == ("program_wrong", True)
+
+
+def test_a_program_for_another_abi_is_refused_by_name(farm, spec):
+    from tests.unit.bundle.elves import AARCH64, LINKER64, Elf
+
+    Elf(AARCH64, interpreter=LINKER64).write(spec.parent / "tool" / "timer")
+    error = ran(farm, spec, code=2)["error"]
+    assert error["code"] == "bad_program"
+    assert "timer is built for arm64-v8a, android" in error["message"]
+
+
+def test_a_model_under_tvm_and_another_runtime_in_turns(farm, spec):
+    model = spec.parent / "tiny.onnx"
+    model.write_bytes(tiny_onnx())
+    words = ("compare", model, "--on", "android", "--runtime-b", spec, "--set-b", "mode=mean", "--measure", "3")
+    done = farm.farm(*words, "--json", timeout_s=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert [result[side]["runtime"]["name"] for side in "ab"] == ["tvm", "script"]
+    assert result["b"]["latency"]["median_ms"] == pytest.approx(1.25)
+    assert result["comparison"]["pairs"] >= 2
+    assert result["a"]["max_abs_error"] is not None
+    shown = farm.farm("job", "show", result["job"]).stdout
+    assert "A ran under tvm" in shown
+    same = farm.farm("compare", model, "--on", "android")
+    assert (same.returncode, "nothing differs" in same.stderr) == (2, True)
+
+
+def test_a_runtime_that_farm_knows_is_the_program_in_its_folder(farm, spec):
+    tool = spec.parent / "litert"
+    tool.mkdir()
+    lines = (DATA / "benchmark_model-2020.txt").read_text()
+    (tool / "benchmark_model").write_text(f"#!/system/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    model = spec.parent / "net.tflite"
+    model.write_text("weights")
+    words = ("bench", model, "--on", "android", "--runtime", "litert", "--runtime-folder", tool, "--repeat", "5")
+    done = farm.farm(*words, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["latency"]["median_ms"] == pytest.approx(33.2094)
+    assert (result["certificate"]["number"], result["target"]) == (50, "litert")
+    for option, said in ((("--precision", "float16"), "is for TVM"), (("--set", "cores=2"), "has no setting")):
+        refused = farm.farm(*words, *option)
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr

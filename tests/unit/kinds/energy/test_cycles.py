@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farm.kinds.energy.command import remarks
+from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
+from farm.kinds.energy.meter import step_of
+from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
+
+PLAN = CyclePlan(cycles=20, window_s=1.0, settle_s=0.15)
+BEGUN_S = 1_764_266_400.0
+
+
+def measured(net_w, noise_w=0.05, lost=()):
+    """20 cycles at ten readings a second, idle at 1 W; the meter is silent in the cycles of `lost`."""
+    times = [
+        CycleTimes(*(BEGUN_S + 3 * cycle + border for border in range(4)), inference_s=0.02) for cycle in range(20)
+    ]
+    random, readings = np.random.default_rng(5), []
+    for place in range(600):
+        at_s = (place + 1) / 10 - 0.001
+        if int(at_s // 3) not in lost:
+            watts = 1.0 + net_w * (int(at_s) % 3 == 1) + noise_w * random.normal()
+            readings.append(PowerReading(BEGUN_S + at_s, watts))
+    return joules(readings, times, PLAN, 0.1, step_of(readings))
+
+
+def test_the_joules_of_known_power_are_found():
+    found = measured(2.0)
+    assert isinstance(found, EnergyEstimate)
+    assert found.low_j <= 0.04 <= found.high_j
+    assert to_wire(found)["energy"]["gross_j"] == pytest.approx(0.06, rel=0.02)
+
+
+def test_a_question_beyond_the_meter_is_no_number():
+    wire = to_wire(measured(0.02))
+    assert wire["energy"] is None
+    (sentence,) = remarks({**wire, "certificate": {"notes": []}})
+    assert sentence.startswith("the meter does not resolve it: an inference takes about")
+
+
+def test_a_meter_that_always_says_the_same_is_no_number():
+    assert isinstance(measured(0.0, noise_w=0.0), EnergyNotResolved)
+
+
+def test_a_window_without_readings_is_no_number():
+    found = measured(2.0, lost=(7,))
+    assert found == EnergyNotResolved("the meter left out readings: a window has fewer than three", None)
+
+
+def test_windows_are_as_long_as_the_meter_needs():
+    planned = plan(120.0, 0.1, 1.5)
+    assert isinstance(planned, CyclePlan)
+    assert (planned.cycles, planned.window_s, planned.run_s) == (20, 2.0, pytest.approx(120.0))
+    longer = plan(1800.0, 1.0, 1.5)
+    assert isinstance(longer, CyclePlan)
+    assert (longer.cycles, longer.window_s) == (60, 10.0)
+
+
+def test_a_run_too_short_for_the_meter_says_how_long_it_must_be():
+    short = plan(60.0, 1.0, 1.5)
+    assert isinstance(short, EnergyNotResolved)
+    assert short.needed_s == pytest.approx(330.0)
+    assert isinstance(plan(330.0, 1.0, 1.5), CyclePlan)
+
+
+def test_windows_of_a_slow_gauge_are_longer():
+    planned = plan(3600.0, 5.0, 2.5)
+    assert isinstance(planned, CyclePlan)
+    assert (planned.cycles, planned.window_s) == (36, pytest.approx(33.3, abs=0.1))
+    assert plan(3600.0, 20.0, 2.5) == EnergyNotResolved(
+        "a reading every 20 s is too rare for idle and busy windows", None
+    )

@@ -1,0 +1,117 @@
+"""Parts of program jobs that need no phone: failures in words, sets on a phone, numbers against a reference."""
+
+import io
+
+import numpy as np
+import pytest
+
+from farm.common.errors import Code, UserError
+from farm.devices.server.program_files import KEPT_SETS, outdated
+from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.program.command import program_fields
+from farm.kinds.program.phone import failed
+from farm.kinds.program.spec import ProgramUse
+from farm.model.specs import fields_of
+from farm.programs.description import ExpectedNumbers, builtin_description
+from farm.worker.programs import PhoneProgram, check_numbers
+from tests.support.errors import raises_code
+
+EXPECTED = ExpectedNumbers(file="out.raw", reference="wanted.npy", tolerance=0.01)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said", "message"),
+    [
+        (1, "loading\nno such model", "ort ended with exit code 1: no such model"),
+        (127, "", "ort ended with exit code 127: it printed nothing"),
+        (139, "", "ort was ended by SIGSEGV"),
+        (137, "", "ort was ended by SIGKILL"),
+        (134, "", "ort was ended by SIGABRT"),
+        (255, "", "ort ended with exit code 255"),
+    ],
+)
+def test_a_failed_call_in_words(exit_code, said, message):
+    error = failed("ort", exit_code, said)
+    assert error.code == Code.PROGRAM_FAILED
+    assert error.message.startswith(message)
+    assert error.hint
+
+
+def test_the_least_used_sets_go():
+    there = [f"{number:016x}" for number in range(KEPT_SETS + 3)] + ["work0", "lost+found"]
+    assert outdated(there, {there[0]}) == there[KEPT_SETS + 1 : KEPT_SETS + 3]
+    assert outdated(there[:KEPT_SETS], ()) == []
+
+
+def npy(values, dtype=np.float32):
+    file = io.BytesIO()
+    np.save(file, np.asarray(values, dtype))
+    return file.getvalue()
+
+
+def raw(values, dtype=np.float32):
+    return np.asarray(values, dtype).tobytes()
+
+
+def test_numbers_within_the_tolerance():
+    assert check_numbers(EXPECTED, npy([1, 2]), raw([1.01, 2])) == pytest.approx(0.01, rel=1e-3)
+    assert check_numbers(EXPECTED, npy([[1], [2]]), npy([1, 2])) == 0
+    assert check_numbers(EXPECTED, npy([1, 2], np.int8), raw([1, 2], np.int8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (raw([1.1, 2]), "off by 0.1; 0.02 is allowed"),
+        (raw([1, np.nan]), "off by nan"),
+        (raw([1]), "has 4 bytes; 2 float32 are 8"),
+        (npy([1, 2, 3]), "has 3 numbers; 2 are expected"),
+    ],
+)
+def test_other_numbers_are_wrong(written, said):
+    with raises_code(Code.PROGRAM_WRONG, match=said):
+        check_numbers(EXPECTED, npy([1, 2]), written)
+
+
+def test_a_reference_that_is_none():
+    with raises_code(Code.BAD_PROGRAM, match=r"wanted.npy is no .npy file"):
+        check_numbers(EXPECTED, b"1,2", raw([1, 2]))
+
+
+class Phone:
+    """A daemon whose program prints the same at each call."""
+
+    def __init__(self, stdout):
+        self.stdout = stdout
+
+    def call(self, verb, **_):
+        return {"program.run": {"stdout": self.stdout, "stderr": ""}}[verb]
+
+
+def program(stdout, form="json-lines"):
+    ort, _ = builtin_description("ort")
+    return PhoneProgram(Phone(stdout), ProgramUse(description={**ort.to_wire(), "output": form}, sha256="0", runs=20))
+
+
+def test_a_call_that_tells_each_run_is_several_samples():
+    each = program("".join(f'{{"ms": {n}}}\n' for n in range(1, 21)))
+    assert each.first_call() is None
+    assert (each.number, each.block) == (5, 4)
+    assert each.timer()(5, 4) == pytest.approx([0.003, 0.008, 0.013, 0.018])
+
+
+def test_a_call_that_tells_a_mean_is_one_sample():
+    mean = program('{"ms": 2, "runs": 100}')
+    mean.first_call()
+    assert (mean.number, mean.block) == (100, 1)
+    assert mean.timer()(100, 1) == [0.002]
+    assert mean.plan(0.01, 30.0, None).block == 1
+
+
+def test_options_of_a_bench_that_are_tvms_alone_are_refused():
+    fields = {name: each.default for name, each in fields_of(BenchSpec).items() if each.help.option}
+    fields |= {"on": "android", "shapes": {}, "dtypes": {}, "after": (), "deadline_s": None}
+    assert program_fields({**fields, "settings": {"threads": "2"}}, "ort")["settings"] == {"threads": "2"}
+    with pytest.raises(UserError, match="--precision is for TVM"):
+        program_fields({**fields, "precision": "float16"}, "ort")
+    assert program_fields(fields, "ort")["on"] == "android"

@@ -1,0 +1,132 @@
+"""A program as one artifact: packed and unpacked; and its files against a phone, by their ELF headers."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from farm.bundle.folder import read_files
+from farm.bundle.model import Platform
+from farm.common.errors import Code
+from farm.programs.checks import check_files, mode_of
+from farm.programs.packing import is_packed, packed_file, unpacked
+from tests.support.errors import raises_code
+from tests.unit.bundle.elves import AARCH64, LD_LINUX, LINKER64, X86_64, Elf
+
+SPEC = """
+name = "mine"
+command = ["{runtime}/timer"]
+output = "json-lines"
+files = "tool"
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "tool").mkdir()
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def unpack(spec, abi="x86_64"):
+    archive, place = spec.parent / "packed.tar", spec.parent / "place"
+    archive.write_bytes(packed_file(spec))
+    place.mkdir()
+    return unpacked(archive, place, abi)
+
+
+def checked(spec, abi="x86_64", platform=Platform.LINUX):
+    program = unpack(spec, abi)
+    files = read_files(program.folder)
+    check_files(program.description, files, abi, platform, "unit")
+    return files
+
+
+def test_the_same_program_is_the_same_bytes(spec):
+    (spec.parent / "tool" / "timer").write_text("#!/system/bin/sh\n")
+    assert packed_file(spec) == packed_file(spec)
+    program = unpack(spec)
+    assert program.description.name == "mine"
+    assert [path.name for path in program.folder.iterdir()] == ["timer"]
+    assert is_packed(spec.parent / "packed.tar")
+    assert not is_packed(spec)
+
+
+def test_files_and_numbers_of_one_abi(spec):
+    for abi, text in (("arm64-v8a", "#!a"), ("x86_64", "#!b")):
+        (spec.parent / "tool" / abi).mkdir()
+        (spec.parent / "tool" / abi / "timer").write_text(text)
+    spec.write_text(SPEC + '[expected]\nfile = "out.raw"\nreference = "wanted.npy"\n')
+    np.save(spec.parent / "wanted.npy", np.ones(3, np.float32))
+    program = unpack(spec)
+    assert (program.folder / "timer").read_text() == "#!b"
+    assert np.load(program.reference).tolist() == [1, 1, 1]
+    (spec.parent / "place").rename(spec.parent / "before")
+    with raises_code(Code.BAD_PROGRAM, match="no files for riscv64, only for arm64-v8a, x86_64"):
+        unpack(spec, "riscv64")
+
+
+def test_what_cannot_be_packed_is_named(spec):
+    with raises_code(Code.BAD_PROGRAM, match="tool is empty"):
+        packed_file(spec)
+    (spec.parent / "tool" / "a b").write_text("")
+    with raises_code(Code.BAD_PROGRAM, match="a b cannot be pushed"):
+        packed_file(spec)
+    spec.write_text(SPEC.replace('"tool"', '"other"'))
+    with raises_code(Code.BAD_PROGRAM, match="there is no folder"):
+        packed_file(spec)
+    spec.write_text(SPEC + '[expected]\nfile = "x"\nreference = "none.npy"\n')
+    (spec.parent / "other").mkdir()
+    with raises_code(Code.BAD_PROGRAM):
+        packed_file(spec)
+
+
+@pytest.mark.parametrize("name", ["../timer", "files/../x", "etc/x", "files/a b", "x86_64/.hidden"])
+def test_an_archive_of_somebody_else_leaves_nothing_outside(tmp_path, name):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    (tmp_path / "packed.tar").write_bytes(packed.getvalue())
+    (tmp_path / "place").mkdir()
+    with raises_code(Code.BAD_PROGRAM, match="does not belong into a program"):
+        unpacked(tmp_path / "packed.tar", tmp_path / "place", "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("elf", "said"),
+    [
+        (Elf(AARCH64, interpreter=LINKER64), "timer is built for arm64-v8a, android; unit is x86_64, linux-glibc"),
+        (Elf(X86_64, interpreter=LINKER64), "timer is built for x86_64, android; unit is x86_64, linux-glibc"),
+        (Elf(X86_64, interpreter=LD_LINUX, needed=("libonnxruntime.so.1",)), "libonnxruntime.so.1 is missing"),
+    ],
+)
+def test_files_that_do_not_run_there_are_refused_by_name(spec, elf, said):
+    elf.write(spec.parent / "tool" / "timer")
+    with raises_code(Code.BAD_PROGRAM, match=said):
+        checked(spec)
+
+
+def test_files_that_run_there(spec):
+    tool = spec.parent / "tool"
+    Elf(X86_64, interpreter=LD_LINUX, needed=("libtool.so", "libc.so.6")).write(tool / "timer")
+    Elf(X86_64, needed=("libm.so.6",)).write(tool / "libtool.so")
+    (tool / "input_list.txt").write_text("input.raw\n")
+    files = checked(spec)
+    assert {file.name: mode_of(file) for file in files} == {
+        "input_list.txt": 0o644, "libtool.so": 0o755, "timer": 0o755,
+    }  # fmt: skip
+
+
+def test_a_command_without_its_file_is_refused(spec):
+    (spec.parent / "tool" / "other").write_text("#!/system/bin/sh\n")
+    with raises_code(Code.BAD_PROGRAM, match="mine has no file timer, which its command starts"):
+        checked(spec)
+
+
+def test_a_damaged_library_is_named(spec):
+    (spec.parent / "tool" / "timer").write_text("#!/system/bin/sh\n")
+    (spec.parent / "tool" / "libx.so").write_bytes(b"\x7fELF" + bytes(10))
+    with raises_code(Code.BAD_PROGRAM, match=r"libx.so is a damaged ELF file"):
+        checked(spec)

@@ -1,0 +1,158 @@
+"""What `farm ci` says of a new result, and the files that CI systems read."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from farm.common.errors import UserError
+from farm.results.baseline_rules import judged
+from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of, confirmed, junit_file, markdown
+
+LIMIT = FailLimit.parse("slower by 2 %")
+MEDIANS = (0.01, 0.01004, 0.00998, 0.01001, 0.00997, 0.01002, 0.01, 0.01003)
+
+
+def row(number, median_s=0.01, **fields):
+    estimate = {"median_s": median_s, "low_s": median_s * 0.998, "high_s": median_s * 1.002}
+    return {
+        "seq": number, "job": f"bench-{number}", "model": f"{number:064d}", "name": "net.onnx", "device": "pixel",
+        "epoch": "one", "at": f"2026-11-{1 + number:02d}T12:00:00+00:00", "estimate": estimate, "verdict": "trusted",
+        "reasons": (), "target": "cpu", "precision": "float32", "tuned": False, "branch": "main",
+        "commit": f"commit{number}", **fields,
+    }  # fmt: skip
+
+
+def new(median_s=0.01, **fields):
+    return row(20, median_s, **{"branch": "topic", **fields})
+
+
+def judge(result, *, rows=None, branch="main"):
+    baseline = [row(*each) for each in enumerate(MEDIANS)] if rows is None else rows
+    return judged(result, [result, *baseline[::-1]], branch, LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("times", "answer"), [(1.0, CiAnswer.WITHIN), (1.08, CiAnswer.SLOWER), (1.02, CiAnswer.CANNOT_TELL)]
+)
+def test_the_interval_decides_and_not_the_ratio(times, answer):
+    found = judge(new(0.01 * times))
+    assert (found.answer, found.about) == (answer, "main, 8 results")
+    assert found.ratio == pytest.approx(times, rel=0.005)
+    assert found.low < found.ratio < found.high
+
+
+def test_a_baseline_that_scatters_raises_no_alarm():
+    rows = [row(at, 0.01 * (1 + 0.03 * (at % 3))) for at in range(8)]
+    assert judge(new(0.011), rows=rows).answer is CiAnswer.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"branch": "other"}, "main has no result of net.onnx on pixel"),
+        ({"name": "other.onnx"}, "main has no result"),
+        ({"device": "galaxy"}, "main has no result"),
+        ({"commit": "commit20"}, "main has no result"),  # the new one's own
+        ({"epoch": "two"}, "of another system version of the phone"),
+        ({"precision": "float16", "target": "opencl"}, "of another target and precision"),
+        ({"reference": {"kernel": "k"}}, "of another reference kernel"),
+        ({"verdict": "suspect"}, "no result of main of net.onnx on pixel is trusted and of a clean commit"),
+        ({"commit": "abc-dirty"}, "no result of main of net.onnx on pixel is trusted and of a clean commit"),
+    ],
+)
+def test_a_result_without_a_baseline_says_why(fields, why):
+    found = judge(new(0.02), rows=[row(at, **fields) for at in range(8)])
+    assert found.answer is CiAnswer.NO_BASELINE
+    assert why in found.about
+
+
+def test_two_results_are_no_baseline():
+    found = judge(new(0.02), rows=[row(1), row(2)])
+    assert found.answer is CiAnswer.NO_BASELINE
+    assert "main has 2 of 3 results" in found.about
+
+
+def test_the_baseline_begins_where_its_level_changed_last():
+    rows = [row(at, median_s) for at, median_s in enumerate((*MEDIANS, *(0.8 * each for each in MEDIANS)))]
+    assert judge(new(0.008), rows=rows).about == "main, 8 results"
+    assert judge(new(0.01), rows=rows).answer is CiAnswer.SLOWER
+
+
+def test_a_result_that_is_not_trusted_is_not_compared():
+    found = judge(new(0.02, verdict="suspect", reasons=[{"sentence": "it was hot"}]))
+    assert (found.answer, found.about) == (CiAnswer.CANNOT_TELL, "the result is suspect: it was hot")
+    reasons = [{"sentence": "it was hot", "verdict": "suspect"}, {"sentence": "it stopped", "verdict": "rejected"}]
+    found = judge(new(0.02, verdict="rejected", reasons=reasons))
+    assert found.about == "the result is rejected: it stopped (and 1 more reason)"
+
+
+def test_a_baseline_branch_is_compared_with_its_own_past():
+    assert judge(new(0.011, branch="main")).answer is CiAnswer.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio"), [("slower by 2 %", 1.02), (" slower  by 0.5%", 1.005), ("slower by 0 %", 1)]
+)
+def test_conditions(text, ratio):
+    assert FailLimit.parse(text).ratio == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("text", ["", "2 %", "slower by 2", "faster by 2 %", "slower by -2 %", "slower by 2000 %"])
+def test_no_conditions(text):
+    with pytest.raises(UserError) as refused:
+        FailLimit.parse(text)
+    assert "slower by 2 %" in refused.value.hint
+
+
+def test_an_interval_at_the_limit_is_no_alarm():
+    assert answer_of(1.02, 1.1, LIMIT) is CiAnswer.CANNOT_TELL
+    assert answer_of(0.9, 1.02, LIMIT) is CiAnswer.WITHIN
+
+
+def case(answer, ratio=None, device="pixel", about="main, 8 results"):
+    if ratio is None:
+        return CiCase("net.onnx", device, answer, about)
+    return CiCase("net.onnx", device, answer, about, ratio, ratio - 0.01, ratio + 0.01)
+
+
+def test_two_slow_results_count_and_one_does_not():
+    slow, slower = case(CiAnswer.SLOWER, 1.05), case(CiAnswer.SLOWER, 1.2)
+    assert confirmed(slower, slow) == confirmed(slow, slower) == slow
+    chance = confirmed(slower, case(CiAnswer.WITHIN, 1.0))
+    assert (chance.answer, chance.ratio) == (CiAnswer.CANNOT_TELL, 1.0)
+    assert "+20.0%" in chance.about
+    alone = confirmed(slower, None)
+    assert (alone.answer, alone.ratio) == (CiAnswer.CANNOT_TELL, 1.2)
+    assert "no phone to bench it again" in alone.about
+    failed = case(CiAnswer.FAILED, about="the phone left")
+    assert confirmed(slow, failed) == failed
+
+
+CASES = [
+    case(CiAnswer.WITHIN, 1.0), case(CiAnswer.SLOWER, 1.05, "galaxy"), case(CiAnswer.CANNOT_TELL, 1.02, "moto"),
+    case(CiAnswer.NO_BASELINE, device="a|b", about="main has no result"),
+    case(CiAnswer.FAILED, device="nokia", about="it \0 <crashed>\n & left"),
+]  # fmt: skip
+
+
+def test_a_junit_file_counts_and_says_each_answer():
+    root = ET.fromstring(junit_file(CASES, LIMIT))
+    assert root.attrib == {"tests": "5", "failures": "1", "errors": "1", "skipped": "2"}
+    found = {each.get("name"): [part.tag for part in each] for each in root.iter("testcase")}
+    assert found == {
+        "pixel": ["system-out"], "galaxy": ["system-out", "failure"], "moto": ["system-out", "skipped"],
+        "a|b": ["system-out", "skipped"], "nokia": ["system-out", "error"],
+    }  # fmt: skip
+    assert root.find(".//failure").get("message") == "slower by 2 % or more: +5.0% (+4.0% .. +6.0%)"
+    assert "<crashed>" in root.find(".//error").get("message")
+
+
+def test_a_summary_is_one_table_whatever_the_words_are():
+    title, blank, head, rule, *lines = markdown(CASES, LIMIT).splitlines()
+    assert title == "### farm: 1 of 5 slower by 2 % or more, 1 failed"
+    assert blank == ""
+    assert (head.count("|"), rule.count("|"), len(lines)) == (6, 6, 5)
+    assert r"a\|b" in lines[3]
+    assert r"\<crashed\> \& left" in lines[4]
