@@ -41,7 +41,7 @@ def run(context: Context) -> list[Figure]:
         adb = [child for child in daemon.children(recursive=True) if child.name() == "adb"]
         percent, *adb_percent = cpu_percent([daemon, *adb], WATCHED_S)
         status = farm.status()
-        bare_ms = asyncio.run(bare_exchange_ms(status["adb"]["socket"], status["devices"][0]["serial"]))
+        bare_ms = asyncio.run(bare_exchange_ms(farm.adb_socket, status["devices"][0]["serial"]))
         busy_ms = 10 * percent / PROBES_PER_S  # a percent of a core is 10 ms in a second
         rss_mb = daemon.memory_info().rss / 1e6
         context.say(f"every battery falls to {LEVEL} %")

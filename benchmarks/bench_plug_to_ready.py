@@ -22,7 +22,7 @@ def run(context: Context) -> list[Figure]:
     """Medians, and the worst; the clock starts when the adb server lists the phone as `device`."""
     with virtual_farm({"first": PROFILES[0]}, report=context.say) as farm:
         farm.wait_ready(1)  # the zygote has imported TVM: what follows is about phones
-        with AdbList(farm.status()["adb"]["socket"]) as adb:
+        with AdbList(farm.adb_socket) as adb:
             trip = Trip(farm, adb)
             context.say(f"{COLD} new phones, one after the other")
             cold = [trip.cold(number) for number in range(COLD)]

@@ -57,10 +57,9 @@ def run(context: Context) -> list[Figure]:
         {"one": PROFILES[0]}, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", report=context.say
     ) as farm:
         farm.wait_ready(1)
-        status = farm.status()
-        socket, serial = status["adb"]["socket"], status["devices"][0]["serial"]
+        serial = farm.status()["devices"][0]["serial"]
         context.say(f"{PROBES} probes, a command that does nothing before each")
-        return asyncio.run(_measured(socket, serial))
+        return asyncio.run(_measured(farm.adb_socket, serial))
 
 
 async def _measured(socket: str, serial: str) -> list[Figure]:

@@ -312,7 +312,7 @@ class Bystander(threading.Thread):
 @contextlib.contextmanager
 def foreign_adb(scene: Scene, home: Path) -> Iterator[None]:
     """Somebody else's adb server on the farm's socket: the daemon is held still until it is there."""
-    spec = scene.farm.status()["adb"]["socket"]
+    spec = scene.farm.adb_socket
     daemon, server = scene.farm.status()["pid"], scene.adb_server()
     os.kill(daemon, signal.SIGSTOP)
     try:

@@ -50,7 +50,7 @@ def _server(farm: VirtualFarm, serial: str, tracker: int) -> Iterator[None]:
         f"mkdir -p {FOLDER} && cd {FOLDER} && LD_LIBRARY_PATH={runtime} exec {runtime}/tvm_rpc server --host=127.0.0.1 "
         f"--port={port} --port-end={port + 1} --tracker=127.0.0.1:{tracker} --key={KEY} --work-dir={FOLDER}"
     )
-    environment = os.environ | {"ADB_SERVER_SOCKET": farm.status()["adb"]["socket"]}
+    environment = os.environ | {"ADB_SERVER_SOCKET": farm.adb_socket}
     shell = subprocess.Popen(
         ["adb", "-s", serial, "shell", line],
         env=environment,

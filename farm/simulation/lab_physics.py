@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.2
 _SIMULATED = frozenset({"init", "adbd"})  # programs of ours: what they cost is not the phone's load
+# Of one update: a fuel gauge's converter hardly tells the same figure twice. Only while the battery feeds the phone:
+# then the gauge serves as a power meter, and each new figure costs the lab 4 ms.
+_GAUGE_NOISE_MA = 1.0
 _BOOTS_FROM = 0.03  # of its charge: a phone that ran empty starts by itself
 _RUN_S = 0.003  # one stretch of running
 _SHORTEST_STOP_S = 0.001  # an event loop's timers are no better; less is owed until it is more
@@ -155,6 +159,7 @@ class LivePhysics:
         watts["battery"] = physics.battery_watts(cell.current_ma)
         self._temps_c = physics.heat(self._temps_c, watts, climate.ambient_c, seconds)
         self._charge = cell.charge
+        noise_ma = 0.0 if powered else random.gauss(0.0, _GAUGE_NOISE_MA)
         throttling, scale = physics.throttling_of(self._temps_c["skin"], state.throttling)
         # Rounded: what nobody could see is not written.
         self._shown_c = {node: round(degrees, 1) for node, degrees in self._temps_c.items()}
@@ -167,7 +172,7 @@ class LivePhysics:
             battery_level=round(cell.charge * 100),
             battery_status=cell.status,
             battery_voltage_mv=round(cell.voltage_mv, -1),
-            battery_current_ma=round(cell.current_ma),  # a gauge shows it to the milliampere
+            battery_current_ma=round(cell.current_ma + noise_ma, 1),
             usb_powered=powered,
         )
         self._mind_power(throttling, has_power=powered)

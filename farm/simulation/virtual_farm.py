@@ -83,7 +83,7 @@ class DaemonProcess(FarmProcess):
 
 
 class VirtualFarm:
-    """A running daemon with virtual phones."""
+    """A running daemon with virtual phones. Several threads may call `run`, `adb` and `farm`, but no other method."""
 
     def __init__(self, daemon: DaemonProcess, client: ControlClient, lab: LabClient, adb: Path) -> None:
         self.daemon = daemon
@@ -91,6 +91,7 @@ class VirtualFarm:
         self.lab = lab
         self.folder = daemon.folder
         self.adb_path = adb
+        self.adb_socket = str(self.status()["adb"]["socket"])  # the adb server outlives the daemon
 
     @property
     def socket(self) -> Path:
@@ -152,12 +153,13 @@ class VirtualFarm:
 
     def run(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a program that knows this farm: its adb server, its daemon."""
-        environment = {
-            **os.environ,
-            "ADB_SERVER_SOCKET": self.status()["adb"]["socket"],
-            "FARM_SOCKET": str(self.socket),
-        }
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables by which a program finds this farm's adb server and daemon."""
+        return {**os.environ, "ADB_SERVER_SOCKET": self.adb_socket, "FARM_SOCKET": str(self.socket)}
 
     def adb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the real adb against the farm's server."""

@@ -20,8 +20,9 @@ METER = Path(tempfile.gettempdir()) / f"farm-test-meter-{os.getpid()}"
 PLACES = {"virtual-1": "1-4.1", "virtual-2": "2-1.3"}
 pytestmark = [
     pytest.mark.farm("galaxy-s9", "oneplus-12", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n', places=PLACES),
-    pytest.mark.timeout(400),  # any of them may wait for the longest job
+    pytest.mark.timeout(900),  # any of them may wait for the longest job
 ]
+MOST_MEASURE_S = 300.0
 GAUGE_JOB = ("energy", "--half-width", "0.5", "--json")
 PROGRAM = """
 name = "loop"
@@ -59,9 +60,22 @@ def by_gauge(farm, model):
     phone = phones(farm)[1]
     farm.lab.fault(phone.nickname, "charge", mode="suspend")
     farm.lab.fault(phone.nickname, "physics")
-    words = (sys.executable, "-m", "farm", *GAUGE_JOB, "--on", phone.name, "--measure", "130", str(model))
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(farm.run, *words, timeout_s=300)
+        yield pool.submit(measured_by_gauge, farm, phone.name, model)
+
+
+def measured_by_gauge(farm, name, model):
+    """Where a busy host lets the gauge's figures come late, the job names a length that is enough: as users do then."""
+    measure_s = 130.0
+    while True:
+        words = (*GAUGE_JOB, "--on", name, "--measure", f"{measure_s:.0f}", str(model))
+        done = farm.run(sys.executable, "-m", "farm", *words, timeout_s=measure_s + 170)
+        if done.returncode or measure_s == MOST_MEASURE_S:
+            return done
+        needed_s = (json.loads(done.stdout)["results"][0].get("unresolved") or {}).get("needed_s")
+        if needed_s is None:
+            return done
+        measure_s = min(1.2 * needed_s, MOST_MEASURE_S)
 
 
 def measure_by(*words):

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farm.devices.server.phone_paths import scripts_folder
@@ -18,6 +20,7 @@ from tests.support.whole_farm import until
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes a charger's switch")
 ENABLED, SUSPEND = "battery/charging_enabled", "battery/input_suspend"
 RETRY_S = "0.05"
+HOLD_S = "600"  # longer than any test takes
 
 
 class Phone:
@@ -61,30 +64,52 @@ class Phone:
         return done.stdout.strip()
 
 
-def naps(phone: Phone) -> list[str]:
-    """What the timers of that phone wait for now, in seconds."""
+def timers(folder: Path) -> list[psutil.Process]:
+    """Those of phones in that folder."""
     found = []
-    for task in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (task / "cmdline").read_text().split("\0")
-            if f"{phone.folder}/bin/charge.sh" in words and "expire" in words:
-                children = (task / "task" / task.name / "children").read_text().split()
-                found += [Path(f"/proc/{child}/cmdline").read_text().split("\0") for child in children]
-    return [words[1] for words in found if words[0].endswith("sleep")]
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if "expire" in words and any(word.startswith(str(folder)) for word in words):
+                found.append(process)
+    return found
+
+
+def naps(phone: Phone) -> dict[str, psutil.Process]:
+    """The sleeping processes of the phone's timers by what they wait for, in seconds."""
+    found = {}
+    for timer in timers(phone.folder):
+        with contextlib.suppress(psutil.Error):
+            for child in timer.children():
+                words = child.cmdline()
+                if words and words[0].endswith("sleep"):
+                    found[words[1]] = child
+    return found
+
+
+def expire(phone: Phone) -> None:
+    """Let the time of its last hold be over now."""
+    until(lambda: HOLD_S in naps(phone))
+    naps(phone)[HOLD_S].kill()
 
 
 @pytest.fixture(params=["mksh", "dash"])
-def shell(request: pytest.FixtureRequest) -> str:
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     need(request.param)
-    return str(request.param)
+    yield str(request.param)
+    for timer in timers(tmp_path):
+        for process in (timer, *timer.children()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_charging_is_held_and_allowed(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
     assert phone.run("hold", "0").startswith("held ")
-    until(lambda: phone.says("charging_enabled") == "1")  # its time was over at once
+    until(lambda: phone.run("state") == "nothing")  # its time was over at once
+    assert phone.says("charging_enabled") == "1"
     assert phone.run("allow") == "nothing"
-    said = phone.run("hold", "1")
+    said = phone.run("hold", HOLD_S)
     assert said == f"held {phone.node('charging_enabled')}"
     assert (phone.says("charging_enabled"), phone.says("input_suspend")) == ("0", "0")
     assert phone.run("allow") == f"allowed {phone.node('charging_enabled')}"
@@ -93,7 +118,7 @@ def test_charging_is_held_and_allowed(shell: str, tmp_path: Path) -> None:
 
 def test_the_only_switch_is_taken_with_its_own_words(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", input_suspend="0")
-    assert phone.run("hold", "1") == f"held {phone.node('input_suspend')}"
+    assert phone.run("hold", HOLD_S) == f"held {phone.node('input_suspend')}"
     assert phone.says("input_suspend") == "1"
     phone.run("allow")
     assert phone.says("input_suspend") == "0"
@@ -101,13 +126,13 @@ def test_the_only_switch_is_taken_with_its_own_words(shell: str, tmp_path: Path)
 
 def test_a_phone_without_a_switch_says_so(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="what")
-    assert phone.run("hold", "1") == "no-switch"
+    assert phone.run("hold", HOLD_S) == "no-switch"
     assert phone.says("charging_enabled") == "what"
 
 
 def test_after_a_reboot_nothing_is_written(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", "1")
+    phone.run("hold", HOLD_S)
     (phone.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
     phone.node("charging_enabled").write_text("7\n")
     assert phone.run("allow").startswith("allowed")
@@ -117,7 +142,7 @@ def test_after_a_reboot_nothing_is_written(shell: str, tmp_path: Path) -> None:
 def test_what_is_held_is_told_until_the_phone_reboots(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     assert phone.run("state") == "nothing"
-    phone.run("hold", "1")
+    phone.run("hold", HOLD_S)
     assert phone.run("state") == f"held {phone.node('charging_enabled')}"
     (phone.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
     assert phone.run("state") == "nothing"
@@ -125,10 +150,11 @@ def test_what_is_held_is_told_until_the_phone_reboots(shell: str, tmp_path: Path
 
 def test_a_timer_goes_on_until_the_phone_charges(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", "1")
+    phone.run("hold", HOLD_S)
     phone.stuck("charging_enabled", stuck=True)
     assert phone.run("allow").startswith("failed")
-    until(lambda: RETRY_S in naps(phone))  # its time is over, and a try has failed
+    expire(phone)
+    until(lambda: RETRY_S in naps(phone))  # a try has failed
     phone.stuck("charging_enabled", stuck=False)
     until(lambda: phone.says("charging_enabled") == "1")
     until(lambda: phone.run("state") == "nothing")
@@ -136,25 +162,26 @@ def test_a_timer_goes_on_until_the_phone_charges(shell: str, tmp_path: Path) -> 
 
 def test_a_timer_needs_no_folder(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", "1")
-    until(lambda: "1" in naps(phone))
+    phone.run("hold", HOLD_S)
+    until(lambda: HOLD_S in naps(phone))
     (phone.folder / "charge").unlink()
     shutil.rmtree(phone.folder / "bin")
+    expire(phone)
     until(lambda: phone.says("charging_enabled") == "1")
 
 
 def test_a_timer_leaves_a_later_hold_alone(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
-    phone.run("hold", "0.3")
-    phone.run("hold", "2")
-    until(lambda: "2" in naps(phone) and "0.3" not in naps(phone))
+    phone.run("hold", HOLD_S)
+    phone.run("hold", f"{HOLD_S}.5")
+    expire(phone)
+    until(lambda: naps(phone).keys() == {f"{HOLD_S}.5"})
     assert phone.says("charging_enabled") == "0"
-    phone.run("allow")
 
 
 def test_clean_lets_the_phone_charge_first(shell: str, tmp_path: Path) -> None:
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", "1")
+    phone.run("hold", HOLD_S)
     phone.stuck("charging_enabled", stuck=True)
     assert "charging is still held back: failed" in phone.run("clean", script="rpc_supervise.sh")
     assert phone.folder.exists()
