@@ -61,7 +61,7 @@ def assert_not_slower(farm_client: Client, request: pytest.FixtureRequest) -> Ca
             fields: of `CompareSpec`, such as `measure_s`.
 
         Returns:
-            The answer of each phone, which may be that it cannot be told.
+            The answer of each phone, which may be `cannot tell`.
         """
         from farm.results.ci import CiAnswer, CiCase, FailLimit, compared
 

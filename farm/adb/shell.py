@@ -131,7 +131,7 @@ class ShellStream:
     async def close_stdin(self, *, timeout_s: float = 10.0) -> None:
         """Ends the command's stdin; does nothing without shell,v2, whose stream has no half-close."""
         if self._sentinel is None:
-            # A short command may be over by now, its output waiting for us: reading tells whether the link was lost.
+            # A short command may be over by now, its output waiting for us: reading shows whether the link was lost.
             with contextlib.suppress(AdbLinkLost):
                 async with deadline(timeout_s, self._silent):
                     await self._connection.send(CLOSE_STDIN_PACKET)

@@ -108,7 +108,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             builder.seen_s = time.monotonic() - max(0.0, time.time() - seen)
 
     def grant_slots(self) -> None:
-        """Tell each run how many candidates it may have at builders."""
+        """Set how many candidates each run may have at builders."""
         now_s, identities = time.monotonic(), [run.identity for run in self.runs]
         for run in self.runs:
             run.send({"slots": self.table.grant(run.identity, identities, now_s)})

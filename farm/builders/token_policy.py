@@ -49,7 +49,7 @@ class TokenRecord:
     """A token as stored, by the SHA-256 of its secret."""
 
     made_s: float  # Unix
-    used_by: str = ""  # the builder; "": nobody yet
+    used_by: str = ""  # the builder; "": none yet
 
     def check(self, now_s: float) -> None:
         """Whether it may be exchanged now.

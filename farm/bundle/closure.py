@@ -48,7 +48,7 @@ _NDK_TRIPLE = {
     Abi.RISCV64: "riscv64-linux-android",
 }
 
-# The C library's own file is called libc.so under bionic and libc.so.6 under glibc, so a library tells by its needs.
+# The C library's own file is called libc.so under bionic and libc.so.6 under glibc, so a library's needs decide.
 _GLIBC_MARKS = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 _BIONIC_MARKS = ("libc.so", "libm.so", "libdl.so", "liblog.so")
 

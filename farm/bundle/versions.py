@@ -116,7 +116,7 @@ class Compatibility(StrEnum):
     """Whether two sides fit."""
 
     OK = "ok"
-    UNKNOWN = "unknown"  # nobody has tried: a warning
+    UNKNOWN = "unknown"  # never tried: a warning
     BROKEN = "broken"  # known not to work: a refusal
 
 
@@ -175,7 +175,7 @@ _WITH = {TrialKind.SESSION: "talking to", TrialKind.PACKAGE: "compiled it, and t
 
 
 def checked(client: TvmVersions, server: TvmVersions, what: str, hint: str, kind: TrialKind = TrialKind.SESSION) -> str:
-    """A warning where nobody knows whether two sides fit; "": they do. `what` names the two, `hint` the remedy.
+    """A warning where it is unknown whether two sides fit; "": they do. `what` names the two, `hint` the remedy.
 
     Raises:
         UserError: they are known not to fit.
@@ -187,7 +187,7 @@ def checked(client: TvmVersions, server: TvmVersions, what: str, hint: str, kind
 
 
 def checked_alone(versions: TvmVersions, what: str, hint: str) -> str:
-    """A warning where nobody has tried a TVM with that FFI in one process; "": it works.
+    """A warning where a TVM was never tried with that FFI in one process; "": it works.
 
     Raises:
         UserError: it is known not to work.
@@ -215,7 +215,7 @@ def bundle_versions(
 def alone_verdict(
     versions: TvmVersions, trials: Sequence[VersionTrial], kind: TrialKind = TrialKind.ENVIRONMENT
 ) -> VersionVerdict:
-    """Whether a TVM works with that FFI in one process (TrialKind.SERVER: of a phone); unknown if nobody has tried."""
+    """Whether a TVM works with that FFI in one process (TrialKind.SERVER: of a phone); unknown if never tried."""
     found = [each for each in trials if each.kind is kind and versions.admits(each.versions)]
     failed = [each for each in found if each.result is not TrialResult.WORKS]
     if found and len(failed) == len(found):

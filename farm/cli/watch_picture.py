@@ -144,7 +144,7 @@ def _points(known: tuple[tuple[float, float], ...], tuning: Mapping[str, Any]) -
         for point in tuning.get("points", ())
         if len(point) == 3 and point[2] is not None
     ]
-    # A watcher who came later has not the first ones: what it has stays a curve all the same.
+    # A watcher that came later lacks the first ones: the rest stays a curve all the same.
     return (*known[: min(first, len(known))], *new)[-MOST_POINTS:]
 
 

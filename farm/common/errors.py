@@ -313,7 +313,7 @@ def error_to_wire(error: BaseException) -> dict[str, object]:
         "exit": error.exit_code,
         "message": error.message[:MAX_TEXT_CHARS],
         "hint": error.hint[:MAX_TEXT_CHARS],
-        "evidence": error.evidence[-MAX_TEXT_CHARS:],  # the end of a log tells more than its start
+        "evidence": error.evidence[-MAX_TEXT_CHARS:],  # the end of a log is worth more than its start
     }
 
 

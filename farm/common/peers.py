@@ -96,7 +96,7 @@ class SocketOwner(NamedTuple):
 
 
 def owner_of(sock: socket.socket) -> SocketOwner | None:
-    """The owner of the other end, if that is on this host and the kernel tells; None otherwise.
+    """The owner of the other end, if that is on this host and the kernel reports it; None otherwise.
 
     An end that is closing has no owner: the kernel reports a socket that no process has any more as root's.
 

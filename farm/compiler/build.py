@@ -153,7 +153,7 @@ def build(
 
     Args:
         data: what the file holds.
-        name: what people call it; its suffix may tell the format.
+        name: its displayed name, whose suffix may decide the format.
         wanted: how, and on what.
         cache: a folder that keeps libraries and references.
         report: called with each step.

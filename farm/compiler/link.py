@@ -143,7 +143,7 @@ def link_shared(
     `stubs`: a folder that keeps what stands in for those, for libraries of the same ABI: a linker's start for each.
 
     Raises:
-        HostError: the linker failed; evidence is what it said.
+        HostError: the linker failed; the evidence is its output.
     """
     if not objects:
         raise link_error("there is nothing to link", hint="the compiled module has no code of its own")
@@ -157,7 +157,7 @@ def link_shared(
                 *linker.option("--no-as-needed"),
                 *map(str, stand_ins),
                 *linker.option("--as-needed"),
-                # gcc and clang, unlike g++, take libm only when told to.
+                # gcc and clang, unlike g++, take libm only when asked to.
                 *(["-lm"] if linker.has_system_libraries else _without_system_libraries(linker)),
             ],
             output,

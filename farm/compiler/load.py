@@ -46,7 +46,7 @@ _READERS: Mapping[str, Callable[[bytes, str], SourceModel]] = {
 
 
 def read(data: bytes, name: str) -> SourceModel:
-    """Parse and check a model file. Its content tells the format, or else the suffix of `name`.
+    """Parse and check a model file. Its content decides the format, or else the suffix of `name`.
 
     Raises:
         ModelError: it is no model, is cut short, or a package that reads its format is not installed.

@@ -215,7 +215,7 @@ def read_manifest(path: Path) -> PackageManifest:
 def check_tvm(manifest: PackageManifest, here: TvmVersions) -> None:
     """Refuse a package of another TVM or FFI than the one that is to run it: its calls would go wrong unseen.
 
-    One of another release is taken if it was tried and works; of the same TVM, also if nobody has tried that FFI.
+    One of another release is taken if it was tried and works; of the same TVM, also if never tried with that FFI.
 
     Raises:
         UserError: it is another.

@@ -2,7 +2,7 @@
 
 A stamp is a call of `clock_gettime` on the phone, 50 ns; nothing is sent while the model runs. A GPU works on while its
 host goes to the next call: there each stamp first waits for the GPU, by fetching one number from it, and a wait for
-nothing right after the start tells what that costs.
+nothing right after the start shows what that costs.
 
 Notes lie in an array of 64-bit integers: how many there are, a word that nothing uses, then seconds and nanoseconds of
 each, the start first.

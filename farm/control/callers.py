@@ -131,7 +131,7 @@ class LocalUsers:
         group: str = FARM_GROUP,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`at`: the host that names are told apart by in a lab; "": they are not."""
+        """`at`: the host that distinguishes equal names in a lab; "": no lab."""
         self._at = at
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group

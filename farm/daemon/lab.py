@@ -56,7 +56,7 @@ class HeadLetters:
             left.cancel()
 
     async def stop(self) -> None:
-        """Tell the head that this host stops, and read no more letters."""
+        """Report to the head that this host stops, and read no more letters."""
         await self.head.stop()
         await self._wake_ups.close()
 

@@ -1,7 +1,7 @@
 """Batteries: stores each phone's days, and keeps its charge within the window where the phone permits it.
 
-`battery_policy` (pure) decides whether a phone should charge and what its days tell. `BatteryController` notes each
-probe, stores the days and switches charging through `charge.sh`; the phone's own timer restores charging.
+`battery_policy` (pure) decides whether a phone should charge and what its daily readings mean. `BatteryController`
+notes each probe, stores the days and switches charging through `charge.sh`; the phone's own timer restores charging.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def over_network(serial: str, devpath: str) -> bool:
 
     Args:
         serial: as adb lists it.
-        devpath: its USB path in adb's list; empty for network phones, emulators, and hosts whose adb cannot tell.
+        devpath: its USB path in adb's list; empty for network phones, emulators, and hosts whose adb does not list it.
     """
     if is_network(serial):
         return True

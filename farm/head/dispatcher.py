@@ -423,7 +423,7 @@ class Dispatcher(JobRequester):
             self._report_waits(view)
 
     def _report_waits(self, lost: DeviceState) -> None:
-        """Tell people who wait for a job at once that the last phone it could have is away or withheld, and why."""
+        """Report at once to a job's clients that the last phone it could have is away or withheld, and why."""
         views = self._requests.views()
         for job_id, request in tuple(islice(self._asked.items(), MOST_REPORTED)):
             job = self._queue.job(job_id)

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class WithheldFor(StrEnum):
-    """The cause for which a host's phones are not handed out; of several, people are told the first."""
+    """The cause for which a host's phones are not handed out; of several, messages name the first."""
 
     PROTOCOL = "protocol"  # head and host do not understand each other
     LOSS = "loss"  # it is lost or was removed
@@ -207,7 +207,7 @@ class Hosts(AttemptRunner):
             known.pop(lease_id, None)
 
     def lease_over(self, lease_id: str, reason: str) -> None:
-        """A phone's host holds the lease no more; if its job runs at another host, tell that host."""
+        """A phone's host holds the lease no more; if its job runs at another host, notify that host."""
         if (lent := self._lent.pop(lease_id, None)) is not None:
             self.send(lent[1], LeaseLost(lease_id, reason))
 

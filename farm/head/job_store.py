@@ -85,7 +85,7 @@ class JobWriter:
     ) -> Job:
         """Commit an attempt's end, its result and what its job becomes; returns what it became.
 
-        `letter`: makes the one that tells a head apart what the job became, committed with it.
+        `letter`: makes the one that informs a head apart of the job's new state, committed with it.
         """
 
         async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:

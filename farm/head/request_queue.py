@@ -171,7 +171,7 @@ class RequestQueue(WaitingRequests):
             self.decide(self.allocator.request_withdrawn, request_id)
 
     def release(self, lease_id: str, reason: str) -> None:
-        """Nobody wants the lease that `granted` got."""
+        """The lease that `granted` got is no longer wanted."""
         self._send(LeaseUnwanted(lease_id, reason))
 
     # --- orders ---------------------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
 
 
 def check_alone(name: str, facts: ToolchainFacts) -> str:
-    """A warning if nobody has tried the toolchain's TVM with its FFI; "": they work together.
+    """A warning if the toolchain's TVM was never tried with its FFI; "": they work together.
 
     Raises:
         UserError: they are known not to.
@@ -274,10 +274,10 @@ def check_alone(name: str, facts: ToolchainFacts) -> str:
 
 
 def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> str:
-    """A warning if nobody knows whether a toolchain's and a bundle's TVM and FFI fit; "": they do.
+    """A warning if it is unknown whether a toolchain's and a bundle's TVM and FFI fit; "": they do.
 
     Raises:
-        UserError: they are known not to fit, or the bundle does not say what it has.
+        UserError: they are known not to fit, or the bundle does not state its versions.
     """
     if not bundle.tvm_version:
         raise toolchain_error(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")

@@ -136,7 +136,7 @@ class LineSplitter:
             self._write(f"(more than {MAX_KEPT_BYTES >> 20} MiB: the rest is not kept)")
 
     def finish(self) -> None:
-        """Tell a last line that has no end."""
+        """Report a last line that has no newline."""
         if self._rest:
             self._pass_on(self._rest)
             self._rest = bytearray()

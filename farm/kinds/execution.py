@@ -221,7 +221,7 @@ async def process_killed(
 ) -> bool:
     """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept.
 
-    That tells a killed process from a lost phone.
+    This distinguishes a killed process from a lost phone.
     """
     changed, lost = asyncio.Event(), False
 

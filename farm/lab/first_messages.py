@@ -38,7 +38,7 @@ async def asked(
         sock: of the connection.
         preface: to be sent.
         early: bytes that were read already.
-        over: why the connection has ended; None: nobody says it.
+        over: why the connection has ended; None: the reason is not known.
     """
     loop, reader = asyncio.get_running_loop(), AnswerReader()
     try:

@@ -128,7 +128,7 @@ class RemoteHead(RemoteOrders):
         self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Tell the head that this host begins anew, without requests. From now on it beats.
+        """Report to the head that this host begins anew, without requests. From now on it beats.
 
         Raises:
             StoreWriteError: the database cannot be written now.
@@ -175,7 +175,7 @@ class RemoteHead(RemoteOrders):
                 log.exception("%s cannot be acted upon", type(message).__name__)
 
     async def stop(self) -> None:
-        """Wait until results are salvaged, then tell the head that this host stops; it beats no more."""
+        """Wait until results are salvaged, then report to the head that this host stops; it beats no more."""
         await self._tasks.end(STOP_LIMIT_S)
         if self._beating is None:
             return

@@ -70,7 +70,7 @@ class ActiveLease:
     detached: bool = False  # its session goes on while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
     awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
-    phone_away: bool = False  # its holder has the port's power cut for a while: the phone is missed by nobody
+    phone_away: bool = False  # its holder has the port's power cut for a while: the phone does not count as missing
     revocation: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )

@@ -49,7 +49,7 @@ REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The certificate's part that the samples tell, and the verdict on all of it. Times in seconds."""
+    """The certificate's part that comes from the samples, and the verdict on all of it. Times in seconds."""
 
     count: int  # samples taken
     span_s: float  # from the first sample's start to the last one's

@@ -120,10 +120,10 @@ def compare(
 
 
 def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) -> int:
-    """Pairs by which a true difference of `effect` is told with 95 % power; even.
+    """Pairs that detect a true difference of `effect` with 95 % power; even.
 
-    Told means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on the
-    log scale, of the 99 % interval that a single round would have; `effect` is above `min_effect`.
+    Detected means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on
+    the log scale, of the 99 % interval that a single round would have; `effect` is above `min_effect`.
     """
     power = NormalDist().inv_cdf(POWER) / _z()
     return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))
@@ -173,7 +173,7 @@ def compare_results(
         b: the other.
         min_effect: smaller differences are none.
         doubts: why one of them is not to be relied on; with any, only an interval that lies 1.5 times beyond
-            `min_effect` tells which is faster.
+            `min_effect` decides which is faster.
 
     Raises:
         ValueError: `min_effect` is not within 0 and 0.9.
@@ -401,7 +401,7 @@ def _for_all_stages(found: MedianEstimate, rounds: FloatArray) -> MedianEstimate
     """An interval so much wider that its confidence is that of all looks together (Bonferroni).
 
     On either side it reaches as far as the bootstrap's, and as the standard deviation says if that is further: of few
-    rounds the bootstrap's width scatters, and what is narrow by chance would be what tells a difference.
+    rounds the bootstrap's width scatters, and an interval that is narrow by chance would decide.
     """
     wider = _z() / NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
     middle = math.log(found.median_s)
@@ -417,7 +417,7 @@ def _normal(rounds: FloatArray, quantile: float) -> float:
 
 
 def _scatter(found: MedianEstimate, rounds: FloatArray) -> float:
-    """The half width that one round's interval would have, on the log scale; an upper bound, as few tell it badly."""
+    """The half width that one round's interval would have, on the log scale; an upper bound, as rounds are few."""
     half = (math.log(found.high_s) - math.log(found.low_s)) / 2
     return max(half * math.sqrt(rounds.size), _normal(rounds, _z())) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
 

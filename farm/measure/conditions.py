@@ -71,7 +71,7 @@ LIGHT_THROTTLING = 1
 SEVERE_THROTTLING = 3  # THERMAL_STATUS_SEVERE: clocks are held down for all apps
 MOST_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
 LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
-MOST_SHOWN = 1000  # times: a ratio beyond is told as that
+MOST_SHOWN = 1000  # times: a larger ratio is reported as this one
 ROUGHLY = 1.2  # times; a ratio that is known no better is said to be
 MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 

@@ -1,9 +1,9 @@
 """Power by a phone's own fuel gauge: lines of `gauge.sh` in, readings in watts out. Pure.
 
-Kernels are to tell current in µA, positive into the battery (Documentation/ABI/testing/sysfs-class-power), but vendors
-tell mA, and either sign. So a gauge is recognised by its lines before it is believed: the battery must be discharging,
-for then all that the phone takes comes from it; all figures must have one sign; and of the possible units exactly one
-must give a power that a phone can have. `recognised` gives the scale, or why there is none.
+Kernels are to report the current in µA, positive into the battery (Documentation/ABI/testing/sysfs-class-power), but
+vendors report mA, and either sign. So a gauge is recognised by its lines before it is believed: the battery must be
+discharging, for then all that the phone takes comes from it; all figures must have one sign; and of the possible units
+exactly one must give a power that a phone can have. `recognised` gives the scale, or why there is none.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from statistics import median
 
 from farm.measure.energy import PowerReading
 
-FEWEST_CHANGES = 6  # of the figure, that tell its period
-# An update tells the mean since the one before, and is seen up to a nap later: what came before a change of load is out
+FEWEST_CHANGES = 6  # of the figure, from which its period is known
+# An update is the mean since the one before, and is seen up to a nap later: what came before a change of load is out
 # of the figure after two periods and a nap.
 SETTLE_PERIODS = 2.5
 # Of a phone that is awake. µ and milli differ by 1000, more than these do: one of both fits at most.
 LEAST_W, MOST_W = 0.05, 25.0
 LEAST_V, MOST_V = 2.5, 9.6  # one lithium cell nearly empty, two in series full
-_DISCHARGING = frozenset({"discharging", "3"})  # as kernel and `dumpsys battery` say it
+_DISCHARGING = frozenset({"discharging", "3"})  # the words of the kernel and of `dumpsys battery`
 _SECONDS_PER_HOUR = 3600
 _MOST_FIGURE = 1 << 63  # kernels have no larger integers
 
 
 @dataclass(frozen=True, slots=True)
 class GaugeLine:
-    """What the gauge said once, in the vendor's units; None: it does not say."""
+    """One reading of the gauge, in the vendor's units; None: not reported."""
 
     uptime_s: float  # of the phone
     current: int | None
@@ -88,7 +88,7 @@ def why_fed(lines: Sequence[GaugeLine]) -> str:
 
 
 def figure_of(lines: Sequence[GaugeLine]) -> str:
-    """The figure that tells the power: the current where the gauge has one; "" where it tells nothing."""
+    """The figure that gives the power: the current where the gauge has one; "" where it has neither."""
     if any(line.current for line in lines):
         return "current"
     return "charge counter" if any(line.counter for line in lines) else ""
@@ -96,12 +96,12 @@ def figure_of(lines: Sequence[GaugeLine]) -> str:
 
 def changes(lines: Sequence[GaugeLine], figure: str) -> list[GaugeLine]:
     """The lines whose figure is another than in the line before."""
-    told = [line for line in lines if _value(line, figure) is not None and line.voltage is not None]
-    return [after for before, after in pairwise(told) if _value(after, figure) != _value(before, figure)]
+    complete = [line for line in lines if _value(line, figure) is not None and line.voltage is not None]
+    return [after for before, after in pairwise(complete) if _value(after, figure) != _value(before, figure)]
 
 
 def period_s(lines: Sequence[GaugeLine]) -> float | None:
-    """Seconds between two updates; None: the figure has not changed often enough to tell.
+    """Seconds between two updates; None: the figure has not changed often enough.
 
     An update that changes nothing is not seen, so a quiet gauge is taken for slower than it is.
     """
@@ -122,10 +122,10 @@ def recognised(lines: Sequence[GaugeLine]) -> GaugeScale | str:
     if volts_per_unit is None:
         return "its gauge tells no voltage of a battery, in mV or µV"
     if figure == "current":
-        told = [line.current for line in lines if line.current]
-        if min(told) < 0 < max(told):
+        currents = [line.current for line in lines if line.current]
+        if min(currents) < 0 < max(currents):
             return "its gauge tells currents of both signs while the battery discharges"
-        figures = [float(each) for each in told]
+        figures = [float(each) for each in currents]
     else:
         figures = [per_hour for before, after in pairwise(changes(lines, figure)) if (per_hour := _fall(before, after))]
         if not figures or max(figures) >= 0:

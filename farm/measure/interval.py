@@ -20,7 +20,7 @@ MOST_AUTOCORRELATION = 0.998  # beyond, samples say next to nothing
 SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and longer means, scatter beyond chance
 # Of `slow_noise`. Shares of the variance: a white floor below hides the slope of what has a long memory.
 SLOW_SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.0)
-SLOW_CORNER = 24.0  # half waves of the run; with fewer, 1/f noise is not told from noise of a short memory
+SLOW_CORNER = 24.0  # half waves of the run; with fewer, 1/f noise cannot be distinguished from noise of a short memory
 INDEPENDENT = 0.8  # the probability of independent samples beforehand
 FEWEST_FOR_SPECTRUM = 12
 BANDS = 150  # of half waves: the longest have one each

@@ -16,8 +16,8 @@ MIN_EFFECT = 0.02  # results of different days differ by more than samples of on
 FEWEST_BEFORE = 3
 FEWEST_AFTER = 2  # a single slow result is no regression
 SURE_OF_LEVELS = 8.0  # standard errors of results within levels; those that wander (AR(1) 0.8) reach 7 by chance
-SETTLED_LOST = 4  # two levels and their place leave so many results fewer to tell the scatter
-SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
+SETTLED_LOST = 4  # two levels and their place leave so many results fewer to estimate the scatter
+SURE = 6.0  # standard errors; few results estimate their scatter badly, and every place is tried
 LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
 MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
 ASTRAY = 4.0  # standard deviations from that level, and at least half the least change
@@ -153,7 +153,7 @@ def _effect(before: FloatArray, after: FloatArray) -> float:
 def _scatter(levels: FloatArray) -> float:
     """The standard deviation of results of one level, from each one's distance to the next, which levels hardly change.
 
-    Few results tell it badly: it is taken higher for them.
+    Few results estimate it badly: it is taken higher for them.
     """
     return MAD_TO_SIGMA * float(np.median(np.abs(np.diff(levels)))) * math.sqrt(levels.size / (levels.size - 2) / 2)
 

@@ -1,4 +1,4 @@
-"""Several settings of one build, timed in rounds of drawn order: the fastest, and which are not told from it. Pure."""
+"""Several settings of one build, timed in rounds of drawn order: the fastest, and those that may be as fast. Pure."""
 
 from __future__ import annotations
 

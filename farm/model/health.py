@@ -71,7 +71,7 @@ class Battery:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """The GPU's clock as its driver tells it (kgsl of Adreno, devfreq of Mali)."""
+    """The GPU's clock as its driver reports it (kgsl of Adreno, devfreq of Mali)."""
 
     clock_hz: int | None = None
     min_hz: int | None = None  # what governor and thermal driver allow now
@@ -134,7 +134,7 @@ class Health:
     data_free_bytes: int | None = None
     busiest: tuple[ProcessReading, ...] = ()  # at most ten, the busiest first
     server: tuple[ProcessReading, ...] = ()  # farm's supervisor, tvm_rpc and its sessions
-    gpu_faults: tuple[str, ...] = ()  # lines of the kernel log that tell of a GPU fault, newest last
+    gpu_faults: tuple[str, ...] = ()  # lines of the kernel log about a GPU fault, newest last
     # Sections of the probe without (all of) their output: not there, not readable, or the phone hung in them.
     missing: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()

@@ -10,7 +10,7 @@ from farm.measure.baseline import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baselin
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of
 from farm.results.series import COMPARABLE_BY, changes_in, has_number, point_of, series_key
 
-DIRTY = "-dirty"  # behind a commit: the folder had changes that nobody can look up
+DIRTY = "-dirty"  # behind a commit: the folder had changes that are in no commit
 # What results that are not comparable differ in, in words; the model's file differs with each commit.
 _DIFFERENCES = {
     "epoch": "system version of the phone", "target": "target", "precision": "precision", "tuned": "use of records",

@@ -57,7 +57,7 @@ class CiCase:
     model: str
     device: str
     answer: CiAnswer
-    about: str  # what it was compared with, or why it was not
+    about: str  # the baseline, or why there is none
     ratio: float | None = None  # its time over the baseline's
     low: float | None = None  # of the interval of 99 %
     high: float | None = None

@@ -1,7 +1,7 @@
 """Traces for Perfetto (https://ui.perfetto.dev): tracks of slices and of numbers over time, as a `.pftrace` file. Pure.
 
 A trace is protocol buffers (perfetto/trace/perfetto_trace.proto): the dozen fields that are needed are written here, so
-that nobody who wants a trace must install its package.
+that a trace needs no further package.
 """
 
 from __future__ import annotations

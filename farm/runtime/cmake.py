@@ -31,9 +31,9 @@ _FROM_OUTSIDE = {  # variables that would change what is built
     "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH", "CMAKE_PROGRAM_PATH",
 }  # fmt: skip
 _KEPT_LINES = 60  # of the output, for the evidence
-_REPORTED_PERCENT = 10  # progress is told in steps of this size
+_REPORTED_PERCENT = 10  # progress is reported in steps of this size
 _VERSION_LIMIT_S = 20.0
-_END_LIMIT_S = 10.0  # of a build that was told to end
+_END_LIMIT_S = 10.0  # of a build that got a signal to end
 _INSTALL = "apt install cmake ninja-build, or `pip install cmake ninja` beside farm"
 
 Version = tuple[int, ...]
@@ -80,7 +80,7 @@ def configure(cmake: CMake, source: Path, build: Path, options: Iterable[tuple[s
     """Prepare a build folder, or go on with one.
 
     Raises:
-        HostError: CMake refused; the evidence is what it said.
+        HostError: CMake refused; the evidence is its output.
         OSError: the disk is full.
     """
     words = [cmake.program, "-S", str(source), "-B", str(build), "-G", cmake.generator]
@@ -92,7 +92,7 @@ def build_target(cmake: CMake, build: Path, target: str, report: Callable[[str],
     """Build a target and what it needs; what is built already is left as it is.
 
     Raises:
-        HostError: the compiler failed; the evidence is what it said.
+        HostError: the compiler failed; the evidence is its output.
         OSError: the disk is full.
     """
     command = [cmake.program, "--build", str(build), "--target", target, "--parallel", str(os.cpu_count() or 1)]
@@ -151,7 +151,7 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a group of processes whose output nobody wants any more."""
+    """End a group of processes whose output is no longer needed."""
     os.killpg(process.pid, signal.SIGINT)  # on which Ninja and make remove what is half written
     try:
         process.communicate(timeout=_END_LIMIT_S)  # reads on: a full pipe would hold them

@@ -46,7 +46,7 @@ class Compiler:
         """Make a program or library.
 
         Raises:
-            HostError: it failed; the evidence is what it said.
+            HostError: it failed; the evidence is its output.
             OSError: the disk is full.
         """
         failed = partial(self._failed, out.name)

@@ -62,7 +62,7 @@ class StoredValueError(ValueError):
 
 
 class CheckedType:
-    """A type that may meet a value which farm did not write; farm.store.schema tells it its column."""
+    """A type that may meet a value which farm did not write; farm.store.schema sets its column."""
 
     column: Column[Any] | None = None
 

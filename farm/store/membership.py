@@ -255,7 +255,7 @@ def _check_free(connection: Connection, name: str) -> None:
 
 
 def _check_lab(connection: Connection, name: str, token: HostToken) -> None:
-    """Whether the database is that of the token, which nobody has used.
+    """Whether the database is that of the token, and the token unused.
 
     Raises:
         UserError: it is another lab's, or of another release.

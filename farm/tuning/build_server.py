@@ -100,7 +100,7 @@ class BuildServer:
         return bool(data)
 
     def _select_timeout_s(self) -> float | None:
-        # One that was killed ends by itself: SIGCHLD tells.
+        # One that was killed ends by itself: SIGCHLD reports it.
         deadlines = [each.deadline_s for each in self._running.values() if not each.timed_out]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 

@@ -50,14 +50,14 @@ class MeasurementSlot:
     def __init__(self, phone: PooledPhone, source: PhoneSource, queue: CandidateQueue, settings: SlotSettings) -> None:
         self.phone = phone  # as last seen
         self.seen = True  # whether the source has shown it since its session was last cut
-        self.work: QueuedCandidate | None = None  # the queue's note of what it has
+        self.work: QueuedCandidate | None = None  # the queue's note of the candidate
         self.measuring = False
         self.out = ""  # why the phone is not used, for some minutes or any more
         self.broken = False  # it is out because it never got ready
-        self.abandoned = False  # its thread hangs for good; what it had was answered for it
+        self.abandoned = False  # its thread hangs for good; its candidate was answered without it
         self._source, self._queue, self._settings = source, queue, settings
         self._lock = threading.Lock()  # over what the supervisor and the thread both decide by
-        self._deadline_s: float | None = None  # monotonic: when what it does now takes too long
+        self._deadline_s: float | None = None  # monotonic: when the present step has taken too long
         self._cut: threading.Thread | None = None  # the supervisor's order to end the session, under way
         self._cut_s = 0.0
         self._unseen_s = 0.0

@@ -53,7 +53,7 @@ class RemoteBuilds:
         self._send(frame(fields, module))
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for it any more."""
+        """No caller waits for it any more."""
         self._send(frame({"cancel": number}))
 
     def close(self) -> None:

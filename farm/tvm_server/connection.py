@@ -213,7 +213,7 @@ class ClientConnection(ABC):
         if self.closed:
             return
         left = self.unhandled_bytes
-        more = messages > 0 and left > 0  # perhaps only the beginning of a message: the next turn will tell
+        more = messages > 0 and left > 0  # perhaps only the beginning of a message: the next turn decides
         self._listen(not more and not self.full)  # what cannot be handled yet stays in the kernel
         if more:
             self.proceed()

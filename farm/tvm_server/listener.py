@@ -1,4 +1,4 @@
-"""The TVM port: accepts connections, and tells the tracker's from the gate's by their first int32.
+"""The TVM port: accepts connections, and distinguishes the tracker's from the gate's by their first int32.
 
 `Acceptor` accepts for as long as the process lives, whatever happens to its descriptors. `Listener` names the user at
 the other end, bounds the connections of each user and of all, and hands a connection on once its first bytes are there.

@@ -1,4 +1,4 @@
-"""The TVM server: tracker and gate on one TCP port, told apart by a connection's first int32."""
+"""The TVM server: tracker and gate on one TCP port, distinguished by a connection's first int32."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class _Protocol(H11Protocol):
         if idle:
             oldest = min(idle, key=lambda each: each.idle_since_s)
             oldest.transport.abort()
-            self.connections.discard(oldest)  # now, not when the loop tells of its end
+            self.connections.discard(oldest)  # now, not when the loop reports its end
 
     def on_response_complete(self) -> None:
         self.idle_since_s = self.loop.time()

@@ -253,7 +253,7 @@ def session_to_phone(daemon: DaemonChannel) -> Iterator[PhoneSession]:
 def first_run(built: Build, session: PhoneSession, report: Callable[[str], None], *, side: str = "") -> FirstRun:
     """Upload the library and run the model once; `report` is called with each step.
 
-    `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
+    `side` distinguishes libraries of one session: a loaded one must not be written again, even with the same bytes.
 
     Raises:
         PhoneError: it does not fit into the phone, or the phone failed.

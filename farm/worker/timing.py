@@ -216,7 +216,7 @@ def _block(
     begun_s = clock() - began_s
     samples = model(taken.number, size)
     ended_s = clock() - began_s
-    # The phone does not tell when each one began: they follow one another, after the untimed run; and all of them
+    # The phone does not report when each one began: they follow one another, after the untimed run; and all of them
     # before the host had them, however far the phone's clock jumped.
     begun_s += min(samples)
     for sample in samples:

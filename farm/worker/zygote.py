@@ -140,7 +140,7 @@ class Zygote:
     def _kill_strays(self) -> None:
         """Kill processes that workers detached (setsid, double forks): the kernel gave them to us, the subreaper.
 
-        Its end brings us here again, for what it had forked. No compiler leaves daemons behind, so whose a stray was
+        Its end brings us here again, for its own children. No compiler leaves daemons behind, so whose a stray was
         does not matter.
         """
         for pid in _children() - self._attempts.keys():
@@ -210,7 +210,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _children() -> set[int]:
-    """Our children, orphans that the kernel gave to us included; none where the kernel cannot tell."""
+    """Our children, orphans that the kernel gave to us included; none where the kernel does not list them."""
     try:
         return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
     except FileNotFoundError:  # built without CONFIG_PROC_CHILDREN

@@ -1,7 +1,7 @@
 """Checks of texture operators: each runs alone on a device, beside its result on the host.
 
 Each becomes a Relax function of a library of its own, which takes buffers, copies them into textures, runs the very
-kernel of the model and copies its result back. So a wrong operator is told by its name.
+kernel of the model and copies its result back. So a wrong operator is reported by its name.
 """
 
 from __future__ import annotations

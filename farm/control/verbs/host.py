@@ -18,7 +18,7 @@ class HostVerbs(VerbGroup):
 
     @verb("host.list", Role.VIEWER)
     async def hosts(self) -> Mapping[str, Any]:
-        """Every host, and the tokens that nobody has used; `own` is this host's name, "" outside of a lab."""
+        """Every host, and the unused tokens; `own` is this host's name, "" outside of a lab."""
         picture = await self._lab.look()
         return {
             "own": self._lab.own,

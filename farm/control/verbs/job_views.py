@@ -276,7 +276,7 @@ def job_row(job: Job, latest: Attempt | None, waits: str, step: Step | None = No
         job: as the store has it.
         latest: its latest attempt: `on` is its phone, "" without one.
         waits: why it does not run, one sentence; "" when it does or has ended.
-        step: what it does just now; None when it does not run.
+        step: the present one; None when it does not run.
     """
     return {
         **json_of(job, "id", "kind"),

@@ -53,7 +53,7 @@ class HealthConfig:
     # of its highest: a cluster allowed less is not the phone that was bought
     clock_share: Annotated[float, Field(ge=0, le=1)] = 0.7
     load: Amount = 1.5  # 1 min average from which a foreign process disturbs: an idle Android has 0.2 to 1
-    foreign_percent: Amount = 20.0  # of a core, over its whole life (ps tells no other share): services stay below
+    foreign_percent: Amount = 20.0  # of a core, over its whole life (ps prints no other share): services stay below
     model: Mapping[str, ModelHealth] = field(default_factory=dict)  # by ro.product.model
 
     def ignored(self, model: str) -> frozenset[FindingKind]:
@@ -187,7 +187,7 @@ def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
 
 
 def same_boot(now: Health, before: Health) -> bool:
-    """Whether the phone has not started anew in between, as far as it tells.
+    """Whether the phone has not started anew in between, as far as it reports.
 
     A boot named by its time is called otherwise whenever the phone's clock is set: there its uptime decides.
     """

@@ -263,7 +263,7 @@ class ProbeRound:
             self._keep(agent, *await reading)
         except FarmError as error:
             self.failed[agent.name] += 1
-            log.debug("%s: no health: %s", agent.name, error)  # the follower or the list will tell what is wrong
+            log.debug("%s: no health: %s", agent.name, error)  # the follower or the list reports the reason
         finally:
             await _ended(reading)
 

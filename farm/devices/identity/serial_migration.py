@@ -116,7 +116,7 @@ class SerialMigration:
     def _traded(self, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
         """Whether the device identified now, where one of number `own` is remembered, is the same as `former`.
 
-        Two phones trade serials when both were away (network addresses dealt anew, equal numbers told apart by ports).
+        Two phones trade serials when both were away (new network addresses, equal serials distinguished by ports).
         """
         return (
             is_distinct(own)

@@ -265,7 +265,7 @@ class SocRow:
 def part_name(text: str) -> str:
     """The part named in `text` in its canonical spelling (`SM8550`, `MT6891`, `Kirin 980`), or an empty string.
 
-    MediaTek package codes (`MT6853V/TNZA`) are dropped: they tell packages apart, not silicon that runs code
+    MediaTek package codes (`MT6853V/TNZA`) are dropped: they distinguish packages, not silicon that runs code
     differently.
     """
     if found := _QUALCOMM.search(text):
@@ -297,7 +297,7 @@ def base_part(model: str) -> str:
 
 
 def vendor_name(manufacturer: str, model: str = "") -> str:
-    """A SoC vendor's usual name from ro.soc.manufacturer, or else from the part name; empty when neither tells."""
+    """A SoC vendor's usual name from ro.soc.manufacturer, or else from the part name; empty where neither has it."""
     known = _VENDORS.get(manufacturer.strip().lower())
     if known or manufacturer.strip():
         return known or manufacturer.strip()

@@ -56,7 +56,7 @@ def recover(
 ) -> Decision:
     """Something is wrong: take the next action against it; without one, wait and try again.
 
-    It only waits where `fault` is None (it is not the phone's, or adb's list will tell) and for a phone that was not
+    It only waits where `fault` is None (it is not the phone's, or adb's list will show it) and for a phone that was not
     adopted. What the hub or the host did costs the phone no action, and no failure is counted.
     """
     if context.external_cause:

@@ -23,7 +23,7 @@ from farm.model.device import UsbPlace
 PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
 OFF_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
-GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
+GONE_S = 10.0  # the kernel notifies adb at once; before 6.0 it may not do so at all
 _KILLED_S = 2.0  # a program that hangs in a USB driver does not die: it is not waited for
 _POLL_S = 0.1
 _EVIDENCE_CHARS = 2000
@@ -289,7 +289,7 @@ async def _run(command: Sequence[str], timeout_s: float, missing_hint: str) -> t
 
 _HUB = re.compile(r"(Current|New) status for hub (\S+) \[.*\]")
 _PORT = re.compile(r"  Port (\d+): [0-9a-f]{4}((?: [^\[]\S*)*)(?: \[.*\])?")
-# Words of its complaints. It ends with 0 even when a hub refused to switch: only the status afterwards tells.
+# Words of its complaints. It ends with 0 even when a hub refused to switch: only the status afterwards shows it.
 _NO_HUB = "No compatible devices detected"
 _NO_PERMISSION = ("permission problems", "Permission denied", "LIBUSB_ERROR_ACCESS", "Operation not permitted")
 

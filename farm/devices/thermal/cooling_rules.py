@@ -1,6 +1,6 @@
 """How long a phone takes to cool, learned from its own readings: Newton's law of cooling, T(t) = A + B exp(-t / tau).
 
-A segment is what one sensor read while the phone was idle and did not warm up. Its readings tell the ambient A, and
+A segment is what one sensor read while the phone was idle and did not warm up. Its readings give the ambient A, and
 when the fall is large and long enough, tau too; the taus of several segments are kept and their median counts. Before a
 phone has enough readings, the defaults of its sensor group stand in.
 """
@@ -16,7 +16,7 @@ from statistics import median
 SAMPLES = 48  # of one segment; a longer one keeps every other reading
 SEGMENTS = 7  # whose time constants are remembered
 WARMING_C = 1.0  # more than this above the segment's last reading is no noise: something heats the phone
-LEAST_SAMPLES = 6  # to tell a time constant from noise of some 0.3 °C
+LEAST_SAMPLES = 6  # to distinguish a time constant from noise of some 0.3 °C
 LEAST_FALL_C = 3.0  # for the same
 LEAST_SPAN = 0.7  # in time constants, for the same: a shorter piece of the curve looks like a straight line
 WORST_FIT_C = 0.4  # median distance of readings from the curve; more, and something changed on the way
@@ -66,7 +66,7 @@ class CoolingCurve:
         return replace(self, segment=segment)
 
     def now(self) -> Cooling:
-        """How it cools, as far as its readings tell."""
+        """How it cools, as far as its readings show."""
         return _cooling(self)
 
     def seconds_until(self, target_c: float, celsius: float) -> float | None:
@@ -83,7 +83,7 @@ class CoolingCurve:
     def floor_c(self, target_c: float) -> float | None:
         """The temperature at which it stays by itself, when that is certain and not below `target_c`; else None.
 
-        A phone that still warms up tells where that ends, not how far it would cool: None.
+        A phone that still warms up shows where that ends, not how far it would cool: None.
         """
         cooling = self.now()
         if not cooling.sure or cooling.ambient_c <= target_c - LEAST_DIFFERENCE_C:

@@ -44,7 +44,7 @@ Right = TypeVar("Right", bound=Hashable)
 
 
 class Allocator:
-    """The state machine. Each method of "what happened" returns who gets what; `Holding.asked` tells who shall yield.
+    """The state machine. A method for each event returns the grants that follow. `Holding.asked`: its holder shall end.
 
     `now_s` are monotonic seconds; an earlier time than that of the call before counts as that.
     """

@@ -29,7 +29,7 @@ from farm.common.selector import Selector
 from farm.model.device import DeviceState
 from farm.model.requests import LeaseClass, LeaseRequest
 
-REMEMBERED_REQUESTS = 256  # recent ones tell which phones are in demand; about what a busy lab sees in a minute
+REMEMBERED_REQUESTS = 256  # recent ones show which phones are in demand; about what a busy lab sees in a minute
 Word = str | tuple[str, str]  # an alias, or a label with its value
 WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices that suit it: integers add up exactly
 

@@ -370,7 +370,7 @@ class JobQueue:
         return None
 
     def _drop(self, entry: QueuedJob, now: ClockReading) -> None:
-        """A job has ended: forget it and tell those that wait for it or for its array."""
+        """A job has ended: forget it and notify those that wait for it or for its array."""
         job = entry.job
         del self._entries[job.id]
         self._choosy.pop(job.id, None)

@@ -17,7 +17,7 @@ MB = 1e6
 
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
-    """A line per phone and phase; below, what a phone did not tell, and the apps that Android ended meanwhile."""
+    """A line per phone and phase; below, what a phone did not report, and the apps that Android ended meanwhile."""
     if not results:
         return
     gpu = any(row["gpu_bytes"] is not None for result in results for row in result["phases"])

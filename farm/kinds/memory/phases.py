@@ -22,7 +22,7 @@ NO_GPU_PEAK = "the phone tells no peak of GPU memory: it is read at the end of e
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """The memory of a session's processes now, bytes; None: the phone does not tell."""
+    """The memory of a session's processes now, bytes; None: the phone does not report it."""
 
     now_s: int  # by the phone's clock
     processes: int

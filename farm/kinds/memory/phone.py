@@ -38,7 +38,7 @@ async def read_memory(client: AdbClient, serial: str, *, gpu: bool, since_s: int
         client: of the adb server.
         serial: the phone's.
         gpu: also the GPU's.
-        since_s: tell apps that were killed since then, by the phone's clock; 0: none.
+        since_s: report apps that were killed since then, by the phone's clock; 0: none.
 
     Raises:
         PhoneError: the phone does not show the session's processes.

@@ -33,7 +33,7 @@ PARSERS: Mapping[str, Callable[[ProgramOutput], ProgramSamples]] = {
 
 
 def read_output(form: str, output: ProgramOutput, skip: int = 0) -> ProgramSamples:
-    """The samples of one call, without its first `skip` runs where it tells each run.
+    """The samples of one call, without its first `skip` runs where it prints each run.
 
     Raises:
         UserError: the output is not of that format.

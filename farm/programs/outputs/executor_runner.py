@@ -16,7 +16,7 @@ def parse(output: ProgramOutput) -> ProgramSamples:
     """A sample for each run; of a release that does not print them, their mean.
 
     Raises:
-        UserError: no run is told, or fewer than were begun.
+        UserError: the output has no run, or fewer than were begun.
     """
     each = [found for found in map(_RUN.fullmatch, output.lines) if found]
     if each and len(each) != int(each[-1][2]):

@@ -4,7 +4,7 @@
   const place = document.getElementById("plots");
   const names = { temperature: "Temperature, °C", battery: "Battery, %", clock: "Clocks, MHz" };
   const tones = ["--accent", "--busy", "--warm", "--hold", "--bad", "--good", "--going", "--off"];
-  const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3]]; // told apart without colour, too
+  const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3]]; // distinct without colour, too
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // As the rest of the page says times: 24 hours, whatever the browser's language.
   const clock = (seconds, fine) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(fine && { second: "2-digit" }), hourCycle: "h23" });

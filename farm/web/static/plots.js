@@ -18,13 +18,13 @@
 
   function seriesOf(line, count) {
     const color = tone(line.tone);
-    const told = { label: line.name, stroke: color, value: (_, value) => number(value), spanGaps: line.kind === "line" };
-    if (line.kind === "line") return { ...told, width: 1.6, points: { show: count < 40, size: 5, fill: color } };
-    if (line.kind === "steps") return { ...told, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: count < 60, size: 5, fill: color } };
-    if (line.kind === "bars") return { ...told, width: 1, fill: faded(color, 45), paths: uPlot.paths.bars({ size: [1, Infinity], gap: 1 }), points: { show: false } };
-    if (line.kind === "high" || line.kind === "low") return { ...told, paths: () => null, points: { show: false } };
+    const style = { label: line.name, stroke: color, value: (_, value) => number(value), spanGaps: line.kind === "line" };
+    if (line.kind === "line") return { ...style, width: 1.6, points: { show: count < 40, size: 5, fill: color } };
+    if (line.kind === "steps") return { ...style, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: count < 60, size: 5, fill: color } };
+    if (line.kind === "bars") return { ...style, width: 1, fill: faded(color, 45), paths: uPlot.paths.bars({ size: [1, Infinity], gap: 1 }), points: { show: false } };
+    if (line.kind === "high" || line.kind === "low") return { ...style, paths: () => null, points: { show: false } };
     const size = line.kind === "beyond" ? 7 : count > 1200 ? 3 : count > 300 ? 4 : 5;
-    return { ...told, paths: () => null, points: { show: true, size, width: 1, stroke: color, fill: faded(color, 55) } };
+    return { ...style, paths: () => null, points: { show: true, size, width: 1, stroke: color, fill: faded(color, 55) } };
   }
 
   function errorBars(panel) { // from each high to its low, with a cap at both ends

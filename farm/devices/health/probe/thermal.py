@@ -158,12 +158,12 @@ def parse_zones(text: str) -> tuple[tuple[Temperature, ...], list[Dropped]]:
 
 @lru_cache(2048)  # names of a few models' zones, read with every probe
 def _of_zone(name: str) -> tuple[SensorGroup | None, bool]:
-    """The part of a phone that a zone tells of, None if it is no thermometer; and whether it is known to be one."""
+    """The part of a phone that a zone measures, None if it is no thermometer; and whether it is known to be one."""
     return None if _NOT_THERMAL.search(name) else group_of(name), bool(_THERMOMETER.search(name))
 
 
 def group_of(name: str) -> SensorGroup:
-    """The part of a phone that a zone's name tells of."""
+    """The part of a phone that a zone's name stands for."""
     return next((group for group, pattern in _GROUP_PATTERNS if pattern.search(name)), SensorGroup.OTHER)
 
 
