@@ -1,7 +1,8 @@
 #!/system/bin/sh
 # The battery's gauge, read again and again until nobody listens. POSIX sh as mksh + toybox (or dash, busybox) run it.
 #
-#   gauge.sh SECONDS   prints `gauge NAME`, then every SECONDS a line: UPTIME CURRENT VOLTAGE COUNTER STATUS
+#   gauge.sh SECONDS [PID]   prints `gauge NAME`, then every SECONDS a line: UPTIME CURRENT VOLTAGE COUNTER STATUS; ends
+#                            with the process PID
 #
 # As the kernel's files have them, `-` for what is not told; units and signs are the vendor's. NAME is a folder of
 # /sys/class/power_supply, or `dumpsys` where the shell may read none with a current or a charge counter.
@@ -89,6 +90,6 @@ else
     echo "gauge dumpsys"
     read_gauge=from_service
 fi
-while "$read_gauge"; do
+while { [ -z "$2" ] || kill -0 "$2" 2>/dev/null; } && "$read_gauge"; do
     doze "$1"
 done

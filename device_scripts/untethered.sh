@@ -41,7 +41,7 @@ busy() {
 
 run() {
     echo "boot $(boot_id)" >"$folder/marks"
-    sh "${0%/*}/gauge.sh" "$nap_s" >"$folder/gauge" 2>/dev/null &
+    sh "${0%/*}/gauge.sh" "$nap_s" $$ >"$folder/gauge" 2>/dev/null &
     gauge=$!
     sleep "$lead_s"
     while [ "$cycles" -gt 0 ]; do

@@ -112,6 +112,14 @@ def test_what_is_beside_farms_own_goes_whatever_its_name(phone: PhoneFolder) -> 
     assert {path.name for path in phone.root.iterdir()} == own
 
 
+def test_what_programs_wrote_goes_and_their_files_stay(phone: PhoneFolder) -> None:
+    for name in ("work0", "work1", 16 * "a"):
+        (phone.root / "programs" / name).mkdir(parents=True)
+        (phone.root / "programs" / name / "output.raw").write_text("x")
+    assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
+    assert tree(phone.root / "programs") == {16 * "a", f"{16 * 'a'}/output.raw"}
+
+
 def test_the_note_of_a_lease_that_was_never_cleaned_holds(phone: PhoneFolder) -> None:
     begun(phone)
     (phone.root.parent / "first").write_text("x")

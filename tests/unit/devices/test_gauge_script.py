@@ -37,7 +37,7 @@ def first_lines(shell: str, folder: Path, dumpsys: str = "") -> list[str]:
     for name in ("gauge.sh", "processes.sh"):
         shutil.copy(scripts_folder() / name, folder / "bin")
     environment = {**os.environ, "FARM_SYS": str(folder / "sys"), "PATH": f"{folder}/tools:{os.environ['PATH']}"}
-    words = [shell, str(folder / "bin/gauge.sh"), "0.01"]
+    words = [shell, str(folder / "bin/gauge.sh"), "0.01", str(os.getpid())]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as ran:
         assert ran.stdout is not None
         lines = [ran.stdout.readline().strip() for _ in range(3)]
@@ -70,6 +70,21 @@ def test_the_gauge_beside_a_battery_without_current(shell: str, tmp_path: Path) 
     name, line, _ = first_lines(shell, tmp_path)
     assert name == "gauge bms"
     assert told(line) == (450_000, 3_850_000, None, "Discharging")
+
+
+def test_it_ends_with_the_process_that_listens(shell: str, tmp_path: Path) -> None:
+    supply(tmp_path, "battery", type="Battery", voltage_now=3_900_000, current_now=1, status="Discharging")
+    script, environment = str(scripts_folder() / "gauge.sh"), {**os.environ, "FARM_SYS": str(tmp_path / "sys")}
+    with (
+        subprocess.Popen(["sleep", "60"]) as listener,
+        (tmp_path / "said").open("wb") as said,
+        subprocess.Popen([shell, script, "0.01", str(listener.pid)], env=environment, stdout=said) as ran,
+    ):
+        while not (tmp_path / "said").stat().st_size:
+            assert ran.poll() is None
+        listener.kill()
+        listener.wait()
+        ran.wait(20)
 
 
 def test_only_a_charge_counter(shell: str, tmp_path: Path) -> None:
