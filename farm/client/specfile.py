@@ -31,7 +31,7 @@ from farm.client.specs import check_models, checked_inputs, checked_labels, file
 from farm.common.errors import Code, FarmError, UserError
 from farm.common.files import checked_file, is_sha256
 from farm.common.limits import MAX_JOBS_AT_ONCE
-from farm.common.selector import Selector, nearest
+from farm.common.selector import Selector, did_you_mean
 from farm.compiler.record_files import read_records
 from farm.kinds import KINDS
 from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of, kind_named
@@ -293,6 +293,9 @@ def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:
     if not isinstance(jobs, list) or not all(isinstance(each, dict) for each in jobs) or not jobs:
         raise _mistake(path, "", "job is not a list of tables", "write [[job]] above each job's keys")
     if "job" not in tree and "kind" not in tree:  # [[jobs]] or `knd`: named before the missing kind
+        if {"command", "output"} <= tree.keys():
+            hint = f"farm program run {shlex.quote(str(path))} --on SELECTOR; spec files: docs/clients.md"
+            raise _mistake(path, "", "this is the description of a program, not a spec file", hint)
         _refuse_unknown(path, "", shared, OWN_KEYS.union({"job", "kind"}, *map(_keys, KINDS.values())), "a spec file")
     kinds = [_kind(path, _where(tree, i), {**shared, **each}) for i, each in enumerate(jobs)]
     known = OWN_KEYS.union(*map(_keys, kinds)) | {"job"}
@@ -337,8 +340,7 @@ def _keys(cls: type[JobSpec]) -> frozenset[str]:
 def _refuse_unknown(path: Path, where: str, table: Mapping[str, Any], known: frozenset[str], what: str) -> None:
     for key in table:
         if key not in known:
-            near = nearest(key, known)
-            hint = f"did you mean {near[0]!r}?" if near else f"keys: {', '.join(sorted(known))}"
+            hint = did_you_mean(key, known, f"keys: {', '.join(sorted(known))}")
             raise _mistake(path, where, f"{what} has no key {key!r}", hint)
 
 

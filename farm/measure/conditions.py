@@ -117,6 +117,13 @@ def ratio_words(ratio: float) -> str:
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.4g}"
 
 
+def versus_fastest(row: Mapping[str, Any]) -> str:
+    """A setting of a sweep beside the fastest one, in words."""
+    if row["ratio_low"] == row["ratio_high"] == 1:
+        return "the fastest"
+    return f"{row['ratio'] - 1:+.1%}" if row["slower"] else "not distinguishable"
+
+
 def worst(reasons: Iterable[Reason]) -> Verdict:
     """The verdict that reasons leave."""
     found = {each.verdict for each in reasons}

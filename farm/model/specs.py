@@ -27,7 +27,7 @@ from farm.common.limits import (
     MAX_TIMEOUT_S,
     MIN_TIME_S,
 )
-from farm.common.selector import did_you_mean, nearest
+from farm.common.selector import did_you_mean
 from farm.model.identity import CpuCluster
 from farm.model.placement import ThreadPlacement
 from farm.model.requests import LeaseClass
@@ -193,8 +193,7 @@ class JobSpec:
         known = {each.name for each in fields(cls)}
         unknown = sorted(given.keys() - known - {"kind"})
         if unknown:
-            near = nearest(unknown[0], known)
-            hint = f"did you mean {near[0]!r}?" if near else f"options: {', '.join(sorted(known))}"
+            hint = did_you_mean(unknown[0], known, f"options: {', '.join(sorted(known))}")
             raise UserError(f"{cls.kind} has no option {unknown[0]!r}", Code.BAD_SPEC, hint=hint)
         wanted = {name: value for name, value in given.items() if value is not None and name != "kind"}
         try:

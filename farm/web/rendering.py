@@ -21,7 +21,7 @@ from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
-from farm.measure.conditions import ratio_words
+from farm.measure.conditions import ratio_words, versus_fastest
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
@@ -162,6 +162,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "digits": digits,
     "ratio": ratio_words,
+    "versus_fastest": versus_fastest,
     "moment": moment,
     "segment": segment,
     "spark": spark,

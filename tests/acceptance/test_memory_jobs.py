@@ -7,19 +7,10 @@ import pytest
 from farm.kinds.memory.phases import PHASES
 from tests.support.known_memory import MIB, known_memory_onnx
 from tests.support.pages import ROOT, missing, shown
-from tests.support.whole_farm import phones, until_ready
 
 pytestmark = pytest.mark.farm("galaxy-s9")
 
 KNOWN = 64
-
-
-@pytest.fixture(scope="module")
-def farm(whole):
-    (phone,) = phones(whole)
-    whole.lab.plug(phone.nickname)
-    until_ready(whole)
-    return whole
 
 
 @pytest.fixture(scope="module")

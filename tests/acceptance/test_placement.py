@@ -10,19 +10,10 @@ import pytest
 
 from farm.zoo import small_cnn
 from tests.support.pages import ROOT, missing, shown
-from tests.support.whole_farm import phones, until_ready
 
 pytestmark = [pytest.mark.farm("galaxy-s9"), pytest.mark.timeout(240)]  # on a host without time
 
 PHONE_CORES = 8
-
-
-@pytest.fixture(scope="module")
-def farm(whole):
-    (phone,) = phones(whole)
-    whole.lab.plug(phone.nickname)
-    until_ready(whole)
-    return whole
 
 
 @pytest.fixture(scope="module")

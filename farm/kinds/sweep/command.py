@@ -9,6 +9,7 @@ from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import digits
 from farm.kinds.sweep.spec import SweepSpec
+from farm.measure.conditions import versus_fastest
 
 if TYPE_CHECKING:
     from farm.kinds.sweep.outcome import SweepOutcome
@@ -37,13 +38,6 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     alike = [row["setting"] for row in rows if not row["slower"] and row is not best]
     same = f"; not distinguishable from {' and from '.join(alike)}" if alike else ""
     return [f"recommended: {best['setting']}{same}", *result["certificate"]["notes"]]
-
-
-def versus_fastest(row: Mapping[str, Any]) -> str:
-    """A setting beside the fastest one, in words."""
-    if row["ratio_low"] == row["ratio_high"] == 1:
-        return "the fastest"
-    return f"{row['ratio'] - 1:+.1%}" if row["slower"] else "not distinguishable"
 
 
 def _row(device: str, row: Mapping[str, Any]) -> tuple[object, ...]:

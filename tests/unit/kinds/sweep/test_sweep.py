@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code, FarmError
-from farm.kinds.sweep.command import remarks, versus_fastest
+from farm.kinds.sweep.command import remarks
 from farm.kinds.sweep.spec import SweepSpec
 from farm.kinds.sweep.worker import BLOCK_SAMPLES, FEWEST_ROUNDS, take_rounds
+from farm.measure.conditions import versus_fastest
 from farm.measure.sweep import estimates, recommended
 from farm.model.identity import CpuCluster
 from farm.model.placement import ThreadPlacement
