@@ -118,7 +118,10 @@ def _commits(top: Path, good: str, bad: str) -> list[str]:
     Raises:
         UserError: a name is no commit, or good is not before bad.
     """
-    first, last = (git(top, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}") for name in (good, bad))
+    hint = "name commits, tags or branches of this repository: git log --oneline"
+    first, last = (
+        git(top, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", hint=hint) for name in (good, bad)
+    )
     found = git(top, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}").split()
     if not found:
         raise UserError(f"{good} is not before {bad}", hint="the good commit comes first, and BAD descends from it")

@@ -12,6 +12,7 @@ from farm.results.baseline_rules import DIRTY
 
 GIT_LIMIT_S = 30.0
 BASELINE = "main"
+IN_REPOSITORY = "run it inside the model's git repository"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,14 @@ def source_of_folder(folder: Path) -> SourceState:
     Raises:
         UserError: there is no git, or the folder is not in a repository with a commit.
     """
-    commit = git(folder, "rev-parse", "--verify", "HEAD")
+    commit = git(folder, "rev-parse", "--verify", "HEAD", hint=f"{IN_REPOSITORY}, or give --branch and --commit")
     branch = git(folder, "rev-parse", "--abbrev-ref", "HEAD")
     changed = git(folder, "status", "--porcelain", "--untracked-files=no")
     return SourceState("" if branch == "HEAD" else branch, commit + (DIRTY if changed else ""), BASELINE)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """What a git command prints, stripped.
+def git(folder: Path, *arguments: str, hint: str = IN_REPOSITORY) -> str:
+    """What a git command prints, stripped; `hint`: what to do when it fails.
 
     Raises:
         UserError: it failed.
@@ -64,13 +65,10 @@ def git(folder: Path, *arguments: str) -> str:
             capture_output=True, text=True, errors="replace", timeout=GIT_LIMIT_S, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        raise UserError("git is not installed", hint="install it, or give --branch and --commit") from None
+        raise UserError("git is not installed", hint="install it: apt install git") from None
     except subprocess.TimeoutExpired:
         raise UserError(f"git {arguments[0]} did not end within {GIT_LIMIT_S:g} s") from None
     if done.returncode:
         said = next(iter(done.stderr.strip().splitlines()), "no message").removeprefix("fatal: ")
-        raise UserError(
-            f"git {arguments[0]}: {said}",
-            hint="run it inside a git repository; farm ci bench takes --branch and --commit, too",
-        )
+        raise UserError(f"git {arguments[0]}: {said}", hint=hint)
     return done.stdout.strip()

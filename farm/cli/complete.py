@@ -60,7 +60,8 @@ def aliases(incomplete: str) -> list[Pair]:
 def bundles(incomplete: str) -> list[Pair]:
     """Names of bundles."""
     rows = _asked("bundle.list").get("bundles", ())
-    return _beginning(incomplete, ((row["name"], f"{row['abi']} {short_hash(row['hash'])}") for row in rows))
+    names = ((name, f"{row['abi']} {short_hash(row['hash'])}") for row in rows for name in row["names"])
+    return _beginning(incomplete, names)
 
 
 def leases(incomplete: str) -> list[Pair]:

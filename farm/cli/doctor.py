@@ -137,7 +137,7 @@ def _bundles_of_daemon() -> Iterator[Diagnosis]:
         for bundle in bundles
         for difference in call("bundle.verify", bundle=bundle["hash"])["differences"]
     ]
-    yield judge_bundles([bundle["name"] for bundle in bundles], damages)
+    yield judge_bundles([name for bundle in bundles for name in bundle["names"]], damages)
 
 
 def _cut(phone: str) -> Diagnosis:

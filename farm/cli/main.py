@@ -33,7 +33,7 @@ VALUES = {
 TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
 PATHS = frozenset({"TyperPath", "Path"})
 MAY_BE_EMPTY = frozenset({"line", "command", "arguments"})  # words of people's own commands
-NOT_EMPTY = ("on", "after")  # options
+NOT_EMPTY = ("on", "after", "phones")  # options
 NO_RANGE = re.compile(r"(-?[\d.]+?)(?:\.0)? is not in the range ([\d.]+)<=x<=([\d.]+)")
 NO_NUMBER = re.compile(r"is not a valid (int|float)\w*( range)?")  # typer's words for its types
 NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})

@@ -182,7 +182,7 @@ def _check_free(name: str, folder: Path) -> None:
     """
     made = {path.name: hash_file(path) for path in folder.iterdir() if path.name != DESCRIPTION}
     for each in call("bundle.list")["bundles"]:
-        if each["name"] == name and {file["name"]: file["sha256"] for file in each["files"]} != made:
+        if name in each["names"] and {file["name"]: file["sha256"] for file in each["files"]} != made:
             raise UserError(
                 f"there is another bundle {name}, {short_hash(each['hash'])} for {each['abi']}",
                 Code.BUNDLE_NAME_TAKEN,
@@ -195,7 +195,7 @@ def list_bundles(json: JsonFlag = False) -> None:
     """Every bundle."""
     answer = call("bundle.list")
     rows = (
-        (b["name"], short_hash(b["hash"]), b["abi"], b["tvm_version"] or "-", b["ffi_version"] or "-",
+        (", ".join(b["names"]), short_hash(b["hash"]), b["abi"], b["tvm_version"] or "-", b["ffi_version"] or "-",
          "yes" if b["has_opencl"] else "no", len(b["files"]), f"{b['size_bytes'] / 1e6:.1f} MB", b["toolchain"],
          _state(b))
         for b in answer["bundles"]

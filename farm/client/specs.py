@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.client.files import upload
-from farm.common.errors import UserError
+from farm.common.errors import ModelError, UserError
 from farm.common.files import checked_file, hash_file
 from farm.model.specs import JobSpec, ModelSpec, SpecField, fields_of
 from farm.programs.packing import is_packed, packed_file
@@ -70,11 +70,13 @@ def spec_of_files(
     A package is for one device, which may be left out: its target is that device's, unless another was asked for.
 
     Raises:
-        UserError: an option is wrong; a package is damaged, or of another version.
+        UserError: an option is wrong; a model is empty; a package is damaged, or of another version.
     """
     fields = {**given, **hashes}
     for name, source in sources.items():
         if name.startswith("model") and isinstance(source, Path):
+            if not source.stat().st_size:  # a program may take any file, but none that is empty
+                raise ModelError(f"{source.name} is empty", hint="give a model file")
             side = name.removeprefix("model")
             fields.setdefault(f"name{side}", source.name)
             if fields.get(f"target{side}", "cpu") == "cpu" and (device := packaged_device(source)):

@@ -10,6 +10,7 @@ from farm.bundle.model import Abi, FolderFile, Platform
 from farm.programs.description import ProgramDescription, program_error
 
 RUNTIME = "{runtime}"
+DATA_MODE = 0o644  # permission bits of files that no phone starts
 
 
 def check_files(
@@ -20,13 +21,20 @@ def check_files(
     Raises:
         UserError: they are not; the message names the file.
     """
-    names = {file.name for file in files}
+    named = {file.name: file for file in files}
     for command in filter(None, (description.command, description.report)):
         program = PurePosixPath(command[0])
-        if str(program.parent) == RUNTIME and program.name not in names:
+        if str(program.parent) != RUNTIME:
+            continue
+        if (file := named.get(program.name)) is None:
             raise program_error(
                 f"{description.name} has no file {program.name}, which its command starts",
                 f"put {program.name} for {abi} into its folder",
+            )
+        if file.problem is None and mode_of(file) == DATA_MODE:
+            raise program_error(
+                f"{program.name}, which the command of {description.name} starts, is no program",
+                f"an ELF file for {abi}; a script begins with #!, such as #!/system/bin/sh",
             )
     for file in files:
         if file.problem is not None:
@@ -47,4 +55,4 @@ def check_files(
 
 def mode_of(file: FolderFile) -> int:
     """Its permission bits on the phone."""
-    return 0o755 if file.elf is not None or file.interpreter else 0o644
+    return 0o755 if file.elf is not None or file.interpreter else DATA_MODE

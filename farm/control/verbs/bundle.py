@@ -242,6 +242,7 @@ def bundle_row(bundle: Bundle) -> dict[str, Any]:
     """A bundle in `farm bundle list`."""
     return {
         **json_of(bundle, "name", "hash", "abi", "toolchain", "tvm_version", "ffi_version", "has_opencl"),
+        "names": [*bundle.names],
         "size_bytes": sum(file.size for file in bundle.files),
         "files": [{"name": f.name, "size_bytes": f.size, "sha256": f.sha256} for f in bundle.files],
         "golden": [*bundle.golden_kinds],

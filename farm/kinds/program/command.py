@@ -20,6 +20,7 @@ from farm.kinds.program.spec import ProgramSpec
 from farm.programs.description import (
     RUNTIMES,
     PackagedRuntime,
+    ProgramDescription,
     builtin_description,
     check_model,
     read_description,
@@ -140,7 +141,7 @@ def packed_runtime(runtime: str, folder: Path | None, model: Path, settings: Map
     description, text = (read_description(text, runtime), text) if own else builtin_description(runtime)
     check_model(description, model.name)
     with_settings(description, settings)
-    return packed_file(Path(runtime)) if own else packed(text, description, _folder_of(runtime, folder))
+    return packed_file(Path(runtime)) if own else packed(text, description, _folder_of(description, folder))
 
 
 def bench_with(runtime: str, folder: Path | None, model: Path, fields: Mapping[str, Any], **shown: Any) -> NoReturn:
@@ -175,13 +176,22 @@ def program_fields(fields: Mapping[str, Any], runtime: str) -> dict[str, Any]:
     return given
 
 
-def _folder_of(runtime: str, folder: Path | None) -> Path:
+def _folder_of(description: ProgramDescription, folder: Path | None) -> Path:
+    """The folder with the program that a built-in description calls, or with one such folder for each ABI."""
+    runtime, (where, _, program) = description.name, description.command[0].rpartition("/")
     found = folder or Path(os.environ.get(FOLDERS) or DEFAULT_FOLDERS).expanduser() / runtime
     if not found.is_dir():
         raise UserError(
             f"there is no folder {found} with the program of {runtime}",
             hint=f"--runtime-folder FOLDER, or {FOLDERS}; docs/runtimes.md says which files belong there",
         )
+    if where and not any(next(found.glob(each), None) for each in (program, f"*/{program}")):
+        own = next(found.glob("*.toml"), None)
+        raise UserError(
+            f"{found} has no {program}, the program of --runtime {runtime}",
+            hint=f"to call what {own} describes: --runtime {own}, without --runtime-folder" if own
+            else f"docs/runtimes.md says which files belong there; farm program show {runtime} has the command",
+        )  # fmt: skip
     return found
 
 

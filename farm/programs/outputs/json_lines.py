@@ -11,6 +11,7 @@ from farm.programs.outputs.readings import (
     ProgramOutput,
     ProgramSamples,
     missing_line,
+    no_json,
     read_count,
     read_time,
     unreadable_output,
@@ -28,7 +29,7 @@ def parse(output: ProgramOutput) -> ProgramSamples:
     seconds, runs = [], set()
     for line in output.lines:
         if line.startswith("{"):
-            taken = _object(line)
+            taken = _object(line, output)
             times = [name for name in UNITS if name in taken]
             if len(times) != 1:
                 raise unreadable_output(f"the line {line[:SHOWN_CHARS]!r} has no time, or two", hint='{"ms": 1.25}')
@@ -41,9 +42,9 @@ def parse(output: ProgramOutput) -> ProgramSamples:
     return ProgramSamples(tuple(seconds), runs.pop())
 
 
-def _object(line: str) -> Mapping[str, Any]:
+def _object(line: str, output: ProgramOutput) -> Mapping[str, Any]:
     try:
         taken: Any = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
     except ValueError as error:
-        raise unreadable_output(f"the line {line[:SHOWN_CHARS]!r} is no JSON: {error}") from error
+        raise no_json(line, error, output) from error
     return dict(taken)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from farm.programs.outputs.readings import ProgramOutput, ProgramSamples, missing_line, read_time, unreadable_output
+from farm.programs.outputs.readings import (
+    ProgramOutput,
+    ProgramSamples,
+    missing_line,
+    no_json,
+    read_time,
+    unreadable_output,
+)
 
 NANOSECOND = 1e-9
 
@@ -22,7 +29,7 @@ def parse(output: ProgramOutput) -> ProgramSamples:
     try:
         tests: Any = json.loads(output.stdout[start:], parse_float=str, parse_int=str)
     except ValueError as error:
-        raise unreadable_output(f"what llama-bench printed is no JSON: {error}", evidence=output.end) from error
+        raise no_json(output.stdout[start:], error, output) from error
     if not isinstance(tests, list) or len(tests) != 1:
         raise unreadable_output(
             f"llama-bench ran {len(tests)} tests, whose times are not of one thing",

@@ -117,6 +117,7 @@ def test_doctor_names_the_running_daemons_toolchain(monkeypatch):
 
 ROW = {
     "name": "new",
+    "names": ["new", "newer"],
     "hash": "ab" * 32,
     "abi": "arm64-v8a",
     "tvm_version": "0.27.0",
@@ -143,6 +144,12 @@ ROW = {
 def test_a_candidate_names_the_phones_that_try_it(monkeypatch, state, trying, said):
     monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "state": state, "trying": trying})
     assert CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()[0].endswith(f": {said}")
+
+
+def test_a_bundle_is_listed_with_all_its_names(monkeypatch):
+    facts = {"toolchain": "default", "has_opencl": False, "size_bytes": 1, "state": "current"}
+    monkeypatch.setattr(runtimes, "call", lambda *_, **__: {"bundles": [{**ROW, **facts}]})
+    assert "new, newer" in CliRunner().invoke(app, ["bundle", "list"]).stdout.splitlines()[1]
 
 
 def test_a_bundle_shows_its_golden_kernels(monkeypatch):

@@ -110,3 +110,14 @@ def test_commands_that_build_no_model_are_refused(bisect, command, model, said):
     with pytest.raises(UserError) as refused:
         bisect("v1", "v7", command, model)
     assert said in refused.value.message
+
+
+def test_a_folder_outside_of_git_and_a_name_of_no_commit_have_a_way_out(bisect, tmp_path, monkeypatch):
+    with pytest.raises(UserError) as caught:
+        bisect("v1", "v99")
+    assert "git log" in caught.value.hint
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="not a git repository") as caught:
+        bisect("v1", "v7")
+    assert caught.value.hint == "run it inside the model's git repository"

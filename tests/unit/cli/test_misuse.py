@@ -55,6 +55,7 @@ def told(monkeypatch, capsys, *words):
             "error: option '--after' is empty",
             "farm shell [OPTIONS] LINE...",
         ),
+        (["demo", "--phones", ""], "error: option '--phones' is empty", "farm demo [OPTIONS] COMMAND [ARGS]..."),
         (["lease", "acquire", "--on", ""], "error: option '--on' is empty", "farm lease acquire [OPTIONS]"),
         (["compare", "m.onnx", "--on", ""], "error: option '--on' is empty", "farm compare [OPTIONS] A [B]"),
         (["bundle", "add", ""], "error: argument 'FOLDER' is empty", "farm bundle add [OPTIONS] FOLDER"),

@@ -39,6 +39,7 @@ def folder(tmp_path):
         ("bench", "passwd", {}, ModelError, "passwd is of no known model format"),
         ("run", "net.tflite", {}, ModelError, "net.tflite is not a TensorFlow Lite model"),
         ("tune", "empty", {}, ModelError, "empty is empty"),
+        ("program", "empty", {"program": b"a packed one"}, ModelError, "empty is empty"),
         ("tune", "whole.farm.tar", {}, UserError, "is a package, compiled already"),
         ("run", "open.onnx", {}, ModelError, "leaves dimension 0"),
         ("tune", "open.onnx", {}, ModelError, "leaves dimension 0"),

@@ -105,6 +105,16 @@ def test_a_decimal_comma_is_named(form):
     assert "decimal comma" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [("json-lines", '{"ms": 1,25}'), ("json-lines", '{"ms": "1,25"}'), ("llama-bench", '[\n{"avg_ts": 1,25}\n]')],
+)
+def test_a_decimal_comma_that_is_no_json_is_named(form, text):
+    with raises_code(Code.PROGRAM_UNREADABLE) as caught:
+        read_output(form, ProgramOutput(text))
+    assert "decimal comma" in caught.value.hint
+
+
 @pytest.mark.parametrize("form", PARSERS)
 def test_no_output_is_told_as_that(form):
     with raises_code(Code.PROGRAM_UNREADABLE, match="printed nothing"):

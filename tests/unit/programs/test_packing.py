@@ -54,6 +54,17 @@ def test_the_same_program_is_the_same_bytes(spec):
     assert not is_packed(spec)
 
 
+def test_a_text_file_is_no_program(spec):
+    timer = spec.parent / "tool" / "timer"
+    timer.write_text("echo 1\n")
+    with raises_code(Code.BAD_PROGRAM, match="timer, which the command of mine starts, is no program") as caught:
+        checked(spec)
+    assert "#!/system/bin/sh" in caught.value.hint
+    (spec.parent / "place").rename(spec.parent / "before")
+    timer.write_text("#!/bin/sh\necho 1\n")
+    assert [file.name for file in checked(spec)] == ["timer"]
+
+
 def test_files_and_numbers_of_one_abi(spec):
     for abi, text in (("arm64-v8a", "#!a"), ("x86_64", "#!b")):
         (spec.parent / "tool" / abi).mkdir()

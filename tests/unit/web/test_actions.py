@@ -210,7 +210,8 @@ async def test_a_phone_is_leased_and_used_from_the_page() -> None:
 @pytest.mark.parametrize(("role", "offered"), [(Role.OPERATOR, True), (Role.USER, False)])
 async def test_bundles_show_their_state_and_operators_promote_them(role: Role, offered: bool) -> None:
     bundle = {
-        "name": "nightly", "hash": "b" * 64, "abi": "arm64-v8a", "toolchain": "t", "tvm_version": "0.1",
+        "name": "nightly", "names": ["nightly", "monday"],
+        "hash": "b" * 64, "abi": "arm64-v8a", "toolchain": "t", "tvm_version": "0.1",
         "ffi_version": "",
         "has_opencl": False, "size_bytes": 1, "files": [], "golden": [], "warnings": [],
     }  # fmt: skip
@@ -225,6 +226,7 @@ async def test_bundles_show_their_state_and_operators_promote_them(role: Role, o
         csrf = await farm.sign_in("ann", role)
         text = (await farm.client.get("/bundles")).text
         assert "rolling out 1 of 3 p: a check" in text_of(text)
+        assert "nightly, monday" in text_of(text)
         assert "refused tvm_rpc ends with 3" in text_of(text)
         assert [text.count(f"/bundles/{order}") for order in ("promote", "rollback")] == [2 * offered, offered]
         form = {"csrf": csrf, "bundle": "b" * 64}

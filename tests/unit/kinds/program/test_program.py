@@ -1,6 +1,7 @@
 """Parts of program jobs that need no phone: failures in words, sets on a phone, numbers against a reference."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from farm.common.errors import Code, UserError
 from farm.devices.server.program_files import KEPT_SETS, outdated
 from farm.kinds.bench.spec import BenchSpec
-from farm.kinds.program.command import program_fields
+from farm.kinds.program.command import packed_runtime, program_fields
 from farm.kinds.program.phone import failed
 from farm.kinds.program.spec import ProgramUse
 from farm.model.specs import fields_of
@@ -35,6 +36,31 @@ def test_a_failed_call_in_words(exit_code, said, message):
     assert error.code == Code.PROGRAM_FAILED
     assert error.message.startswith(message)
     assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "said", "hint"),
+    [
+        (None, "there is no folder", "--runtime-folder FOLDER"),
+        (["libonnxruntime.so"], "has no onnxruntime_perf_test, the program of --runtime ort", "docs/runtimes.md"),
+        (["ort/ort_runner", "ort_runner.toml"], "has no onnxruntime_perf_test", "ort_runner.toml, without"),
+    ],
+)
+def test_a_folder_without_the_runtimes_program_has_a_way_out(tmp_path, files, said, hint):
+    folder = tmp_path / "runtime"
+    for each in files or ():
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        (folder / each).touch()
+    with pytest.raises(UserError, match=said) as caught:
+        packed_runtime("ort", folder, Path("net.onnx"), {})
+    assert hint in caught.value.hint
+
+
+def test_a_runtimes_program_may_lie_in_folders_of_abis(tmp_path):
+    for abi in ("arm64-v8a", "x86_64"):
+        (tmp_path / abi).mkdir()
+        (tmp_path / abi / "onnxruntime_perf_test").write_text("a program")
+    assert b"a program" in packed_runtime("ort", tmp_path, Path("net.onnx"), {})
 
 
 def test_the_least_used_sets_go():
