@@ -42,7 +42,7 @@ from farm.store import schema
 from farm.store.database import TableAccess, in_parts, insert_new, must_change, put, selector_number, values_of
 from farm.store.mailbox import Letter, post
 from farm.store.measurements import insert_measurement
-from farm.store.schema import attempt, job, selector, submission, toolchain
+from farm.store.schema import attempt, has_no_end, job, selector, submission, toolchain
 
 PAGE = 50
 
@@ -58,14 +58,16 @@ LOOKED_AT = 2_000  # jobs of one search
 
 
 # Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
-CLAIM = update(job).where(
-    job.c.id == bindparam("of"), job.c.state == JobState.QUEUED, job.c.attempts == bindparam("attempts_before")
+CLAIM = update(job).where(  # the state as an expression, for the reason of `has_no_end`
+    job.c.id == bindparam("of"),
+    job.c.state.concat("") == JobState.QUEUED,
+    job.c.attempts == bindparam("attempts_before"),
 )
 BEGIN = insert(attempt)
 RUNNING = update(attempt).where(  # of an attempt that runs under that fence
     attempt.c.id == bindparam("of"), attempt.c.fence == bindparam("under"), attempt.c.state == AttemptState.RUNNING
 )
-LIVE = update(job).where(job.c.id == bindparam("of"), job.c.ended_at.is_(None))
+LIVE = update(job).where(job.c.id == bindparam("of"), has_no_end(job))
 
 
 def select_jobs() -> Select[Any]:

@@ -34,7 +34,7 @@ from farm.store.columns import UtcTime, utc_time
 from farm.store.database import TableAccess, must_change, selector_number, values_of
 from farm.store.jobs import claim
 from farm.store.mailbox import Letter, post
-from farm.store.schema import lease, request, reservation, selector, to_head, to_host
+from farm.store.schema import has_no_end, lease, request, reservation, selector, to_head, to_host
 
 HALF_LIVES = 6  # what is older weighs less than 2 %
 SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
@@ -101,9 +101,9 @@ def select_leases() -> Select[Any]:
 
 # Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
 GRANT = insert(lease)
-END = update(lease).where(lease.c.id == bindparam("of"), lease.c.ended_at.is_(None))
+OPEN = update(lease).where(lease.c.id == bindparam("of"), has_no_end(lease))
 REQUEST_OVER = delete(request).where(request.c.id == bindparam("of"))
-UNARMED = END.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
+UNARMED = OPEN.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
 
 
 class LeaseTable(TableAccess):
@@ -126,8 +126,7 @@ class LeaseTable(TableAccess):
 
     async def publish_key(self, lease_id: str, match_sha256: str) -> bool:
         """A match key of this SHA-256 opens the lease's device, at any host's port; False: the lease has ended."""
-        change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None))
-        return await self._database.change(change.values(match_sha256=match_sha256))
+        return await self._database.change(OPEN, values={"of": lease_id, "match_sha256": match_sha256})
 
     def with_key(self, match_sha256: str) -> LeaseRecord | None:
         """The lease that its host holds and a match key of this SHA-256 opens."""
@@ -251,7 +250,7 @@ class LeaseTable(TableAccess):
         values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": held_s}
 
         def end(connection: Connection) -> None:
-            must_change(connection, END, values)
+            must_change(connection, OPEN, values)
             if letter is not None:
                 post(connection, to_head, (letter,))
 
@@ -274,10 +273,9 @@ class LeaseTable(TableAccess):
         self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = (), letter: Letter | None = None
     ) -> bool:
         """Another expiry for a lease, of which the head gets the letter; False: it has ended, or there is none."""
-        change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None)).values(expires_at=expires_at)
 
         def extend(connection: Connection) -> None:
-            must_change(connection, change)
+            must_change(connection, OPEN, {"of": lease_id, "expires_at": expires_at})
             if letter is not None:
                 post(connection, to_head, (letter,))
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     Double,
     ForeignKey,
     Index,
@@ -21,6 +22,8 @@ from sqlalchemy import (
     MetaData,
     Table,
     UniqueConstraint,
+    literal_column,
+    type_coerce,
 )
 from sqlalchemy import text as sql
 
@@ -230,6 +233,15 @@ attempt = Table(
 # A pooled attempt may have given its first phone, which its row names, to others: there the open lease is the guard.
 Index("attempt_running_device", attempt.c.device, unique=True, **_where("ended_at IS NULL AND pooled = 0"))
 Index("attempt_running_job", attempt.c.job, unique=True, **_where("ended_at IS NULL"))
+
+
+def has_no_end(table: Table) -> ColumnElement[bool]:
+    """The condition of a row that is chosen by its key: `ended_at IS NULL`, in a form that no partial index knows.
+
+    PostgreSQL goes through such an index of all open rows as long as it has not analyzed the table.
+    """
+    return (type_coerce(table.c.ended_at, Double) + literal_column("0")).is_(None)
+
 
 event = Table(
     "event",

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import event, text
 
 from farm.model.job import FINAL, JobState
+from farm.store import jobs, leases
 from farm.store.jobs import JobFilter
 from farm.store.store import Store
 from tests.unit.store.values import NOW, job
@@ -97,3 +98,27 @@ def test_a_page_comes_in_order_out_of_its_index(plan_of, name):
 def test_the_plans_are_told_as_expected(plan_of):
     """SQLite still says SCAN for what these tests forbid."""
     assert "SCAN lease" in plan_of(lambda store: store.database.engine.connect().execute(text("SELECT * FROM lease")))
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "values"),
+    [
+        ("job_id_key", jobs.CLAIM, {"of": "j", "attempts_before": 0, "state": JobState.RUNNING}),
+        ("job_id_key", jobs.LIVE, {"of": "j", "state": JobState.DONE}),
+        ("attempt_fence_key", jobs.RUNNING, {"of": "j.1", "under": 1, "facts": {}}),
+        ("lease_pkey", leases.OPEN, {"of": "l", "reason": "done"}),
+        ("lease_pkey", leases.UNARMED, {"of": "l", "armed_at": NOW}),
+    ],
+)
+def test_a_new_servers_rows_are_changed_by_their_key(new_database, key, change, values):
+    """PostgreSQL takes a table that it has not analyzed for empty, and any partial index for short."""
+    store, executed = Store.open(new_database()), []
+    event.listen(store.database.engine, "before_cursor_execute", lambda *given: executed.append(given[2:4]))
+    try:
+        with store.database.engine.connect() as connection:
+            connection.execute(change, values)
+            statement, parameters = executed[-1]
+            plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)]
+    finally:
+        store.close()
+    assert any(key in step for step in plan), plan
