@@ -18,7 +18,7 @@ import pytest
 
 from farm.adb import program
 from farm.adb.client import AdbClient
-from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
+from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
 from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
@@ -230,6 +230,23 @@ async def test_a_hanging_server_is_replaced(own_server: AdbServer, folder: Path)
         assert second.pid is not None
     finally:
         await second.stop()
+
+
+async def test_one_that_ends_with_a_connection_taken_is_waited_for(
+    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    answers = iter([41, AdbLinkLost("the adb server closed the stream"), AdbServerUnreachable("nobody listens")])
+
+    async def version() -> int:
+        answer = next(answers)
+        if isinstance(answer, AdbError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(adopted.client, "version", version)
+    await adopted.stop(even_adopted=True)
+    assert list(answers) == []
 
 
 async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinary, folder: Path) -> None:
