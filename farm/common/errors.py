@@ -105,10 +105,9 @@ class Code(StrEnum):
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     KERNEL_REFUSED = (
-        "kernel_refused",
-        Fault.PHONE,
-        "The phone's GPU cannot run a kernel, or its driver cannot build it.",
-    )
+        "kernel_refused", Fault.USER, "The phone's GPU cannot run a kernel, or its driver cannot build it.",
+        ExitCode.FAILED,
+    )  # fmt: skip
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
     LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer, or sends none that can be read."

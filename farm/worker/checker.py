@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.bundle.model import KIND_OPENCL
+from farm.common.errors import Code, ModelError, PhoneError
 from farm.worker.channel import DaemonChannel
 from farm.worker.golden import CheckResult, run_golden
 from farm.worker.session import PhoneSession, on_phone, opened
@@ -41,8 +42,11 @@ def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: 
     if not has_opencl(session):
         return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
     daemon.progress("running the golden kernels for OpenCL")
-    with on_phone("running the golden kernels for OpenCL"):
-        gpu = run_golden(session.raw, golden, KIND_OPENCL)
+    try:
+        with on_phone("running the golden kernels for OpenCL"):
+            gpu = run_golden(session.raw, golden, KIND_OPENCL)
+    except ModelError as error:  # any driver in order builds these kernels
+        raise PhoneError(error.message, Code.SESSION_FAILED, evidence=error.evidence) from error
     return replace(gpu, detail=f"{cpu.detail}; {gpu.detail}") if gpu.ok else gpu
 
 

@@ -125,7 +125,8 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     `needs_bytes`: memory that the step is known to need, 0 when unknown.
 
     Raises:
-        PhoneError: `out_of_memory`: the phone said so; `kernel_refused`: its GPU's driver; `session_failed`: all else.
+        ModelError: `kernel_refused`: the GPU or its driver refuses the model's kernel, as it will each time.
+        PhoneError: `out_of_memory`: the phone said so; `session_failed`: all else.
     """
     try:
         yield
@@ -153,7 +154,8 @@ def check_local_memory(built: Build, device: Any) -> None:
     """Refuse a build with a kernel that needs more local memory than the phone's GPU has, before it runs there.
 
     Raises:
-        PhoneError: it has one, or the GPU does not answer.
+        ModelError: it has one.
+        PhoneError: the GPU does not answer.
     """
     if built.device != "opencl":
         return
@@ -164,8 +166,8 @@ def check_local_memory(built: Build, device: Any) -> None:
         raise _refused("loading the model", refusal)
 
 
-def _refused(step: str, refusal: KernelRefusal, evidence: str = "") -> PhoneError:
-    return PhoneError(f"{step} failed: {refusal.reason}", Code.KERNEL_REFUSED, hint=refusal.hint, evidence=evidence)
+def _refused(step: str, refusal: KernelRefusal, evidence: str = "") -> ModelError:
+    return ModelError(f"{step} failed: {refusal.reason}", Code.KERNEL_REFUSED, hint=refusal.hint, evidence=evidence)
 
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder
@@ -256,6 +258,7 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
     `side` distinguishes libraries of one session: a loaded one must not be written again, even with the same bytes.
 
     Raises:
+        ModelError: the phone's GPU or its driver refuses a kernel.
         PhoneError: it does not fit into the phone, or the phone failed.
     """
     device = session.device(built.device)

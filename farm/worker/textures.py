@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import tvm
 
-from farm.common.errors import Code, PhoneError
+from farm.common.errors import Code, FarmError, PhoneError
 from farm.compiler.build import Build
 from farm.compiler.compile import EXPECTED
 from farm.compiler.files import replaced
@@ -83,7 +83,7 @@ def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
                 machine.set_input(entry, *(tvm.runtime.tensor(array, device) for array in inputs))
                 machine.invoke_stateful(entry)
                 return flatten(machine.get_outputs(entry))[0]
-        except PhoneError as error:
+        except FarmError as error:
             if error.code != Code.KERNEL_REFUSED:  # phone or link may be the cause
                 raise
             raise RuntimeError(error.message) from error

@@ -106,9 +106,10 @@ def test_a_kernel_that_the_driver_cannot_build_is_named_with_the_drivers_reason(
     """pocl has no float16, as the GPUs of old phones."""
     if has_float16():
         pytest.skip("the host's OpenCL driver has float16")
-    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
+    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16")
     done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
     refused(done, 1, "the GPU's driver cannot build a kernel: ", "Half precision floating point not supported")
+    assert farm.client.call("job.list", limit=1)["jobs"][0]["attempts"] == 1  # it would be refused again
 
 
 @pytest.fixture

@@ -1,10 +1,14 @@
 """What TVM raises about a phone is one error that says whose fault it is and what to do."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from farm.bundle.model import KIND_CPU, KIND_OPENCL
 from farm.common.errors import Code, Fault
+from farm.worker import checker
+from farm.worker.golden import CheckResult
 from farm.worker.session import check_local_memory, on_phone
 from tests.support.errors import raises_code
 
@@ -54,6 +58,22 @@ def test_a_kernel_that_the_gpus_driver_cannot_build_is_told_with_the_drivers_rea
     with raises_code(Code.KERNEL_REFUSED) as caught, on_phone("running the model"):
         raise RuntimeError(said)
     assert str(caught.value) == f"running the model failed: the GPU's driver cannot build a kernel: {reason}"
+    assert caught.value.fault is Fault.USER  # that driver refuses it each time
+
+
+def test_a_driver_that_cannot_build_the_golden_kernels_is_the_phones_fault(monkeypatch):
+    def run_golden(_, __, kind=KIND_CPU):
+        if kind == KIND_OPENCL:
+            raise RuntimeError("OpenCL build error for device=0x1")
+        return CheckResult(ok=True, detail="right")
+
+    monkeypatch.setattr(checker, "run_golden", run_golden)
+    session = SimpleNamespace(raw=SimpleNamespace(cl=lambda _: SimpleNamespace(exist=True)))
+    monkeypatch.setattr(checker, "opened", lambda _: nullcontext(session))
+    daemon = SimpleNamespace(open_session=lambda: None, progress=lambda _: None)
+    with raises_code(Code.SESSION_FAILED, match="cannot build a kernel") as caught:
+        checker.main({"golden": "golden", "kinds": [KIND_CPU, KIND_OPENCL]}, daemon)
+    assert caught.value.fault is Fault.PHONE
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import Code, PhoneError
+from farm.common.errors import Code, FarmError, Fault
 from farm.worker.session import on_phone
 from farm.worker.textures import gpu_of
 
@@ -21,9 +21,10 @@ from farm.worker.textures import gpu_of
     ],
 )
 def test_only_what_the_driver_refuses_is_the_operators_fault(said, of_kernel):
-    with pytest.raises(PhoneError) as caught, on_phone("running the texture operator check_0"):
+    with pytest.raises(FarmError) as caught, on_phone("running the texture operator check_0"):
         raise RuntimeError(said)
     assert (caught.value.code == Code.KERNEL_REFUSED) is of_kernel
+    assert caught.value.fault is (Fault.USER if of_kernel else Fault.PHONE)  # a refusal is not tried again
 
 
 @pytest.mark.parametrize(
