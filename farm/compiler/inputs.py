@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
+from farm.common.durations import many
 from farm.common.errors import Code, ModelError
 from farm.common.selector import nearest
 from farm.compiler.model import Array, ImportedModel, SourceModel, TensorSpec, shape_error, shown
@@ -303,3 +304,11 @@ def _typed(spec: TensorSpec, given: Sequence[int | str]) -> str:
     fits = len(given) == len(spec.shape)
     sizes = given if fits else spec.shape
     return shape_option(spec.name, [size if isinstance(size, int) else 1 for size in sizes])
+
+
+def unlike_edges(what: str, a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """Differences between the inputs, or outputs, of A and B, a sentence each; in words, by position."""
+    if len(a) != len(b):
+        return [f"A has {many(len(a), what)}, B {many(len(b), what)}"]
+    pairs = enumerate(zip(a, b, strict=True))
+    return [f"{what} {number} is {one} in A, {other} in B" for number, (one, other) in pairs if one != other]

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.common.durations import many
 from farm.common.errors import Code, ModelError
 from farm.compiler.build import Build
-from farm.compiler.inputs import Fill, write_arrays
-from farm.compiler.model import Array, TensorSpec
+from farm.compiler.inputs import Fill, unlike_edges, write_arrays
+from farm.compiler.model import Array, TensorSpec, shown
 
 FEW_VALUES = 16  # an output of so many is shown whole
 
@@ -132,23 +131,14 @@ def differences(
 
     Tensors are compared by position: formats name them differently. Numbers are compared where both got the same.
     """
-    edges = [*_edge("input", inputs_a, inputs_b), *_edge("output", outputs_a, outputs_b)]
+    sides = ("input", inputs_a, inputs_b), ("output", outputs_a, outputs_b)
+    edges = [line for what, a, b in sides for line in unlike_edges(what, [*map(_type, a)], [*map(_type, b)])]
     if edges or not all(np.array_equal(a, b) for a, b in zip(inputs_a, inputs_b, strict=True)):
         return edges
     return [
         f"for the same inputs, output {number} of B is far from that of A"
         for number, (a, b) in enumerate(zip(outputs_a, outputs_b, strict=True))
         if _far(a, b)
-    ]
-
-
-def _edge(what: str, a: Sequence[Array], b: Sequence[Array]) -> list[str]:
-    if len(a) != len(b):
-        return [f"A has {many(len(a), what)}, B {many(len(b), what)}"]
-    return [
-        f"{what} {number} is {_type(one)} in A, {_type(other)} in B"
-        for number, (one, other) in enumerate(zip(a, b, strict=True))
-        if (one.shape, one.dtype) != (other.shape, other.dtype)
     ]
 
 
@@ -165,4 +155,4 @@ def _far(a: Array, b: Array) -> bool:
 
 
 def _type(array: Array) -> str:
-    return f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype}"
+    return f"{shown(array.shape)} {array.dtype}"

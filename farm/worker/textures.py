@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import tvm
 
-from farm.common.errors import Code, FarmError, PhoneError
+from farm.common.errors import Code, FarmError
 from farm.compiler.build import Build
 from farm.compiler.compile import EXPECTED
 from farm.compiler.files import replaced

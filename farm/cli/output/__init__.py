@@ -175,6 +175,12 @@ def print_remarks(remarks: Iterable[tuple[str, str]]) -> None:
         print_line(f"  {', '.join(names)}: {sentence}")
 
 
+def print_unlike(found: Iterable[Sequence[str]]) -> None:
+    """Warn of differences between A and B, sentences for each phone; those that several have once."""
+    for what in dict.fromkeys("; ".join(each) for each in found if each):
+        print_note(f"warning: A and B do not compute the same, which their times do not tell: {what}")
+
+
 def when(at: datetime) -> str:
     """A moment as people read it, and how far it is."""
     moment, now = at.astimezone(), datetime.now().astimezone()

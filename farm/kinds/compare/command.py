@@ -10,7 +10,7 @@ import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag
-from farm.cli.output import fold_reasons, print_json, print_line, print_note, print_remarks, print_table
+from farm.cli.output import fold_reasons, print_json, print_line, print_remarks, print_table, print_unlike
 from farm.cli.spec_options import spec_options
 from farm.common.durations import digits
 from farm.common.errors import UserError
@@ -161,9 +161,7 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
         for line in (*_bundles(each), *_runtimes(each), *_doubts(each["comparison"], why=why))
     )
     print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
-    unlike = dict.fromkeys("; ".join(each["unlike"]) for each in results if each.get("unlike"))
-    for what in unlike:
-        print_note(f"warning: A and B do not compute the same, which their times do not tell: {what}")
+    print_unlike(each.get("unlike", ()) for each in results)
 
 
 def _interval(compared: Mapping[str, Any], between: str) -> str:

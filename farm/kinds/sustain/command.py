@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.model_command import model_command
 from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
 from farm.common.durations import digits, format_duration
-from farm.kinds.sustain.spec import SustainSpec
+from farm.kinds.sustain.spec import MINUTE_S, SustainSpec, stretch_words
 
 if TYPE_CHECKING:
     from farm.kinds.sustain.outcome import SustainOutcome
@@ -34,7 +34,7 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
         medians_ms = [row["median_ms"] for row in result["buckets"]]
         course = plots.sparkline(medians_ms, COURSE_COLUMNS, terminal.glyphs())
         lowest, highest = digits(min(medians_ms)), digits(max(medians_ms))
-        each = format_duration(result["bucket_s"])
+        each = stretch_words(result["bucket_s"])
         print_line(f"  {result['device']}: {course} median of each {each}, {lowest} to {highest} ms")
     for line in ranking(results):
         print_line(f"  {line}")
@@ -62,7 +62,8 @@ def ranking(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which phone is the fastest in the first minute, and which at the end; nothing about a single one."""
     if len(results) < 2:
         return []
-    return [f"{when}: {_ranked(results, place)}" for when, place in (("first minute", 0), ("at the end", -1))]
+    moments = ((f"first {stretch_words(results[0]['bucket_s'])}", 0), ("at the end", -1))
+    return [f"{when}: {_ranked(results, place)}" for when, place in moments]
 
 
 def _ranked(results: Sequence[Mapping[str, Any]], place: int) -> str:
@@ -104,7 +105,7 @@ def print_job(outcome: SustainOutcome, _record_set: Mapping[str, Any] | None) ->
         ),
         [
             (
-                format_duration(row["start_s"]),
+                format_duration(row["start_s"]) if outcome.result["bucket_s"] == MINUTE_S else f"{row['start_s']:g} s",
                 digits(row["median_ms"]),
                 f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}",
                 "-" if row["celsius"] is None else f"{row['celsius']:.1f}",

@@ -12,7 +12,10 @@ from typing import Any
 
 from farm.common.durations import format_duration
 from farm.common.errors import Code, UserError
+from farm.compiler.inputs import unlike_edges
+from farm.compiler.model import shown
 from farm.devices.identity.naming_rules import differences
+from farm.kinds.sustain.spec import stretch_words
 from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
 from farm.measure.conditions import Conditions, PhoneCondition, Reason, Verdict, judge_conditions
 from farm.measure.interval import MedianEstimate
@@ -35,11 +38,13 @@ class ComparedCourses:
     begins: tuple[Stretch, Stretch]  # what was compared: of A and of B
     ends: tuple[Stretch, Stretch]
     notes: tuple[str, ...]
+    unlike: tuple[str, ...]  # sentences on differences of the inputs
+    bucket_s: float
 
     @property
     def moments(self) -> tuple[tuple[str, Comparison, tuple[Stretch, Stretch]], ...]:
         """Both comparisons, in the order of time, each with the words for its moment."""
-        return ("first minute", self.first, self.begins), ("at the end", self.end, self.ends)
+        return (f"first {stretch_words(self.bucket_s)}", self.first, self.begins), ("at the end", self.end, self.ends)
 
 
 def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> ComparedCourses:
@@ -59,6 +64,7 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
         lengths = " and ".join(format_duration(each["wanted_s"]) for each in (a, b))
         raise ValueError(f"the two runs are not equally long: {lengths}")
     least = max(min_effect, LEAST_EFFECT)
+    inputs = [[*map(shown, each["model"]["inputs"].values())] for each in (a, b)]
     begins, ends = (a["buckets"][0], b["buckets"][0]), (_end(a), _end(b))
     first = compare_results(*map(_estimate, begins), min_effect=least)
     doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
@@ -71,6 +77,8 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
         notes=tuple(
             dict.fromkeys([*two_models(*certificates), *(each for one in certificates for each in one["notes"])])
         ),
+        unlike=tuple(unlike_edges("input", *inputs)),
+        bucket_s=a["bucket_s"],
     )
 
 
@@ -114,8 +122,8 @@ def _doubts(name: str, result: Mapping[str, Any]) -> Iterator[Reason]:
         sentence = f"{name} ended after {format_duration(result['seconds'])}: {result['stopped']}"
         yield Reason("ended_early", Verdict.SUSPECT, sentence)
     if result["plateau"] is None:
-        last = format_duration(result["bucket_s"])
-        sentence = f"{name} reached no plateau: its last {last} are compared, and its speed still changed"
+        last = stretch_words(result["bucket_s"])
+        sentence = f"{name} reached no plateau: what is compared is its last {last}, and its speed still changed"
         yield Reason("no_plateau", Verdict.SUSPECT, sentence)
 
 

@@ -11,11 +11,11 @@ import typer
 
 from farm.cli import work
 from farm.cli.connection import call, show_devices
-from farm.cli.output import fold_reasons, print_json, print_line, print_note, print_remarks, print_table
+from farm.cli.output import fold_reasons, print_json, print_line, print_note, print_remarks, print_table, print_unlike
 from farm.cli.output.terminal import interruptible
 from farm.cli.spec_options import flag_of
 from farm.common.durations import digits
-from farm.common.errors import NoPhoneError, UserError
+from farm.common.errors import ExitCode, NoPhoneError, UserError
 from farm.common.selector import Selector
 from farm.kinds.compare.spec import CompareSpec
 from farm.kinds.sustain.spec import SustainSpec, sustained_s
@@ -60,11 +60,15 @@ def compare_sustained(
     def show(ended: Sequence[Outcome]) -> None:
         print_compared(found, why=why)
         for each in refused:
-            print_note(f"not compared: {each}")
+            print_note(f"error: not compared: {each}")
         work.print_failures(ended)
 
-    document = {"specs": [a.to_wire(), b.to_wire()], **_document(found), "not_compared": refused}
-    work.finish([each for pair in outcomes for each in pair], document, json=json, show=show)
+    specs, failed = [a.to_wire(), b.to_wire()], {"ok": False} if refused else {}
+    document = {"specs": specs, **failed, **_document(found), "not_compared": refused}
+    try:
+        work.finish([each for pair in outcomes for each in pair], document, json=json, show=show)
+    except typer.Exit as end:
+        raise typer.Exit(end.exit_code or (ExitCode.FAILED if refused else ExitCode.OK)) from None
 
 
 def compare_stored_runs(a: Outcome, b: Outcome, min_effect: float, *, json: bool, why: bool) -> None:
@@ -132,6 +136,7 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
         for line in fold_reasons([reason.to_wire() for reason in compared.reasons], why=why)
     )
     print_remarks((each.device, note) for each in found for note in each.notes)
+    print_unlike(each.unlike for each in found)
     if len(found) > 1:
         for when, compared in _together(found).items():
             print_line(f"all {len(found)} phones, {when}: {compared.sentence}")
@@ -140,9 +145,8 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
 def _together(found: Sequence[ComparedCourses]) -> dict[str, Any]:
     from farm.measure.comparison import together
 
-    return {
-        "first minute": together([each.first for each in found]), "at the end": together([each.end for each in found]),
-    }  # fmt: skip
+    (first, *_), (end, *_) = found[0].moments
+    return {first: together([each.first for each in found]), end: together([each.end for each in found])}
 
 
 def _compared_pairs(pairs: Iterable[Sequence[Outcome]], min_effect: float) -> tuple[list[ComparedCourses], list[str]]:
@@ -165,10 +169,16 @@ def _document(found: Sequence[ComparedCourses]) -> dict[str, Any]:
         return {"phones": []}
     first, end = _together(found).values()
     return {
-        "phones": [{"device": each.device, "first": each.first.to_wire(), "end": each.end.to_wire()} for each in found],
+        "phones": [
+            {
+                "device": each.device, "first": each.first.to_wire(), "end": each.end.to_wire(),
+                "unlike": list(each.unlike),
+            }
+            for each in found
+        ],
         "first": first.to_wire(),
         "end": end.to_wire(),
-    }
+    }  # fmt: skip
 
 
 def _phones(on: str, devices: int | str) -> list[str]:

@@ -25,6 +25,7 @@ from farm.model.specs import (
 LEAST_SUSTAIN_S = 5.0
 MOST_SUSTAIN_S = 4 * 3600.0
 DEFAULT_SUSTAIN_S = 1800.0
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,11 @@ class SustainSpec(MeasureSpec):
     def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:
         """Refuse a phone that has not its cores, or too few for its threads."""
         placed(self.threads, self.cores, self.top_app, clusters, phone)
+
+
+def stretch_words(bucket_s: float) -> str:
+    """How long the rows of a result's `buckets` are: `minute`, or `1 s` of a short run."""
+    return "minute" if bucket_s == MINUTE_S else f"{bucket_s:g} s"
 
 
 def sustained_s(text: str) -> float:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from farm.common.durations import format_duration
-from farm.kinds.sustain.course import Course, report, run_through
+from farm.kinds.sustain.course import FEWEST_BUCKETS, Course, report, run_through
 from farm.kinds.sustain.power import run_power
-from farm.kinds.sustain.spec import SustainTask
+from farm.kinds.sustain.spec import MINUTE_S, SustainTask
 from farm.measure.conditions import Conditions
 from farm.model.specs import task_from_wire
 from farm.worker.certificate import VIRTUAL, plain
@@ -20,6 +20,8 @@ from farm.worker.checked_model import checked_model, circumstances
 from farm.worker.placing import place
 
 REPORT_EVERY = 4  # looks
+SHORT_S = FEWEST_BUCKETS * MINUTE_S
+SHORT = "a run below ten minutes: the phone may become warmer yet, and slower than this plateau"
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
@@ -38,14 +40,14 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
             model.timer(), power.around(daemon.conditions), task.spec.sustain_s, task.stop_c,
             on_look=partial(_report_progress, daemon, task.spec.sustain_s),
         )  # fmt: skip
-    course.watts = power.watts
+    course.watts, short = power.watts, task.spec.sustain_s < SHORT_S
     looks = [condition for _, condition in course.looks]
     conditions = Conditions(looks[0], tuple(looks[1:-1]), looks[-1])
     certificate = {
         **circumstances(model, task, conditions, started_at),
         "placement": "".join(threads),
         "meter": {"command": list(task.meter), "period_s": power.period_s} if task.meter else None,
-        "notes": [*threads, *power.notes(), *([VIRTUAL] if task.virtual else [])],
+        "notes": [*threads, *([SHORT] if short else []), *power.notes(), *([VIRTUAL] if task.virtual else [])],
         "raw": daemon.put_artifact(json.dumps(plain(course.to_wire())).encode()),
     }
     found = plain(report(course, task.spec.sustain_s))

@@ -1,8 +1,10 @@
 """Two sustained runs on one phone: which is faster in the first minute, and which at the end."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from farm.cli import connection
 from farm.common.errors import Code, HostUnreachableError, UserError
@@ -21,11 +23,11 @@ def stretch(median_ms, celsius=30.0, **more):
     }  # fmt: skip
 
 
-def run(first_ms, end_ms, *, plateau=True, celsius=30.0, stopped="", device="pixel", **certificate):
+def run(first_ms, end_ms, *, plateau=True, celsius=30.0, stopped="", device="pixel", inputs=((1, 3),), **certificate):
     rows = [stretch(first_ms, celsius, start_s=0.0), stretch(end_ms, start_s=60.0), stretch(9e9, start_s=120.0)]
     return {
         "buckets": rows, "bucket_s": 60.0, "seconds": 130.0, "wanted_s": 1800.0, "stopped": stopped,
-        "plateau": stretch(end_ms) if plateau else None,
+        "plateau": stretch(end_ms) if plateau else None, "model": {"inputs": {"x": inputs[0]} if inputs else {}},
         "certificate": {"device": device, "epoch": "x:14", "model_sha256": "1", "notes": [], **certificate},
     }  # fmt: skip
 
@@ -46,7 +48,7 @@ def test_a_difference_that_two_runs_of_one_build_may_have_is_none():
 def test_without_a_plateau_the_last_whole_minute_tells_only_what_no_doubt_changes():
     found = compare_courses(run(10.0, 15.0), run(10.0, 13.0, plateau=False), 0.01)
     assert (found.end.answer, found.ends[1]["median_ms"]) == ("cannot tell", 13.0)
-    assert "B reached no plateau: its last 1m are compared" in found.end.reasons[0].sentence
+    assert "B reached no plateau: what is compared is its last minute" in found.end.reasons[0].sentence
     assert compare_courses(run(10.0, 15.0), run(10.0, 7.0, plateau=False), 0.01).end.answer == "faster"
 
 
@@ -109,6 +111,43 @@ def test_b_is_what_a_comparison_says_of_it():
 def test_an_option_that_no_sustained_run_has_is_refused(given, said):
     with pytest.raises(UserError, match=said):
         sides_of(fields(**given))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"), [(((1, 4),), "input 0 is 1x3 in A, 1x4 in B"), ((), "A has 1 input, B 0 inputs")]
+)
+def test_different_inputs_are_a_warning(capsys, inputs, said):
+    found = [compare_courses(run(10.0, 15.0), run(8.0, 20.0, inputs=inputs), 0.01)] * 2
+    assert found[0].unlike == (said,)
+    print_compared(found, why=False)
+    assert capsys.readouterr().err == (
+        f"warning: A and B do not compute the same, which their times do not tell: {said}\n"
+    )
+
+
+def test_a_run_shorter_than_ten_minutes_has_no_minutes(capsys):
+    short = {"bucket_s": 0.5, "wanted_s": 5.0}
+    found = compare_courses(run(10.0, 15.0) | short, run(8.0, 20.0, plateau=False) | short, 0.01)
+    assert "its last 0.5 s," in found.end.reasons[0].sentence
+    print_compared([found, found], why=False)
+    assert "all 2 phones, first 0.5 s: B is faster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("refused", "code"), [([], 0), (["pixel: updated"], 1)])
+def test_what_is_not_compared_is_a_failure(monkeypatch, capsys, refused, code):
+    monkeypatch.setattr(compare_command, "_phones", lambda *_: ["pixel"])
+    monkeypatch.setattr(compare_command, "_submit", lambda *_: {})
+    monkeypatch.setattr(compare_command, "_compared_pairs", lambda *_: ([], refused))
+    monkeypatch.setattr(compare_command.work, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(compare_command.work, "exit_code", lambda _: 0)
+    spec = SimpleNamespace(hold=False, to_wire=dict)
+    farm = SimpleNamespace(spec=lambda *_, **__: spec, check=lambda *_, **__: (0, 0, None))
+    given = {name: value for name, value in fields().items() if name != "on"}
+    how = {"wait": None, "detach": False, "json": True, "why": False}
+    with pytest.raises(typer.Exit) as ended:
+        compare_command.compare_sustained(farm, ("a.onnx", "b.onnx"), "android", "30m", given, **how)
+    told = json.loads(capsys.readouterr().out)
+    assert (ended.value.exit_code, told["ok"], told["not_compared"]) == (code, not refused, refused)
 
 
 def test_the_table_has_both_times_and_the_answer_of_all_phones(capsys):

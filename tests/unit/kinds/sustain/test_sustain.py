@@ -188,7 +188,10 @@ def result(device, *medians_ms):
         {"median_ms": each, "low_ms": each, "high_ms": each, "start_s": 60.0 * at, "celsius": 30.0 + at}
         for at, each in enumerate(medians_ms)
     ]
-    return {"device": device, "buckets": rows, "throttled_after_s": 61.0, "plateau": None, "seconds": 120.0}
+    return {
+        "device": device, "buckets": rows, "throttled_after_s": 61.0, "plateau": None, "seconds": 120.0,
+        "bucket_s": 60.0,
+    }  # fmt: skip
 
 
 def test_phones_are_ranked_in_the_first_minute_and_at_the_end():
@@ -198,6 +201,8 @@ def test_phones_are_ranked_in_the_first_minute_and_at_the_end():
         "at the end: 1. steady 3.000 ms, 2. quick 5.000 ms",
     ]
     assert ranking([result("alone", 1.0)]) == []
+    short = ranking([result("quick", 2.0, 5.0) | {"bucket_s": 0.5}] * 2)
+    assert short[0].startswith("first 0.5 s: 1. quick")
 
 
 def test_the_page_draws_the_course():
