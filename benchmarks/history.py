@@ -15,7 +15,8 @@ from farm.common.events import Event
 from farm.model.job import Attempt, AttemptState, Job, JobState
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store import schema
-from farm.store.database import Database, insert_events, selector_number, values_of
+from farm.store.appended_rows import append_rows, event_rows
+from farm.store.database import Database, selector_number, values_of
 from farm.store.leases import LeaseRecord
 from farm.store.store import Store
 
@@ -53,9 +54,8 @@ def _insert(connection: Connection, numbers: list[int], began: datetime) -> None
     connection.execute(insert(schema.lease), [{**values_of(lease), "selector": selector} for _, lease, _ in made])
     connection.execute(insert(schema.attempt), [values_of(attempt) for _, _, attempt in made])
     connection.execute(insert(schema.result), [{"job": job.id, "body": RESULT} for job, _, _ in made])
-    insert_events(
-        connection, [event for number, each in zip(numbers, made, strict=True) for event in _told(number, *each)]
-    )
+    told = (event for number, each in zip(numbers, made, strict=True) for event in _told(number, *each))
+    append_rows(connection, event_rows(told))
 
 
 def _one(number: int, began: datetime) -> tuple[Job, LeaseRecord, Attempt]:

@@ -29,7 +29,6 @@ from sqlalchemy import (
     Table,
     UpdateBase,
     bindparam,
-    insert,
     select,
 )
 from sqlalchemy import text as sql
@@ -38,10 +37,11 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError, log_error
 from farm.common.events import Event, UncommittedEvents
+from farm.store.appended_rows import AppendedRows, event_rows
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
-from farm.store.event_numbers import MOST_OF_ONE_WRITE, NEXT
-from farm.store.schema import event, selector
+from farm.store.event_numbers import MOST_OF_ONE_WRITE
+from farm.store.schema import selector
 from farm.store.term import Term
 from farm.store.writer import StoreWriteError, Writer
 
@@ -55,8 +55,6 @@ RETRY_S = 1.0  # a store that reports when it can write again is asked at once; 
 P = ParamSpec("P")
 logger = logging.getLogger(__name__)
 
-EVENT, EVENT_COLUMNS = insert(event), tuple(event.c.keys())
-SERVER_EVENT, SERVER_COLUMNS = insert(event).values(seq=NEXT), tuple(name for name in EVENT_COLUMNS if name != "seq")
 SELECTOR = select(selector.c.id).where(selector.c.text == bindparam("of"))
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself only has weak references
 
@@ -148,56 +146,70 @@ class Database:
             return connection.execute(wanted).mappings().all()
 
     async def write(
-        self, statement: Callable[[Connection], T], events: Sequence[Event] = (), *, last: bool = False
+        self,
+        statement: Callable[[Connection], T],
+        events: Sequence[Event] = (),
+        letters: AppendedRows = (),
+        *,
+        last: bool = False,
     ) -> T:
-        """Commit `statement` and its events together; drafts among the events are settled.
+        """Commit `statement`, its events and its letters together; drafts among the events are settled.
 
         Args:
             statement: what to do; anything it raises undoes it, and only it.
             events: stored with it.
+            letters: of `farm.store.mailbox.post`, sent with it.
             last: an end that must be stored when the disk is full: the reserve pays for it.
 
         Raises:
             FarmError: a rule of the schema refused it.
             StoreWriteError: nothing can be written now.
         """
-
-        def with_events(connection: Connection) -> T:
-            value = statement(connection)
-            insert_events(connection, events)
-            return value
-
+        if self._readers is not None and len(events) > MOST_OF_ONE_WRITE:
+            raise ValueError(f"{len(events):,} events of one write: at most {MOST_OF_ONE_WRITE:,} get numbers")
         drafts = events if isinstance(events, UncommittedEvents) else None
-        return await self.writer.write(with_events, last=last, drafts=drafts, events=len(events))
+        return await self.writer.write(statement, [*letters, *event_rows(events)], last=last, drafts=drafts)
 
     async def write_if(
-        self, statement: Callable[[Connection], object], events: Sequence[Event] = (), *, last: bool = False
+        self,
+        statement: Callable[[Connection], object],
+        events: Sequence[Event] = (),
+        letters: AppendedRows = (),
+        *,
+        last: bool = False,
     ) -> bool:
         """`write` with a condition; False when `statement` raised ConditionFailedError."""
         try:
-            await self.write(statement, events, last=last)
+            await self.write(statement, events, letters, last=last)
         except ConditionFailedError:
             return False
         return True
 
-    async def execute(self, statement: Executable, events: Sequence[Event] = ()) -> None:
+    async def execute(
+        self, statement: Executable, events: Sequence[Event] = (), letters: AppendedRows = (), *, last: bool = False
+    ) -> None:
         """`write` of one statement."""
-        await self.write(lambda connection: connection.execute(statement) and None, events)
+        await self.write(lambda connection: connection.execute(statement) and None, events, letters, last=last)
 
-    async def put(self, table: Table, values: Mapping[str, Any], events: Sequence[Event] = ()) -> None:
+    async def put(
+        self, table: Table, values: Mapping[str, Any], events: Sequence[Event] = (), letters: AppendedRows = ()
+    ) -> None:
         """`write` of one row: insert it, or replace the one with its primary key."""
-        await self.write(lambda connection: put(connection, table, values), events)
+        await self.write(lambda connection: put(connection, table, values), events, letters)
 
     async def change(
         self,
         statement: UpdateBase,
         events: Sequence[Event] = (),
         values: Mapping[str, Any] | None = None,
+        letters: AppendedRows = (),
         *,
         last: bool = False,
     ) -> bool:
         """`write_if` of one statement with these values of its parameters; False when it finds no row."""
-        return await self.write_if(lambda connection: must_change(connection, statement, values), events, last=last)
+        return await self.write_if(
+            lambda connection: must_change(connection, statement, values), events, letters, last=last
+        )
 
 
 class TableAccess:
@@ -228,16 +240,6 @@ def in_parts(names: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(names)
     while part := list(islice(rest, MOST_NAMED)):
         yield part
-
-
-def insert_events(connection: Connection, events: Iterable[Event]) -> None:
-    """Store events; on a server they get other numbers."""
-    on_file = connection.dialect.name == "sqlite"
-    columns = EVENT_COLUMNS if on_file else SERVER_COLUMNS
-    if rows := [{name: getattr(each, name) for name in columns} for each in events]:
-        if not on_file and len(rows) > MOST_OF_ONE_WRITE:
-            raise ValueError(f"{len(rows):,} events of one write: at most {MOST_OF_ONE_WRITE:,} get numbers")
-        connection.execute(EVENT if on_file else SERVER_EVENT, rows)
 
 
 def put(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ MOST_OF_ONE_WRITE = 1 << SHIFT - 1  # a commit takes no further write once it ha
 _START = "(SELECT value FROM meta WHERE name = 'events')"
 _FIRST = literal_column(f"({_START} + (pg_current_xact_id()::text::bigint << {SHIFT}))", BigInteger)
 _there = event.alias("there")
-# In an INSERT: the number of the row.
+# In an INSERT: the number of its first row.
 NEXT = (
     select(func.coalesce(func.max(_there.c.seq) + 1, _FIRST))
     .where(_there.c.seq.between(_FIRST, _FIRST + ((1 << SHIFT) - 1)))

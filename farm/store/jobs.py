@@ -242,10 +242,8 @@ class JobTable(TableAccess):
         def start(connection: Connection) -> None:
             self._database.hold_term(connection)
             claim(connection, begun, attempts_before)
-            if letter is not None:
-                post(connection, schema.to_host, (letter,))
 
-        return await self._database.write_if(start, events)
+        return await self._database.write_if(start, events, post(schema.to_host, letter))
 
     async def finish(
         self,
@@ -268,10 +266,8 @@ class JobTable(TableAccess):
             if result is not None:
                 put(connection, schema.result, {"job": becomes.id, "body": result})
             insert_measurement(connection, becomes, ended, result)
-            if letter is not None:
-                post(connection, schema.to_head, (letter,))
 
-        return await self._database.write_if(finish, events, last=True)
+        return await self._database.write_if(finish, events, post(schema.to_head, letter), last=True)
 
     async def save(self, becomes: Job, *, expected: Collection[JobState], events: Sequence[Event] = ()) -> bool:
         """Store a decision about a job that is in one of the `expected` states; False: it is in another."""

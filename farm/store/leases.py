@@ -193,10 +193,8 @@ class LeaseTable(TableAccess):
             number = selector_number(connection, record.selector)
             held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
             connection.execute(GRANT, {**values_of(record), "selector": number, **held})
-            if letter is not None:
-                post(connection, to_host, (letter,))
 
-        await self._database.write(grant, events)
+        await self._database.write(grant, events, post(to_host, letter))
 
     async def arm(
         self,
@@ -230,11 +228,8 @@ class LeaseTable(TableAccess):
                 connection.execute(REQUEST_OVER, {"of": request_id})
             else:
                 claim(connection, *begun)
-            post(connection, to_head, (letter,))
-            if to_holder is not None:
-                post(connection, to_host, (to_holder,))
 
-        return await self._database.write_if(arm, events)
+        return await self._database.write_if(arm, events, [*post(to_head, letter), *post(to_host, to_holder)])
 
     async def end(
         self,
@@ -248,13 +243,7 @@ class LeaseTable(TableAccess):
     ) -> bool:
         """The end of a lease, of which the head gets the letter; False: it had ended before, or there is none."""
         values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": held_s}
-
-        def end(connection: Connection) -> None:
-            must_change(connection, OPEN, values)
-            if letter is not None:
-                post(connection, to_head, (letter,))
-
-        return await self._database.write_if(end, events, last=True)
+        return await self._database.change(OPEN, events, values, post(to_head, letter), last=True)
 
     async def end_unarmed(
         self, lease_id: str, *, ended_at: datetime, reason: str, events: Sequence[Event] = ()
@@ -273,22 +262,13 @@ class LeaseTable(TableAccess):
         self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = (), letter: Letter | None = None
     ) -> bool:
         """Another expiry for a lease, of which the head gets the letter; False: it has ended, or there is none."""
-
-        def extend(connection: Connection) -> None:
-            must_change(connection, OPEN, {"of": lease_id, "expires_at": expires_at})
-            if letter is not None:
-                post(connection, to_head, (letter,))
-
-        return await self._database.write_if(extend, events)
+        values = {"of": lease_id, "expires_at": expires_at}
+        return await self._database.change(OPEN, events, values, post(to_head, letter))
 
     async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
         """The worker slot that came with the lease outlasts it, or is needed no more; the head gets the letter."""
-
-        def keep(connection: Connection) -> None:
-            connection.execute(update(lease).where(lease.c.id == lease_id).values(slot=kept))
-            post(connection, to_head, (letter,))
-
-        await self._database.write(keep)
+        change = update(lease).where(lease.c.id == lease_id).values(slot=kept)
+        await self._database.execute(change, letters=post(to_head, letter))
 
 
 def read_reservations(connection: Connection) -> tuple[tuple[ReservationRecord, ...], tuple[str, ...]]:

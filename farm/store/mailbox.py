@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -28,7 +28,8 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from farm.common.errors import HostError
 from farm.common.events import Event
-from farm.store.database import Database, TableAccess, put
+from farm.store.appended_rows import AppendedRows
+from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, metadata, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
@@ -37,7 +38,6 @@ HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
-_POST = {box: insert(box).inline() for box in (to_head, to_host)}  # built once, as each hop of each job executes it
 _BEGIN = sql(
     "INSERT INTO host (name, beat_at, protocol, version) "
     "VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol, :version) ON CONFLICT (name) DO UPDATE "
@@ -89,10 +89,9 @@ def _note_life(connection: Connection, statement: TextClause, **values: object) 
         )
 
 
-def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
-    """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of the changes that they report."""
-    if rows := [{"host": letter.host, "body": letter.body} for letter in letters]:
-        connection.execute(_POST[box], rows if len(rows) > 1 else rows[0])  # several open a pipeline
+def post(box: Table, *letters: Letter | None) -> AppendedRows:
+    """Letters into a mailbox (`to_head`, `to_host`), for the write of the changes that they report; None: no letter."""
+    return [(box, {"host": letter.host, "body": letter.body}) for letter in letters if letter is not None]
 
 
 @lru_cache(maxsize=4)
@@ -130,9 +129,8 @@ class Mailbox(TableAccess):
             _note_life(connection, _BEGIN, name=letter.host, protocol=protocol, version=version)
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=""))
             connection.execute(update(lease).where(lease.c.host == letter.host, lease.c.slot == 1).values(slot=False))
-            post(connection, to_head, (letter,))
 
-        await self._database.write(begin)
+        await self._database.write(begin, letters=post(to_head, letter))
 
     async def leave(self, letter: Letter) -> None:
         """The letter's host stops: delete its requests; the head misses no beat of it. Its phones stay in the lists."""
@@ -140,9 +138,8 @@ class Mailbox(TableAccess):
         def leave(connection: Connection) -> None:
             connection.execute(delete(request).where(request.c.host == letter.host))
             connection.execute(update(host).where(host.c.name == letter.host).values(beat_at=None))
-            post(connection, to_head, (letter,))
 
-        await self._database.write(leave)
+        await self._database.write(leave, letters=post(to_head, letter))
 
     async def beat(self, name: str, protocol: int) -> None:
         """Write a host's beat.
@@ -162,50 +159,32 @@ class Mailbox(TableAccess):
 
         def drain(connection: Connection) -> None:
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=reason))
-            post(connection, to_head, (letter,))
 
-        await self._database.write(drain)
+        await self._database.write(drain, letters=post(to_head, letter))
 
     async def send(self, *letters: Letter) -> None:
         """Send letters to the head that report no change of a row."""
-        await self._database.write(lambda connection: post(connection, to_head, letters), last=True)
+        await self._database.write(lambda _: None, letters=post(to_head, *letters), last=True)
 
     async def device_changed(self, name: str, letter: Letter) -> None:
         """Write the state of a phone of the letter's host."""
-
-        def change(connection: Connection) -> None:
-            put(connection, device_state, {"host": letter.host, "name": name, "body": letter.body})
-            post(connection, to_head, (letter,))
-
-        await self._database.write(change)
+        values = {"host": letter.host, "name": name, "body": letter.body}
+        await self._database.put(device_state, values, letters=post(to_head, letter))
 
     async def device_forgotten(self, name: str, letter: Letter) -> None:
         """Delete a phone of the letter's host."""
-
-        def forget(connection: Connection) -> None:
-            gone = device_state.c.host == letter.host, device_state.c.name == name
-            connection.execute(delete(device_state).where(*gone))
-            post(connection, to_head, (letter,))
-
-        await self._database.write(forget)
+        gone = device_state.c.host == letter.host, device_state.c.name == name
+        await self._database.execute(delete(device_state).where(*gone), letters=post(to_head, letter))
 
     async def request_added(self, request_id: str, letter: Letter) -> None:
         """Write a request of the letter's host."""
-
-        def add(connection: Connection) -> None:
-            connection.execute(insert(request), {"id": request_id, "host": letter.host, "body": letter.body})
-            post(connection, to_head, (letter,))
-
-        await self._database.write(add)
+        added = insert(request).values(id=request_id, host=letter.host, body=letter.body)
+        await self._database.execute(added, letters=post(to_head, letter))
 
     async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
         """Delete a request."""
-
-        def withdraw(connection: Connection) -> None:
-            connection.execute(delete(request).where(request.c.id == request_id))
-            post(connection, to_head, (letter,))
-
-        await self._database.write(withdraw, last=True)
+        withdrawn = delete(request).where(request.c.id == request_id)
+        await self._database.execute(withdrawn, letters=post(to_head, letter), last=True)
 
     async def take(self, host: str, *, announced: bool = False) -> tuple[Letter, ...]:
         """Take the letters to a host, in order. `announced`: there is one, as a wake-up said."""
@@ -258,7 +237,7 @@ class Mailbox(TableAccess):
 
     async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
         """Send letters to hosts that report no change of a row."""
-        await self._database.write(lambda connection: post(connection, to_host, letters), events, last=True)
+        await self._database.write(lambda _: None, events, post(to_host, *letters), last=True)
 
     async def take_all(self) -> tuple[Letter, ...]:
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""

@@ -34,6 +34,7 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
 from farm.common.histogram import QUICK_S, Histogram
+from farm.store.appended_rows import AppendedRows, append_rows
 from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_of
 from farm.store.event_numbers import MOST_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
@@ -77,15 +78,17 @@ class QueuedWrite(Generic[T]):
     """One write on its way."""
 
     statement: Callable[[Connection], T]
+    rows: AppendedRows
     last: bool
     done: Future[T]
-    events: int = 0
 
     def run(self, connection: Connection) -> tuple[Any, BaseException | None]:
         """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit."""
         try:
             with connection.begin_nested():
-                return self.statement(connection), None
+                value = self.statement(connection)
+                append_rows(connection, self.rows)
+                return value, None
         except Exception as error:  # noqa: BLE001 - each caller gets its own
             return None, _error_of(error)
 
@@ -159,10 +162,10 @@ class Writer:
     async def write(
         self,
         statement: Callable[[Connection], T],
+        rows: AppendedRows = (),
         *,
         last: bool = False,
         drafts: UncommittedEvents | None = None,
-        events: int = 0,
     ) -> T:
         """Run `statement` in the next commit; returns its value once that commit is durable.
 
@@ -171,16 +174,16 @@ class Writer:
 
         Args:
             statement: what to do with the connection; it may be run a second time after a failure.
+            rows: added with it, behind the statements of all writes of the commit.
             last: an end, which the reserve pays for when the disk is full.
             drafts: events of this write, which are settled in every case.
-            events: how many events it stores: a commit has numbers for so many.
 
         Raises:
             FarmError: a constraint of the schema refused it; the others of the commit are not affected.
             StoreWriteError: nothing can be written (disk full, file gone).
         """
         done: Future[T] = Future()
-        self._work.put(QueuedWrite(statement, last, done, events))
+        self._work.put(QueuedWrite(statement, rows, last, done))
         try:
             return await _outcome(done)
         finally:
@@ -247,11 +250,11 @@ class Writer:
     def _gather(self, first: QueuedWrite[Any] | None) -> tuple[list[QueuedWrite[Any]], bool]:
         """The writes queued now, up to one commit's worth, and whether more may come."""
         batch: list[QueuedWrite[Any]] = []
-        work, events = first, 0
+        work, rows = first, 0
         while work is not None:
             batch.append(work)
-            events += work.events
-            if len(batch) == MOST_IN_ONE_COMMIT or events >= MOST_OF_ONE_WRITE:
+            rows += len(work.rows)
+            if len(batch) == MOST_IN_ONE_COMMIT or rows >= MOST_OF_ONE_WRITE:  # events need numbers
                 return batch, True
             try:
                 work = self._work.get_nowait()
@@ -323,6 +326,7 @@ class Writer:
                 self._begin(connection)
                 began = True
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
+                append_rows(connection, [row for work in works for row in work.rows])
                 self._mark(connection, committing, outcomes)
             self._confirmed = self._number
             return outcomes

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from farm.common.events import Event, EventLog
-from farm.store.database import Database, insert_events
+from farm.store.appended_rows import append_rows, event_rows
+from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory, EventTable
@@ -67,7 +68,7 @@ async def test_an_event_that_is_committed_after_a_later_one_is_not_lost(store, o
     begun, go_on = threading.Event(), threading.Event()
 
     def late(connection):
-        insert_events(connection, [event("late")])
+        append_rows(connection, event_rows([event("late")]))
         begun.set()
         go_on.wait()
 

@@ -17,7 +17,6 @@ from farm.control.callers import Accounts, Role
 from farm.model.job import JobState
 from farm.store import files, moving
 from farm.store.accounts import AuditRecord
-from farm.store.database import insert_events
 from farm.store.engine import server_engine
 from farm.store.moving import move_to_server
 from farm.store.schema import SCHEMA_VERSION, metadata
@@ -61,7 +60,7 @@ async def file(tmp_path):
     await Accounts(store.accounts).new("ann", Role.USER, web=True, by="root")
     await store.audit.add([AuditRecord(NOW, "ann", "user", "uid 1", "job.cancel", ODD, "ok")] * 5)
     events = [Event(number, NOW, "job.queued", ODD, {"n": number}) for number in range(1, 3000)]
-    await store.database.write(lambda connection: insert_events(connection, events))
+    await store.events.add(events)
     store.close()
     return path
 
