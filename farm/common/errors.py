@@ -94,7 +94,7 @@ class Code(StrEnum):
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
-    GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's fuel gauge fell silent, or is not understood."
+    GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's gauge or power rails fell silent, or are not understood."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
     HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     HOST_LOST = "host_lost", Fault.HOST, "The lab's head has not heard of the host that ran the attempt."

@@ -49,40 +49,40 @@ class NumberTrack:
 
 def trace_bytes(title: str, tracks: Iterable[SliceTrack | NumberTrack]) -> bytes:
     """The content of a trace file; its tracks stand below one of that title. Tracks without content are left out."""
-    packets = [_packet(_field(_DESCRIPTOR, _track(1, title)), _field(_FLAGS, _CLEARED))]
+    packets = [_packet(field_bytes(_DESCRIPTOR, _track(1, title)), field_bytes(_FLAGS, _CLEARED))]
     for uuid, track in enumerate(tracks, 2):
         if isinstance(track, NumberTrack):
-            unit = _field(_COUNTER, _field(_UNIT, track.unit))
-            events = [_event(at_s, uuid, _NUMBER, _field(_VALUE, float(value))) for at_s, value in track.values]
+            unit = field_bytes(_COUNTER, field_bytes(_UNIT, track.unit))
+            events = [_event(at_s, uuid, _NUMBER, field_bytes(_VALUE, float(value))) for at_s, value in track.values]
         else:
             unit, events = b"", [packet for each in track.slices for packet in _slice(each, uuid)]
         if events:
-            packets += [_packet(_field(_DESCRIPTOR, _track(uuid, track.name, 1) + unit)), *events]
+            packets += [_packet(field_bytes(_DESCRIPTOR, _track(uuid, track.name, 1) + unit)), *events]
     return b"".join(packets)
 
 
 def _track(uuid: int, name: str, parent: int = 0) -> bytes:
-    below = _field(_PARENT, parent) if parent else b""
-    return _field(_UUID, uuid) + _field(_NAME, name) + below
+    below = field_bytes(_PARENT, parent) if parent else b""
+    return field_bytes(_UUID, uuid) + field_bytes(_NAME, name) + below
 
 
 def _slice(each: Slice, uuid: int) -> tuple[bytes, bytes]:
     return (
-        _event(each.start_s, uuid, _BEGIN, _field(_EVENT_NAME, each.name)),
+        _event(each.start_s, uuid, _BEGIN, field_bytes(_EVENT_NAME, each.name)),
         _event(each.start_s + each.seconds, uuid, _END),
     )
 
 
 def _event(at_s: float, uuid: int, kind: int, more: bytes = b"") -> bytes:
-    event = _field(_EVENT_TYPE, kind) + _field(_TRACK, uuid) + more
-    return _packet(_field(_TIMESTAMP, max(0, round(at_s * NS))), _field(_EVENT, event))
+    event = field_bytes(_EVENT_TYPE, kind) + field_bytes(_TRACK, uuid) + more
+    return _packet(field_bytes(_TIMESTAMP, max(0, round(at_s * NS))), field_bytes(_EVENT, event))
 
 
 def _packet(*fields: bytes) -> bytes:
-    return _field(_PACKET, b"".join(fields) + _field(_SEQUENCE, 1))
+    return field_bytes(_PACKET, b"".join(fields) + field_bytes(_SEQUENCE, 1))
 
 
-def _field(number: int, value: float | str | bytes) -> bytes:
+def field_bytes(number: int, value: float | str | bytes) -> bytes:
     """A field of a message, as its wire type says."""
     match value:
         case int():

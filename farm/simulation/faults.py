@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import UserError
 from farm.common.selector import did_you_mean
+from farm.simulation.power_rails import MODES
 from farm.simulation.state import BatteryHealth, DriverFault
 
 if TYPE_CHECKING:
@@ -144,6 +145,10 @@ FAULTS: Mapping[str, PhoneFault] = {
             "ambient_c": Argument(float, 25.0, signed=True),
             "watts_per_core": Argument(float, 3.0),
         },
+    ),
+    "power_rails": PhoneFault(
+        "the phone counts the energy of its parts (by `physics`), or `perfetto`, which tells it, misbehaves",
+        {"mode": Argument(str, words=MODES)},
     ),
     "physics_off": PhoneFault("sensors stay where they are, and nothing is slowed down", {}),
     "replay": PhoneFault(

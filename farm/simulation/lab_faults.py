@@ -303,6 +303,9 @@ class FaultInjector:
     async def _do_physics(self, speed: float, ambient_c: float, watts_per_core: float) -> None:
         self._phone.physics.start(Climate(speed, ambient_c, watts_per_core))
 
+    async def _do_power_rails(self, mode: str) -> None:
+        self._phone.physics.rails.set_mode(mode)
+
     async def _do_physics_off(self) -> None:
         self._phone.physics.stop()
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import UserError
 from farm.simulation import physics
+from farm.simulation.namespaces import uptime_of
+from farm.simulation.power_rails import PowerRails
 from farm.simulation.process_tree import is_stopped, read_tree, sessions_of
 from farm.simulation.state import IDLE_LOAD, ThrottlingStatus
 
@@ -55,6 +57,7 @@ class LivePhysics:
     def __init__(self, phone: LabPhone) -> None:
         self.climate: Climate | None = None
         self.throttle = Throttle()
+        self.rails = PowerRails(phone.spec.directory)
         self._phone = phone
         self._task: asyncio.Task[None] | None = None
         self._temps_c: dict[str, float] = {}
@@ -63,6 +66,7 @@ class LivePhysics:
         self._cpu_s: dict[int, float] = {}
         self._load = IDLE_LOAD
         self._ran_empty = False
+        self._watts: dict[str, float] = {}  # that its parts take
 
     def start(self, climate: Climate) -> None:
         """From now on the phone's sensors follow its load; from the temperatures and the charge it has."""
@@ -113,12 +117,13 @@ class LivePhysics:
         before = loop.time()
         while True:
             await asyncio.sleep(_TICK_S)
-            now = loop.time()
+            now, uptime_s = loop.time(), uptime_of(self._phone.status().pid)
             state = self._phone.state()
             busy_cores = self._busy_cores(now - before)
             if self.climate is not None:
                 self._load = physics.load(self._load, busy_cores, now - before)
                 self._step(self.climate, state, busy_cores, (now - before) * self.climate.speed)
+                self.rails.count(self._watts, now - before, uptime_s)
             self.throttle.set_share(self._phone.state().clock_scale)
             before = now
 
@@ -146,13 +151,14 @@ class LivePhysics:
         if abs(state.battery_level - self._charge * 100) > 1:
             self._charge = state.battery_level / 100
         watts = {}
-        load_w = 0.0
+        load_w, self._watts = 0.0, {}
         if phone.powered:
             watts = {
                 "cpu": physics.cpu_watts(busy_cores, state.clock_scale, climate.watts_per_core),
                 "gpu": physics.gpu_watts(state.gpu_busy or 0.0, state.clock_scale),
             }
-            load_w = sum(watts.values()) + (physics.SCREEN_W if phone.userland.screen_on else 0.0)
+            self._watts = {**watts, "screen": physics.SCREEN_W if phone.userland.screen_on else 0.0}
+            load_w = sum(self._watts.values())
         powered = phone.has_power and not state.input_suspended
         cell = physics.Cell(self._charge, state.battery_full_uah, status=state.battery_status)
         cell = physics.drain(cell, load_w, powered=powered, charging=state.charging_enabled, seconds=seconds)

@@ -17,6 +17,7 @@ import stat
 import struct
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import cache
@@ -154,6 +155,17 @@ def restart_boot_clock() -> None:
         Path("/proc/self/timens_offsets").write_text(f"boottime {seconds} {nanoseconds}")
     except OSError:
         return
+
+
+def uptime_of(pid: int) -> float:
+    """The uptime that a phone sees, by its init's pid here, seconds."""
+    offset_s = 0.0
+    with suppress(OSError):  # kernels without time namespaces
+        for line in Path(f"/proc/{pid}/timens_offsets").read_text().splitlines():
+            clock, seconds, nanoseconds = line.split()
+            if clock == "boottime":
+                offset_s = int(seconds) + int(nanoseconds) / 1e9
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + offset_s
 
 
 @dataclass(frozen=True, slots=True)

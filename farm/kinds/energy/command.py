@@ -27,7 +27,7 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 energy = model_command(
-    EnergySpec, "Measure the joules of one inference on every matching phone, by its meter or fuel gauge."
+    EnergySpec, "Measure the joules of one inference on every matching phone, by its meter, rails or fuel gauge."
 )
 
 

@@ -14,6 +14,7 @@ from farm.measure.energy import (
     EnergyEstimate,
     EnergyNotResolved,
     PowerReading,
+    PowerWindow,
     estimate,
     window,
 )
@@ -86,6 +87,14 @@ def joules(
     readings: Sequence[PowerReading], times: Sequence[CycleTimes], planned: CyclePlan, half_width: float, step: float
 ) -> EnergyEstimate | EnergyNotResolved:
     """The joules of one inference, or why the meter does not say. `step`: as of `window`."""
+    cycles = cycles_of(readings, times, planned, step)
+    return cycles if isinstance(cycles, EnergyNotResolved) else estimate(cycles, planned.run_s, half_width)
+
+
+def cycles_of(
+    readings: Sequence[PowerReading], times: Sequence[CycleTimes], planned: CyclePlan, step: float
+) -> list[EnergyCycle] | EnergyNotResolved:
+    """The cycles with their power, or which readings the meter left out. `step`: as of `window`."""
     cycles, place = [], 0
     for each in times:
         borders = (each.begun_s, each.busy_s, each.idle_s, each.ended_s)
@@ -101,7 +110,16 @@ def joules(
         if before is None or busy is None or after is None:
             return EnergyNotResolved("the meter left out readings: a window has fewer than three", None)
         cycles.append(EnergyCycle(before, busy, after, each.inference_s))
-    return estimate(cycles, planned.run_s, half_width)
+    return cycles
+
+
+def added(cycles: Sequence[EnergyCycle]) -> EnergyCycle:
+    """The same cycle as several meters saw it, each of them a part of the power."""
+    before, busy, after = (
+        PowerWindow(sum(part.watts for part in parts), sum(part.hidden_w for part in parts))
+        for parts in zip(*((each.idle_before, each.busy, each.idle_after) for each in cycles), strict=True)
+    )
+    return EnergyCycle(before, busy, after, cycles[0].inference_s)
 
 
 def to_wire(found: EnergyEstimate | EnergyNotResolved) -> dict[str, Any]:

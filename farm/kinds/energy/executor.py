@@ -1,4 +1,4 @@
-"""Jobs of kind `energy`: joules of one inference, by the power meter of its phone or its own fuel gauge."""
+"""Jobs of kind `energy`: joules of one inference, by a power meter, or the phone's own rails or fuel gauge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from farm.common.errors import Code, UserError
 from farm.devices.health.probe_round import MOMENT_SECTIONS, probe
 from farm.jobs.executor import AttemptContext
-from farm.kinds.energy.phone import GaugeHost, GaugeReader
+from farm.kinds.energy.phone import GaugeHost, GaugeReader, RailsTrace, rails_period
 from farm.kinds.energy.spec import EnergyTask
 from farm.kinds.execution import ExecutorParts, ModelExecutor, measured, quiet_lease
 from farm.model.device import DeviceView
@@ -32,12 +32,14 @@ class EnergyExecutor(ModelExecutor):
         """
         task = await self.task(context)
         gauge = GaugeReader(self.parts.client, context.view.serial)
-        host = GaugeHost(context, self.parts, quiet_lease(self.parts, context), gauge)
+        rails = RailsTrace(self.parts.client, context.view.serial)
+        host = GaugeHost(context, self.parts, quiet_lease(self.parts, context), gauge, rails)
         try:
             report = await measured(self.parts.work, context, WORKER, task.to_wire(), host)
         finally:
             await gauge.close()
-        await self._refuse_fed(context.view, metered=bool(task.meter))
+            await rails.close()
+        await self._refuse_fed(context.view, task)
         return report
 
     async def task(self, context: AttemptContext) -> EnergyTask:
@@ -47,20 +49,26 @@ class EnergyExecutor(ModelExecutor):
             UserError: the phone's power cannot be measured.
         """
         view = context.view
-        meter = self.parts.meters.get(view.name, ())
-        await self._refuse_fed(view, metered=bool(meter))
-        return EnergyTask(**self.model(context), meter=tuple(meter))
+        meter = tuple(self.parts.meters.get(view.name, ()))
+        found = "" if meter else await rails_period(self.parts.client, view.serial)
+        period_s, no_rails = (None, found) if isinstance(found, str) else (found, "")
+        task = EnergyTask(**self.model(context), meter=meter, rails_period_s=period_s, no_rails=no_rails)
+        await self._refuse_fed(view, task)
+        return task
 
-    async def _refuse_fed(self, view: DeviceView, *, metered: bool) -> None:
+    async def _refuse_fed(self, view: DeviceView, task: EnergyTask) -> None:
+        if task.rails_period_s is not None:  # they see what the chip takes, from wherever it comes
+            return
         battery = await battery_of(self.parts, view)
-        if not metered and (why := why_not_by_gauge(battery)):
+        if not task.meter and (why := why_not_by_gauge(battery)):
             raise UserError(
-                f"{view.name} has no power meter, and its own fuel gauge sees only what the battery gives: {why}",
+                f"{view.name} has no power meter, no power rails that serve ({task.no_rails}), and its own fuel gauge"
+                f" sees only what the battery gives: {why}",
                 Code.POWER_NOT_MEASURABLE,
                 hint=f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"], or let the battery feed'
                 " the phone (docs/energy.md)",
             )
-        if metered and battery.status == CHARGING:
+        if task.meter and battery.status == CHARGING:
             raise UserError(
                 f"{view.name} charges its battery: its power meter sees the charging current, too",
                 Code.POWER_NOT_MEASURABLE,

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from farm.common.errors import Code, HostError, UserError
+from farm.common.errors import Code, HostError, PhoneError, UserError
 from farm.measure.energy import PowerReading
 
 SILENT_S = 10.0  # a meter that prints nothing for so long has stopped
@@ -156,4 +156,12 @@ def gauge_error(why: str) -> UserError:
     return UserError(
         f"the phone's fuel gauge cannot tell its power: {why}", Code.POWER_NOT_MEASURABLE,
         hint="docs/energy.md: when a fuel gauge serves; a power meter is named in [power.meter]",
+    )  # fmt: skip
+
+
+def rails_error(why: str, evidence: str = "") -> PhoneError:
+    """The error of power rails that fail in the middle of a run; `why` is a clause."""
+    return PhoneError(
+        f"the phone's power rails cannot be read: {why}", Code.GAUGE_FAILED, evidence=evidence,
+        hint="`farm shell --on NAME -- perfetto --version` shows whether it can; docs/energy.md names what rails need",
     )  # fmt: skip

@@ -34,4 +34,6 @@ class EnergyTask(ModelTask[EnergySpec]):
     """An energy job for one phone."""
 
     spec: EnergySpec  # declared again: pydantic does not look up the parameter of a base class
-    meter: tuple[str, ...]  # the words of the command that prints the phone's power; (): its own fuel gauge
+    meter: tuple[str, ...]  # the words of the command that prints the phone's power; (): the phone's own figures
+    rails_period_s: float | None  # of the phone's power rails, which are read; None: the fuel gauge is
+    no_rails: str  # why the fuel gauge is read and not power rails, a clause

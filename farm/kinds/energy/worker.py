@@ -1,4 +1,4 @@
-"""The energy worker: a model runs in windows between idle ones while a power meter or the phone's gauge is read.
+"""The energy worker: a model runs in windows between idle ones while a meter, or the phone's rails or gauge, are read.
 
 `main` runs in the zygote's fork. Meter and windows are timed by this host's clock, the inference by the phone's.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
 from farm.kinds.energy.gauge import GaugeMeter
 from farm.kinds.energy.meter import PowerMeter
+from farm.kinds.energy.rails import RailsMeter
 from farm.kinds.energy.spec import EnergyTask
 from farm.measure.conditions import Conditions
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
@@ -25,13 +26,15 @@ from farm.worker.channel import DaemonChannel
 from farm.worker.checked_model import checked_model, circumstances
 from farm.worker.timing import Timer, first_runs
 
+Meter = PowerMeter | GaugeMeter | RailsMeter
+
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Measure the joules of one inference on one phone.
 
     Raises:
         ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, or computed wrong numbers.
+        PhoneError: the phone failed, stopped telling its power, or computed wrong numbers.
         HostError: the power meter failed.
         UserError: the phone's fuel gauge does not tell its power.
     """
@@ -49,17 +52,25 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     certificate = {
         **circumstances(model, task, conditions, started_at),
         "meter": {**meter.about(), "period_s": period_s},
-        "notes": [VIRTUAL] if task.virtual else [],
+        "notes": [*([VIRTUAL] if task.virtual else []), *_source_notes(task)],
     }
     return {**model.numerics, **model.built.about(), **to_wire(found), "certificate": certificate}
 
 
-def _meter(task: EnergyTask, daemon: DaemonChannel, folder: Path) -> PowerMeter | GaugeMeter:
-    return PowerMeter(task.meter, folder) if task.meter else GaugeMeter(daemon)
+def _meter(task: EnergyTask, daemon: DaemonChannel, folder: Path) -> Meter:
+    if task.meter:
+        return PowerMeter(task.meter, folder)
+    return GaugeMeter(daemon) if task.rails_period_s is None else RailsMeter(daemon, task.rails_period_s)
+
+
+def _source_notes(task: EnergyTask) -> list[str]:
+    if task.rails_period_s is not None:
+        return ["by power rails: what CPU, GPU, accelerators and memory take, and not the rest of the phone"]
+    return [f"by the fuel gauge and not by power rails: {task.no_rails}"] if task.no_rails else []
 
 
 def _measured(
-    meter: PowerMeter | GaugeMeter, model: Timer, period_s: float, task: EnergyTask, daemon: DaemonChannel
+    meter: Meter, model: Timer, period_s: float, task: EnergyTask, daemon: DaemonChannel
 ) -> EnergyEstimate | EnergyNotResolved:
     planned = plan(task.spec.measure_s, period_s, meter.settle_periods)
     if isinstance(planned, EnergyNotResolved):
@@ -71,6 +82,9 @@ def _measured(
         daemon.progress(f"cycle {number + 1} of {planned.cycles}")
         times.append(_cycle(model, runs, planned))
         readings += meter.until(times[-1].ended_s)
+    daemon.progress("reading the power")
+    if isinstance(meter, RailsMeter):
+        return meter.joules(times, planned, task.spec.half_width)
     return joules(readings, times, planned, task.spec.half_width, meter.step(readings))
 
 

@@ -1,0 +1,186 @@
+"""Power by a phone's own power rails: a trace of its `perfetto` in, readings of each rail out. Pure.
+
+A rail is a wire from a regulator to a part of the chip, and the phone counts the energy that went through it (data
+source `android.power`; protos/perfetto/trace/power/power_rails.proto). One rail may feed another, so their sum means
+nothing: counted are the rails whose names say CPU, GPU, accelerator or memory, of which none feeds another, and never
+one whose name says that it is the battery's own voltage, from which all regulators are fed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+from farm.measure.energy import PowerReading
+
+POLL_S = 0.25  # of the phone's perfetto; it polls ten times a second at most
+FEWEST_CHANGES = 4  # of a rail's counter, that tell its period
+SETTLE_PERIODS = 1.0  # a reading is exact from one count to the next; this covers how well two clocks are compared
+MOST_W = 25.0  # of a phone
+MOST_APART_S = 2.0  # between the counts' time and the phone's uptime
+_COUNTED = re.compile(r"CPU|GPU|G3D|TPU|NPU|DDR|MEM|MIF|VDDQ|VDD2", re.IGNORECASE)
+_FEEDS_OTHERS = re.compile(r"VSYS|VPH|VBAT|BATT", re.IGNORECASE)
+_PACKET, _POWER_RAILS = 1, 40  # Trace, TracePacket
+_DESCRIPTOR, _COUNT = 1, 2  # PowerRails
+_INDEX, _RAIL, _SUBSYSTEM = 1, 2, 3  # RailDescriptor
+_AT_MS, _MICROJOULES = 2, 3  # EnergyData; its index is as a descriptor's
+_NUMBER, _BYTES = 0, 2  # wire types
+_FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes of a value
+_MOST_VARINT_BITS = 70
+_MOST_MS, _MOST_MICROJOULES = 1 << 43, 1 << 63
+_NO_TRACE = "its perfetto says something that is no trace"
+
+
+@dataclass(slots=True)
+class PowerRail:
+    """A rail and what it counted; a count that the one before has too is left out."""
+
+    name: str
+    subsystem: str
+    counts: list[tuple[float, int]] = field(default_factory=list)  # seconds of the phone's uptime, microjoules so far
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is one of those that make up the joules; phones name rails, too, that they do not count."""
+        return bool(
+            self.counts and _COUNTED.search(f"{self.subsystem} {self.name}") and not _FEEDS_OTHERS.search(self.name)
+        )
+
+    def watts(self) -> float:
+        """The mean over all counts."""
+        (begun_s, first), (ended_s, last) = self.counts[0], self.counts[-1]
+        return (last - first) / 1e6 / (ended_s - begun_s)
+
+
+@dataclass(frozen=True, slots=True)
+class UptimeClock:
+    """A phone's uptime against this host's clock, as compared at the begin of a run and at its end."""
+
+    begun: tuple[float, float]  # seconds since 1970 by this host, seconds of uptime
+    ended: tuple[float, float]
+
+    def host_s(self, uptime_s: float) -> float:
+        """Seconds since 1970 by this host's clock; both clocks may drift apart evenly."""
+        (begun_s, begun_up_s), (ended_s, ended_up_s) = self.begun, self.ended
+        rate = (ended_s - begun_s) / (ended_up_s - begun_up_s) if ended_up_s > begun_up_s else 1.0
+        return begun_s + (uptime_s - begun_up_s) * rate
+
+
+def read_rails(trace: bytes) -> list[PowerRail]:
+    """The rails of a trace in the phone's order.
+
+    Raises:
+        ValueError: it is no trace, or a counter went back; the message is a clause.
+    """
+    rails: dict[int, PowerRail] = {}
+    found = [message for packet in _messages(trace, _PACKET) for message in _messages(packet, _POWER_RAILS)]
+    for descriptor in (each for message in found for each in _messages(message, _DESCRIPTOR)):
+        parts = _parts(descriptor)
+        index = _whole(parts, _INDEX)
+        rails.setdefault(index, PowerRail(_text(parts, _RAIL) or f"rail {index}", _text(parts, _SUBSYSTEM)))
+    for count in (each for message in found for each in _messages(message, _COUNT)):
+        parts = _parts(count)
+        if (rail := rails.get(_whole(parts, _INDEX))) is not None:
+            _append(rail, _whole(parts, _AT_MS), _whole(parts, _MICROJOULES))
+    return list(rails.values())
+
+
+def period_of(trace: bytes, uptime_s: float) -> float | str:
+    """Seconds between two counts of the rails, by a trace of a few seconds; a str: why they do not serve, a clause.
+
+    `uptime_s`: of the phone when the trace ended.
+    """
+    try:
+        rails = read_rails(trace)
+    except ValueError as error:
+        return str(error)
+    if not rails:
+        return "its perfetto tells of none"
+    counted = [rail for rail in rails if rail.counted]
+    if not counted:
+        names = ", ".join(rail.name for rail in rails[:8])
+        return f"none is known as one of CPU, GPU, accelerator or memory alone: {names[:300]}"
+    if fewest := next((rail for rail in counted if len(rail.counts) <= FEWEST_CHANGES), None):
+        return f"{fewest.name} was counted {len(fewest.counts)} times in a few seconds"
+    apart_s = max(abs(uptime_s - rail.counts[-1][0]) for rail in counted)
+    if apart_s > MOST_APART_S:
+        return f"they tell a time that is {apart_s:.0f} s from the phone's uptime"
+    watts = sum(rail.watts() for rail in counted)
+    if not 0 < watts <= MOST_W:
+        return f"they tell {watts:.3g} W, which is no phone's power"
+    return max(median(after - before for (before, _), (after, _) in pairwise(rail.counts)) for rail in counted)
+
+
+def readings_of(rail: PowerRail, clock: UptimeClock) -> list[PowerReading]:
+    """Each count but the first as the mean power since the one before."""
+    return [
+        PowerReading(clock.host_s(after_s), (after - before) / 1e6 / (after_s - before_s))
+        for (before_s, before), (after_s, after) in pairwise(rail.counts)
+    ]
+
+
+def _append(rail: PowerRail, at_ms: int, microjoules: int) -> None:
+    if at_ms > _MOST_MS or microjoules > _MOST_MICROJOULES:
+        raise ValueError(f"the counter of {rail.name} tells {microjoules} µJ at {at_ms} ms")
+    at_s = at_ms / 1e3
+    if rail.counts:
+        before_s, before = rail.counts[-1]
+        if at_s < before_s or microjoules < before:
+            raise ValueError(f"the counter of {rail.name} went back")
+        if at_s == before_s:
+            return
+    rail.counts.append((at_s, microjoules))
+
+
+def _parts(message: bytes) -> dict[int, int | bytes]:
+    return dict(_fields(message))
+
+
+def _whole(parts: dict[int, int | bytes], number: int) -> int:
+    """A field's number; 0 where it has none, as for every message of protocol buffers."""
+    value = parts.get(number, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _text(parts: dict[int, int | bytes], number: int) -> str:
+    value = parts.get(number, b"")
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+    return "".join(each if each.isprintable() else "?" for each in text)[:80]
+
+
+def _messages(data: bytes, number: int) -> Iterator[bytes]:
+    return (value for found, value in _fields(data) if found == number and isinstance(value, bytes))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message (https://protobuf.dev/programming-guides/encoding): number, and its number or bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        if key & 7 == _NUMBER:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        size = _FIXED_BYTES.get(key & 7, -1)
+        if key & 7 == _BYTES:
+            size, at = _varint(data, at)
+        if not 0 <= size <= len(data) - at:
+            raise ValueError(_NO_TRACE)
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, _MOST_VARINT_BITS, 7):
+        if at == len(data):
+            raise ValueError(_NO_TRACE)
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError(_NO_TRACE)
