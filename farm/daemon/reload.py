@@ -18,7 +18,7 @@ from farm.control.callers import Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, verb
 
-# Tables that are exchanged whole while the daemon serves. Of [tvm] and [store] only a part is: see `effective`.
+# Tables that are exchanged whole while the daemon serves. Of [tvm], [power], [store] only a part: see `effective`.
 LIVE_TABLES = (
     "adopt", "aliases", "lease", "quota", "user", "artifacts", "heat", "gates", "probe", "health", "battery", "quiesce",
     "recovery",
@@ -54,6 +54,7 @@ def effective(running: FarmConfig, loaded: FarmConfig) -> FarmConfig:
     return replace(
         running,
         tvm=replace(running.tvm, advertise=loaded.tvm.advertise, external=loaded.tvm.external),
+        power=replace(running.power, meter=loaded.power.meter),
         store=replace(running.store, keep_days=loaded.store.keep_days, max_mb=loaded.store.max_mb),
         **{table: getattr(loaded, table) for table in LIVE_TABLES},
     )

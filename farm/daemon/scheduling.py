@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,7 @@ class Scheduling:
     personal: LeaseExecutor
     poison: PoisonLedger
     quiesce: QuiesceController
+    meters: dict[str, Sequence[str]]
 
     def use(self, config: FarmConfig) -> None:
         """Share by it from now on; leases and sessions that have begun go on as they are."""
@@ -74,6 +75,8 @@ class Scheduling:
         self.leasing.use_policy(policy)
         self.head.use(policy)
         self.quiesce.config = config.quiesce
+        self.meters.clear()
+        self.meters.update(config.power.meter)
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     @property
@@ -156,7 +159,7 @@ async def open_scheduling(
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
         user_of=LoopbackUsers(phones.client.address, config.lab.users_at),
-        meters=config.power.meter,
+        meters=dict(config.power.meter),
         lab=_lab_parts(workers, store, leasing, phones.fleet.quiesce),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
@@ -164,7 +167,7 @@ async def open_scheduling(
     await _take_up(stack, persistence, phones, leasing, tvm_server, attempts, letters)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce)
+    return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce, parts.meters)
 
 
 def _reach_other_hosts(host: str, link: HostLink, leasing: Leasing, tvm_server: TvmServer) -> None:

@@ -75,11 +75,8 @@ class DaemonProcess(FarmProcess):
         return client
 
     def keep_ports(self, port: int, *, web_port: int) -> None:
-        """Let later starts take these ports in place of free ones."""
-        text = self.config.read_text(encoding="utf-8")
-        for each in (port, web_port):  # in CONFIG's order
-            text = text.replace("port = 0\n", f"port = {each}\n", 1) if each else text
-        self.config.write_text(text, encoding="utf-8")
+        """Let later starts take these ports in place of free ones. The file stays as it is: it may be reloaded."""
+        self.wrapper = (*self.wrapper, "env", f"FARM_TVM__PORT={port}", f"FARM_WEB__PORT={web_port}")
 
 
 class VirtualFarm:

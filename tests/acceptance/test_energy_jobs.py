@@ -104,6 +104,19 @@ def test_a_meter_that_disconnects_ends_only_its_job(farm, model):
     assert "ended with 1 in the middle of the measurement" in done.stderr
 
 
+def test_another_meter_needs_no_restart(farm, model):
+    before = farm.daemon.config.read_text()
+    try:
+        farm.daemon.config.write_text(before.replace(f'["sh", "{METER}"]', '["sh", "-c", "exit 3"]'))
+        assert farm.client.call("reload")["applied"] == [f"power.meter.{NAME}"]
+        done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+    finally:
+        farm.daemon.config.write_text(before)
+        farm.client.call("reload")
+    assert done.returncode != 0
+    assert "ended with 3" in done.stderr
+
+
 def test_a_phone_that_charges_is_not_measured(farm, model):
     known(farm)
     phone = phones(farm)[0]

@@ -11,6 +11,7 @@ def test_ports_stay_over_the_daemons_death(farm):
     before = farm.status()
     web = int(before["web"].rstrip("/").rpartition(":")[2])
     farm.daemon.keep_ports(before["tracker"]["port"], web_port=web)
+    assert farm.client.call("reload")["restart"] == []  # nobody has changed anything
     farm.daemon.kill()
     assert farm.daemon.wait() == "signal 9"
     farm.daemon.start().close()

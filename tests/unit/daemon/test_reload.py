@@ -39,6 +39,7 @@ LIVE = {
     "store.max_mb": "[store]\nmax_mb = 300",
     "artifacts.budget_gb": "[artifacts]\nbudget_gb = 3.0",
     "tvm.advertise.10.0.0.0/8": '[tvm.advertise]\n"10.0.0.0/8" = "10.0.0.1"',
+    "power.meter.pixel": '[power.meter]\npixel = ["ina219"]',
     "tvm.external.allow": '[tvm.external]\nallow = ["10.0.0.0/8"]',
 }
 RESTART = {
