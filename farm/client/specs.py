@@ -249,14 +249,8 @@ def _check(spec: ModelSpec, path: Path, inputs: Inputs, *, packages: bool, by_ar
         if not packages:
             raise UserError(f"{path} is a package, compiled already", hint="tune the model file that it was made from")
         package = read_package(path)
-        check_asked(
-            package.manifest,
-            spec.precision,
-            spec.shapes,
-            spec.dtypes,
-            records=spec.records is not None,
-            texture=spec.texture,
-        )
+        fixed = (package.manifest, spec.precision, spec.shapes, spec.dtypes)
+        check_asked(*fixed, records=spec.records is not None, texture=spec.texture)
         _fitted(package, {}, {}, inputs, by_arrays=False)
         return None
     if path.stat().st_size <= MAX_PARSED_BYTES:

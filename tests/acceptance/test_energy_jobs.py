@@ -188,3 +188,4 @@ def test_a_gauge_sees_nothing_while_the_cable_feeds_the_phone(farm, by_gauge, mo
     done = farm.farm(*GAUGE_JOB, model, "--on", phone.name, timeout_s=60)
     assert done.returncode == 1
     assert "its own fuel gauge sees only what the battery gives: it gets power by usb" in done.stdout
+    assert "farm demo --stay --physics" in done.stdout

@@ -300,16 +300,12 @@ def print_profile(result: Mapping[str, Any]) -> None:
             ("OPERATOR", "UNIT", "CALLS", "ms EACH", "ms IN ALL", "SHARE"),
             [
                 (
-                    each["name"],
-                    each["unit"],
-                    each["calls"],
-                    digits(each["each_ms"]),
-                    digits(each["total_ms"]),
+                    each["name"], each["unit"], each["calls"], digits(each["each_ms"]), digits(each["total_ms"]),
                     f"{each['share']:.1%}",
                 )
                 for each in profile["operators"]
             ],
-        )
+        )  # fmt: skip
     units = ", ".join(f"{unit} {share:.1%}" for unit, share in (profile.get("units") or {}).items())
     for line in (*([f"by unit: {units}"] if units else []), *profile["notes"]):
         print_line(f"  {result['device']}: {line}")

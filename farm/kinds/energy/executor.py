@@ -10,13 +10,16 @@ from farm.devices.health.probe_round import MOMENT_SECTIONS, probe
 from farm.jobs.executor import AttemptContext
 from farm.kinds.energy.phone import GaugeHost, GaugeReader, RailsTrace, rails_period
 from farm.kinds.energy.spec import EnergyTask
-from farm.kinds.execution import ExecutorParts, ModelExecutor, measured, quiet_lease
+from farm.kinds.execution import ExecutorParts, ModelExecutor, is_virtual, measured, quiet_lease
 from farm.model.device import DeviceView
 from farm.model.health import Battery
 
 BATTERY_LIMIT_S = 10.0
 CHARGING = "charging"
 WORKER = "farm.kinds.energy.worker"
+BY_PHYSICS = (
+    "virtual phones discharge by physics: farm demo --stay --physics; farm demo fault PHONE charge mode=suspend"
+)
 
 
 class EnergyExecutor(ModelExecutor):
@@ -61,12 +64,12 @@ class EnergyExecutor(ModelExecutor):
             return
         battery = await battery_of(self.parts, view)
         if not task.meter and (why := why_not_by_gauge(battery)):
+            meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
             raise UserError(
                 f"{view.name} has no power meter, no power rails that serve ({task.no_rails}), and its own fuel gauge"
                 f" sees only what the battery gives: {why}",
                 Code.POWER_NOT_MEASURABLE,
-                hint=f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"], or let the battery feed'
-                " the phone (docs/energy.md)",
+                hint=BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)",
             )
         if task.meter and battery.status == CHARGING:
             raise UserError(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from shlex import quote
 from typing import Any
 
@@ -18,6 +19,7 @@ from farm.devices.server.rpc_server import script_error
 from farm.devices.untether import RETURN_S
 from farm.jobs.executor import AttemptContext, Executor
 from farm.kinds.energy.cycles import CyclePlan, even_plan, to_wire
+from farm.kinds.energy.executor import BY_PHYSICS
 from farm.kinds.execution import ExecutorParts, about_phone, epoch_of, is_virtual, quiet_lease
 from farm.kinds.program.phone import InstalledProgram, WantedProgram, call_program, install_programs, with_traces
 from farm.kinds.untethered.record import energy_of, read_marks
@@ -75,16 +77,20 @@ class UntetheredExecutor(Executor):
             marks, gauge, boot = await self._record(view.serial)
         finally:
             await quiet.end()
-        found, meter = await asyncio.to_thread(
-            energy_of, read_marks(marks), gauge, planned, runs=program.use.runs, half_width=spec.half_width, boot=boot
-        )
+        runs, half_width = program.use.runs, spec.half_width
+        judged = partial(energy_of, read_marks(marks), gauge, planned, runs=runs, half_width=half_width, boot=boot)
+        try:
+            found, meter = await asyncio.to_thread(judged)
+        except UserError as error:
+            error.hint = BY_PHYSICS if is_virtual(view) else error.hint
+            raise
         notes = [
-            f"a run is one of {program.use.runs} in a call, the program's start is spread over them",
+            f"a run is one of {runs} in a call, the program's start is spread over them",
             *([SIMULATED] if is_virtual(view) else []),
             *quiet.notes(),
         ]
         certificate = {
-            "meter": meter, "runs": program.use.runs, "quiesce": quiet.to_wire(), "notes": notes,
+            "meter": meter, "runs": runs, "quiesce": quiet.to_wire(), "notes": notes,
             "epoch": epoch_of(view), "started_at": started_at.isoformat(),
             "seconds": (datetime.now(UTC) - started_at).total_seconds(),
         }  # fmt: skip
