@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.harness import Context, Figure
 from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import Random
-from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules
+from farm.kinds.energy.cycles import CyclePlan, CycleTimes, added, cycles_of, joules
 from farm.kinds.energy.gauge import NAPS_PER_PERIOD
 from farm.kinds.energy.meter import step_of
 from farm.measure.energy import (
@@ -27,6 +27,8 @@ from farm.measure.energy import (
     window,
 )
 from farm.measure.gauge import SETTLE_PERIODS, GaugeLine, GaugeScale, GaugeUpdates, period_s, recognised
+from farm.measure.rails import POLL_S, PowerRail, UptimeClock, readings_of
+from farm.measure.rails import SETTLE_PERIODS as RAILS_SETTLE
 from farm.measure.series import FloatArray
 
 RUNS = 2400
@@ -75,6 +77,7 @@ def _cases() -> list[Case]:
         ),
         Case("coverage: lines of a gauge in µA, 20 cycles of 1.5 W", LINE_RUNS, _covers_by_lines(1e-6, 1000), coverage),
         Case("coverage: lines of a gauge in mA, 20 cycles of 1.5 W", LINE_RUNS, _covers_by_lines(-1e-3, 1), coverage),
+        Case("coverage: power rails, two that count, 20 cycles of 1.3 W", LINE_RUNS, _covers_by_rails, coverage),
         Case("coverage: steps of 0.03 W, hardly any noise", RUNS, _covers(STEPPED, 20, 2.0, 0.0), Goal(93)),
         Case("not resolved: fuel gauge, 20 cycles of 0.02 W", RUNS, _not_resolved(GAUGE, 20, 0.02), unresolved),
         Case("not resolved: fuel gauge, the model draws nothing", RUNS, _not_resolved(GAUGE, 20, 0.0), unresolved),
@@ -184,3 +187,36 @@ def _lines(random: Random, loaded: FloatArray, amperes: float, step: int) -> lis
         if 0 <= update < loaded.size:
             lines.append(GaugeLine(nap * nap_s, int(figures[update]), int(millivolts[update]), None, "Discharging"))
     return lines
+
+
+RAILS_CYCLES, RAILS_WINDOW_S = 20, 2.0
+CPU_NET_W, MEMORY_NET_W, RAILS_NOISE_W = 1.0, 0.3, 0.4
+FINE_S = 0.01  # of the simulated power
+
+
+def _covers_by_rails(random: Random) -> bool | None:
+    """Of runs that two rails resolve, whether the interval has the true joules.
+
+    The phone's counters are read at moments of their own, and its clock is compared with the host's to 10 ms.
+    """
+    times = np.arange(0.0, 3 * RAILS_WINDOW_S * RAILS_CYCLES + 1, FINE_S)
+    loaded = (times // RAILS_WINDOW_S).astype(int) % 3 == 1
+    late_s, apart_s = POLL_S * random.random(), 0.01 * (2 * random.random() - 1)
+    clock = UptimeClock((apart_s, 0.0), (apart_s + 1.0, 1.0))
+    windows = [
+        CycleTimes(begun, begun + RAILS_WINDOW_S, begun + 2 * RAILS_WINDOW_S, begun + 3 * RAILS_WINDOW_S, INFERENCE_S)
+        for begun in (3 * RAILS_WINDOW_S * cycle for cycle in range(RAILS_CYCLES))
+    ]
+    planned = CyclePlan(RAILS_CYCLES, RAILS_WINDOW_S, RAILS_SETTLE * POLL_S)
+    by_rail = []
+    for net_w in (CPU_NET_W, MEMORY_NET_W):
+        watts = IDLE_W / 2 + net_w * loaded + RAILS_NOISE_W * random.normal(size=times.size)
+        joules_so_far = np.cumsum(watts * FINE_S)
+        places = np.arange(round(late_s / FINE_S), times.size, round(POLL_S / FINE_S))
+        counts = [(round(float(times[each]) + FINE_S, 3), round(1e6 * float(joules_so_far[each]))) for each in places]
+        found = cycles_of(readings_of(PowerRail("CPU", "CPU", counts), clock), windows, planned, 0.0)
+        assert not isinstance(found, EnergyNotResolved), "a window is longer than five periods"
+        by_rail.append(found)
+    total = estimate([added(each) for each in zip(*by_rail, strict=True)], planned.run_s, HALF_WIDTH)
+    true_j = (CPU_NET_W + MEMORY_NET_W) * INFERENCE_S
+    return total.low_j <= true_j <= total.high_j if isinstance(total, EnergyEstimate) else None

@@ -9,7 +9,7 @@ import pytest
 from farm.simulation import physics
 from farm.simulation.process_tree import read_tree
 from tests.support.tunable import dense_onnx
-from tests.support.whole_farm import Story, answer, phones, until_ready
+from tests.support.whole_farm import Story, answer, phones, until, until_ready
 
 pytestmark = [pytest.mark.farm("galaxy-a55"), pytest.mark.timeout(300)]
 
@@ -78,17 +78,39 @@ def test_rails_tell_the_joules_while_the_cable_feeds_the_phone(farm, model):
 
 
 def test_a_trace_that_is_killed_ends_the_attempt(farm, model):
+    def kill():
+        for pid in traces(farm):
+            os.kill(pid, signal.SIGKILL)
+
+    error = broken_by(farm, model, kill)
+    assert error["code"] == "gauge_failed"
+    assert "its perfetto ended with 137 in the middle of the run" in error["message"]
+    until_ready(farm)
+
+
+def test_a_phone_that_is_unplugged_keeps_no_trace_running(farm, model):
+    nickname = phones(farm)[0].nickname
+    error = broken_by(farm, model, lambda: farm.lab.fault(nickname, "unplug"))
+    assert error["fault"] == "phone"
+    until(lambda: not traces(farm))
+    farm.lab.fault(nickname, "plug")
+    until_ready(farm)
+
+
+def broken_by(farm, model, cause):
+    """The error of a job whose phone is broken in its first cycle."""
     rails(farm, "there")
     story = Story(farm)
     words = ("--measure", "80", "--max-attempts", "1", "--detach", "--json")
     [submitted] = answer(energy(farm, model, *words))["jobs"]
-    job = submitted["id"]
-    story.until("job.progress", subject=job, step="cycle 1 of 20")
+    story.until("job.progress", subject=submitted["id"], step="cycle 1 of 20")
+    assert traces(farm)
+    cause()
+    story.until("job.failed", subject=submitted["id"])
+    return answer(farm.farm("job", "show", submitted["id"], "--json"))["job"]["error"]
+
+
+def traces(farm):
+    """Processes of the phone that trace."""
     tree = read_tree(farm.lab.phone(phones(farm)[0].nickname).pid)
-    for pid in [process.pid for process in tree if process.name == "perfetto"]:
-        os.kill(pid, signal.SIGKILL)
-    story.until("job.failed", subject=job)
-    error = answer(farm.farm("job", "show", job, "--json"))["job"]["error"]
-    assert error["code"] == "gauge_failed"
-    assert "its perfetto ended with 137 in the middle of the run" in error["message"]
-    until_ready(farm)
+    return [process.pid for process in tree if process.name == "perfetto"]
