@@ -11,11 +11,12 @@ import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, insert, inspect, select, update
+from sqlalchemy import Connection, Engine, create_mock_engine, insert, inspect, select, update
 from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy.schema import ExecutableDDLElement
 
 from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import Code, HostError
@@ -75,30 +76,28 @@ def open_file(path: Path, reserve: ReserveFile, host: str = "") -> OpenDatabase:
     _check_shape(path)
     log_is_there = path.with_name(f"{path.name}-wal").exists()
     reading = sqlite_engine(path)
-    try:
-        with reading.connect() as connection:
-            version = version_of(connection, path)
-            if version == SCHEMA_VERSION:
-                _check_contents(connection, path)
-        if version != SCHEMA_VERSION:
-            _upgrade(path, version)
-        if not log_is_there and _was_serving(reading):
-            logger.warning(
-                "%s was not closed by farm and its write-ahead log is not there: unless another program took it in, "
-                "the last changes are lost", path,
-            )  # fmt: skip
-        epoch = _count_start(path, reserve, host)
-    except StoredValueError as error:
-        with reading.connect() as connection:
-            evidence = error.with_row(connection)
-        reading.dispose()
-        raise damage_error(path, "", f"is damaged: {evidence}") from error
-    except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts and numbers not to be read
-        reading.dispose()
-        raise open_error(path, error) from error
-    except BaseException:
-        reading.dispose()
-        raise
+    with contextlib.ExitStack() as failed:
+        failed.callback(reading.dispose)
+        try:
+            with reading.connect() as connection:
+                version = version_of(connection, path)
+                if version == SCHEMA_VERSION:
+                    _check_contents(connection, path)
+            if version != SCHEMA_VERSION:
+                _upgrade(path, version)
+            if not log_is_there and _was_serving(reading):
+                logger.warning(
+                    "%s was not closed by farm and its write-ahead log is not there: unless another program took it "
+                    "in, the last changes are lost", path,
+                )  # fmt: skip
+            epoch = _count_start(path, reserve, host)
+        except StoredValueError as error:
+            with reading.connect() as connection:
+                evidence = error.with_row(connection)
+            raise damage_error(path, "", f"is damaged: {evidence}") from error
+        except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also what cannot be read
+            raise open_error(path, error) from error
+        failed.pop_all()
 
     def close() -> None:
         """Note an orderly end; the write-ahead log goes into the file with the last connection."""
@@ -144,9 +143,18 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
 
 def create_tables(connection: Connection) -> None:
     """Everything that an empty database needs."""
-    metadata.create_all(connection)
-    start = {"schema_version": SCHEMA_VERSION, "epoch": 0, "serving": 0}
-    connection.execute(insert(meta), [{"name": name, "value": value} for name, value in start.items()])
+    for statement in _table_statements(connection.dialect.name):
+        connection.exec_driver_sql(statement)
+    connection.execute(insert(meta).values([("schema_version", SCHEMA_VERSION), ("epoch", 0), ("serving", 0)]))
+
+
+@cache
+def _table_statements(dialect: str) -> list[str]:
+    """`metadata.create_all` as text: to compile it takes longer than to execute it."""
+    found: list[ExecutableDDLElement] = []
+    engine = create_mock_engine(f"{dialect}://", lambda element, *_: found.append(element))
+    metadata.create_all(engine, checkfirst=False)
+    return [str(each.compile(dialect=engine.dialect)) for each in found]
 
 
 def next_epoch(connection: Connection, seen: int = 0) -> int:
