@@ -20,15 +20,9 @@ from farm.common.selector import did_you_mean
 from farm.model.specs import Bounds, Name, Seconds, Whole
 
 OutputForm = Literal[
-    "json-lines",
-    "benchmark_model",
-    "onnxruntime_perf_test",
-    "executor_runner",
-    "llama-bench",
-    "mnn",
-    "ncnn",
+    "json-lines", "benchmark_model", "onnxruntime_perf_test", "executor_runner", "llama-bench", "mnn", "ncnn",
     "qnn-profile",
-]
+]  # fmt: skip
 Runtime = Literal["litert", "ort", "executorch", "llama.cpp", "mnn", "ncnn", "qnn"]  # those with a built-in description
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 PackagedRuntime = Literal["ort", "litert"]  # those whose library a package of the Python package index brings
@@ -123,6 +117,8 @@ def checked_description(table: Mapping[str, Any], where: str) -> ProgramDescript
     """
     from pydantic import TypeAdapter, ValidationError
 
+    if "kind" in table:
+        raise program_error(f"{where} is a spec file of jobs, no description of a program", "farm submit FILE")
     known = tuple(ProgramDescription.__dataclass_fields__)
     for name in table:
         if name not in known:

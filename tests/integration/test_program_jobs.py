@@ -42,14 +42,6 @@ esac
 
 
 @pytest.fixture
-def farm(whole):
-    (phone,) = phones(whole)
-    whole.lab.plug(phone.nickname)
-    until_ready(whole)
-    return whole
-
-
-@pytest.fixture
 def spec(tmp_path):
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "timer").write_text(TOOL)

@@ -188,8 +188,8 @@ def _folder_of(description: ProgramDescription, folder: Path | None) -> Path:
     if where and not any(next(found.glob(each), None) for each in (program, f"*/{program}")):
         own = next(found.glob("*.toml"), None)
         raise UserError(
-            f"{found} has no {program}, the program of --runtime {runtime}",
-            hint=f"to call what {own} describes: --runtime {own}, without --runtime-folder" if own
+            f"{found} has no {program}, the program of the runtime {runtime}",
+            hint=f"to call what {own} describes, name it as the runtime, without a folder: --runtime {own}" if own
             else f"docs/runtimes.md says which files belong there; farm program show {runtime} has the command",
         )  # fmt: skip
     return found

@@ -42,8 +42,12 @@ def test_a_failed_call_in_words(exit_code, said, message):
     ("files", "said", "hint"),
     [
         (None, "there is no folder", "--runtime-folder FOLDER"),
-        (["libonnxruntime.so"], "has no onnxruntime_perf_test, the program of --runtime ort", "docs/runtimes.md"),
-        (["ort/ort_runner", "ort_runner.toml"], "has no onnxruntime_perf_test", "ort_runner.toml, without"),
+        (["libonnxruntime.so"], "has no onnxruntime_perf_test, the program of the runtime ort", "docs/runtimes.md"),
+        (
+            ["ort/ort_runner", "ort_runner.toml"],
+            "has no onnxruntime_perf_test",
+            "name it as the runtime",
+        ),
     ],
 )
 def test_a_folder_without_the_runtimes_program_has_a_way_out(tmp_path, files, said, hint):
