@@ -2,8 +2,8 @@
 
 A rail is a wire from a regulator to a part of the chip, and the phone counts the energy that went through it (data
 source `android.power`; protos/perfetto/trace/power/power_rails.proto). One rail may feed another, so their sum means
-nothing: counted are the rails whose names say CPU, GPU, accelerator or memory, of which none feeds another, and never
-one whose name says that it is the battery's own voltage, from which all regulators are fed.
+nothing: counted are the rails whose names say CPU, GPU, accelerator or memory, which are taken not to feed one another,
+and never one whose name says that it is the battery's own voltage, from which all regulators are fed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _AT_MS, _MICROJOULES = 2, 3  # EnergyData; its index is as a descriptor's
 _NUMBER, _BYTES = 0, 2  # wire types
 _FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes of a value
 _MOST_VARINT_BITS = 70
+_MOST_RAILS = 256
 _MOST_MS, _MOST_MICROJOULES = 1 << 43, 1 << 63
 _NO_TRACE = "its perfetto says something that is no trace"
 
@@ -80,7 +81,11 @@ def read_rails(trace: bytes) -> list[PowerRail]:
     for descriptor in (each for message in found for each in _messages(message, _DESCRIPTOR)):
         parts = _parts(descriptor)
         index = _whole(parts, _INDEX)
-        rails.setdefault(index, PowerRail(_text(parts, _RAIL) or f"rail {index}", _text(parts, _SUBSYSTEM)))
+        if index not in rails and len(rails) < _MOST_RAILS:
+            name = _text(parts, _RAIL)
+            if not name or any(rail.name == name for rail in rails.values()):
+                name = f"{name or 'rail'} {index}"
+            rails[index] = PowerRail(name, _text(parts, _SUBSYSTEM))
     for count in (each for message in found for each in _messages(message, _COUNT)):
         parts = _parts(count)
         if (rail := rails.get(_whole(parts, _INDEX))) is not None:

@@ -14,7 +14,8 @@ from typing import Any
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbFailed, AdbTimeout
 from farm.adb.shell import ShellStream
-from farm.common.errors import FarmError, ProtocolError
+from farm.common.errors import Code, FarmError, PhoneError, ProtocolError
+from farm.common.phone_text import LINE, plain
 from farm.devices.server.phone_paths import GAUGE
 from farm.kinds.energy.meter import rails_error
 from farm.kinds.execution import MeasuringHost
@@ -26,7 +27,8 @@ MOST_LINE_BYTES = 4096
 LEARN_S, LEARN_LIMIT_S = 4.0, 20.0  # of the trace that shows whether a phone has rails, and at most with its overhead
 MOST_TRACE_S = 2 * 3600.0  # at most
 HAND_OUT_S = 30.0  # for a trace that has ended
-MOST_TRACE_BYTES = 64 << 20
+MOST_TRACE_BYTES = 24 << 20  # the buffer has 16 MiB
+MOST_SHORT_BYTES = 1 << 20  # of the trace that shows whether a phone has rails
 PART_BYTES = 512 << 10  # of a trace, in an answer to the worker
 UPTIMES, UPTIME_LIMIT_S = 5, 10.0
 UPTIME = re.compile(r"[0-9]{1,10}\.[0-9]{2}(?= )")
@@ -166,16 +168,21 @@ async def rails_period(client: AdbClient, serial: str) -> float | str:
     """
     command = f"echo '{TRACE_CONFIG.format(LEARN_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o -"
     try:
-        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MOST_TRACE_BYTES)
+        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MOST_SHORT_BYTES)
     except AdbTimeout:
         return f"its perfetto did not end in {LEARN_LIMIT_S:.0f} s"
     except AdbFailed as error:
         return error.message
-    _, uptime_s = await uptime_of(client, serial)
     if done.exit_code:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())
-        return f"its perfetto ended with {done.exit_code}" + (f": {said[-200:]}" if said else "")
-    return period_of(done.stdout, uptime_s)
+        said = plain(" ".join(done.stderr.decode("utf-8", "replace").split())[-LINE:])
+        return f"its perfetto ended with {done.exit_code}" + (f": {said}" if said else "")
+    try:
+        _, uptime_s = await uptime_of(client, serial)
+    except PhoneError as error:
+        if error.code != Code.GAUGE_FAILED:
+            raise
+        return "the phone tells no uptime"
+    return await asyncio.to_thread(period_of, done.stdout, uptime_s)
 
 
 async def uptime_of(client: AdbClient, serial: str) -> tuple[float, float]:
@@ -191,7 +198,7 @@ async def uptime_of(client: AdbClient, serial: str) -> tuple[float, float]:
         answered_s = time.time()
         uptime = UPTIME.match(done.text)
         if uptime is None:
-            raise rails_error("it tells no uptime", done.output[:200])
+            raise rails_error("the phone tells no uptime", done.output[:200])
         found.append((answered_s - asked_s, (asked_s + answered_s) / 2, float(uptime[0])))
     _, at_s, uptime_s = min(found)
     return at_s, uptime_s

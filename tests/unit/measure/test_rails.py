@@ -68,6 +68,12 @@ def test_a_rail_without_a_descriptor_is_left_out():
     assert [rail.name for rail in read_rails(trace(steady((1.0, 0.5)), NAMES[:1]))] == ["S2M_VDD_CPUCL2"]
 
 
+def test_rails_of_one_name_or_none_are_told_apart_and_too_many_left_out():
+    named = [("CPU", ""), ("CPU", ""), ("", ""), ("\x1b[31m", "")]
+    assert [rail.name for rail in read_rails(trace(steady((1.0,)), named))] == ["CPU", "CPU 1", "rail 2", "?[31m"]
+    assert len(read_rails(trace(steady((1.0,)), [("CPU", "")] * 300))) == 256
+
+
 @given(st.binary(max_size=300))
 def test_bytes_of_any_kind_are_a_period_or_a_reason(data):
     assert isinstance(period_of(data, UPTIME_S), float | str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 
 import pytest
 
@@ -208,6 +209,7 @@ async def test_a_perfetto_that_prints_without_end_is_an_error(monkeypatch):
             "its perfetto ended with 127: sh: perfetto: ",
         ),
         (ShellResult(b"", b"", 1), "its perfetto ended with 1"),
+        (ShellResult(b"", b"\x1b[31m" * 100, 1), "its perfetto ended with 1: \\x1b[31m\\x1b[31m"),
         (ShellResult(b"", b"", 0), "its perfetto tells of none"),
         (AdbTimeout("late"), "its perfetto did not end in 20 s"),
     ],
@@ -218,3 +220,9 @@ async def test_a_phone_is_asked_for_rails_by_a_short_trace(result, found):
     assert told == found or (isinstance(found, str) and told.startswith(found))
     assert f"duration_ms: {LEARN_S * 1e3:.0f} " in client.commands[0]
     assert "battery_poll_ms: 250 collect_power_rails: true" in client.commands[0]
+
+
+async def test_a_phone_without_an_uptime_has_no_rails_that_serve():
+    client = FakeClient(result=ShellResult(trace(steady((1.0, 0.5))), b"", 0))
+    client.uptime_s = math.nan
+    assert await rails_period(client, "serial") == "the phone tells no uptime"
