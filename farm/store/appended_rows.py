@@ -30,8 +30,7 @@ def append_rows(connection: Connection, rows: AppendedRows) -> None:
         of_table[table].append(values)
     for table, some in of_table.items():
         appending, names = _appending(table, on_file=connection.dialect.name == "sqlite")
-        arrays = {name: [values[name] for values in some] for name in names}
-        connection.execute(appending, arrays or some)
+        connection.execute(appending, {name: [values[name] for values in some] for name in names} or some)
 
 
 @lru_cache(maxsize=8)

@@ -71,6 +71,7 @@ class Database:
         self.engine = engine
         self.writer = writer
         self.term = term
+        self.selectors: dict[str, int] = {}  # the numbers of some that are committed, which stay
         self._always = always
         # Each select is a transaction of its own on a server: to begin and to end one takes two round trips.
         on_file = engine.dialect.name == "sqlite"

@@ -188,13 +188,14 @@ class LeaseTable(TableAccess):
             FarmError: the device has an open lease, the fence was given before, or another daemon has taken over.
         """
 
-        def grant(connection: Connection) -> None:
+        def grant(connection: Connection) -> int:
             self._database.hold_term(connection)
-            number = selector_number(connection, record.selector)
+            number = self._database.selectors.get(record.selector) or selector_number(connection, record.selector)
             held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
             connection.execute(GRANT, {**values_of(record), "selector": number, **held})
+            return number
 
-        await self._database.write(grant, events, post(to_host, letter))
+        self._database.selectors[record.selector] = await self._database.write(grant, events, post(to_host, letter))
 
     async def arm(
         self,

@@ -156,11 +156,8 @@ class Mailbox(TableAccess):
 
     async def drain(self, reason: str, letter: Letter) -> None:
         """Hand out no phone of the letter's host, for this reason; "": hand them out again."""
-
-        def drain(connection: Connection) -> None:
-            connection.execute(update(host).where(host.c.name == letter.host).values(drained=reason))
-
-        await self._database.write(drain, letters=post(to_head, letter))
+        drained = update(host).where(host.c.name == letter.host).values(drained=reason)
+        await self._database.execute(drained, letters=post(to_head, letter))
 
     async def send(self, *letters: Letter) -> None:
         """Send letters to the head that report no change of a row."""
@@ -239,9 +236,9 @@ class Mailbox(TableAccess):
         """Send letters to hosts that report no change of a row."""
         await self._database.write(lambda _: None, events, post(to_host, *letters), last=True)
 
-    async def take_all(self) -> tuple[Letter, ...]:
-        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
-        return await self._take(to_head)
+    async def take_all(self, *, announced: bool = False) -> tuple[Letter, ...]:
+        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`. `announced`: as of `take`."""
+        return await self._take(to_head, announced=announced)
 
     async def _take(self, box: Table, host: str | None = None, *, announced: bool = False) -> tuple[Letter, ...]:
         """Take letters; unless one is announced it writes only if there is one, since most looks find none."""

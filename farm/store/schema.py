@@ -14,16 +14,14 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    ColumnElement,
     Double,
     ForeignKey,
     Index,
     Integer,
     MetaData,
     Table,
+    TextClause,
     UniqueConstraint,
-    literal_column,
-    type_coerce,
 )
 from sqlalchemy import text as sql
 
@@ -235,12 +233,12 @@ Index("attempt_running_device", attempt.c.device, unique=True, **_where("ended_a
 Index("attempt_running_job", attempt.c.job, unique=True, **_where("ended_at IS NULL"))
 
 
-def has_no_end(table: Table) -> ColumnElement[bool]:
+def has_no_end(table: Table) -> TextClause:
     """The condition of a row that is chosen by its key: `ended_at IS NULL`, in a form that no partial index knows.
 
     PostgreSQL goes through such an index of all open rows as long as it has not analyzed the table.
     """
-    return (type_coerce(table.c.ended_at, Double) + literal_column("0")).is_(None)
+    return sql(f"{table.name}.ended_at + 0 IS NULL")
 
 
 event = Table(
