@@ -15,10 +15,25 @@ from itertools import count
 from pathlib import Path
 
 from farm.simulation.postgres import PostgresServer, as_server_user, missing_packages, new_server, server_folder
+from farm.store.engine import server_engine
+from farm.store.opening import create_tables
 from tests.support.needs import INSTALL
 from tests.support.tvm import free_port
 
 SOCKET = ".s.PGSQL.5432"
+END_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+# Whatever changes a table, an index, a constraint or a trigger writes one of these rows.
+SHAPE = "SELECT " + ", ".join(
+    f"(SELECT sum(hashtext(each::text || each.xmin)) FROM {catalogue} AS each WHERE {of} >= 16384)"
+    for catalogue, of in (("pg_attribute", "attrelid"), ("pg_constraint", "conrelid"), ("pg_trigger", "tgrelid"))
+)
+WRITTEN = (
+    "SELECT string_agg(relname, ', ') FROM pg_class "
+    "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0"
+)
 _COUNT = count(1)
 
 
@@ -158,10 +173,35 @@ def emptied(url: str) -> str:
         name = connection.info.dbname
         for change in ("RESET ALL", "CONNECTION LIMIT -1", "OWNER TO CURRENT_USER"):
             connection.execute(f"ALTER DATABASE {name} {change}")
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        connection.execute(END_OTHERS)
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
     return url
+
+
+class TablesDatabase:
+    """A database with farm's tables for one test after the other: to make them takes several times as long."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._shape: object = None
+        self._first: list[tuple[str, int]] = []  # the rows of `meta` in a new database
+
+    def as_new(self) -> str:
+        """Its URL; of the last test nothing is left in it."""
+        import psycopg
+
+        with psycopg.connect(self._url.replace("+psycopg", "")) as connection:
+            connection.execute(END_OTHERS)
+            if self._shape is not None and connection.execute(SHAPE).fetchone() == self._shape:
+                [[written]] = connection.execute(WRITTEN)
+                connection.execute(f"TRUNCATE {written} RESTART IDENTITY CASCADE")
+                connection.cursor().executemany("INSERT INTO meta (name, value) VALUES (%s, %s)", self._first)
+                return self._url
+        engine = server_engine(emptied(self._url))
+        with engine.begin() as made:
+            create_tables(made)
+            self._shape = tuple(made.exec_driver_sql(SHAPE).one())
+            self._first = [(name, value) for name, value in made.exec_driver_sql("SELECT name, value FROM meta")]
+        engine.dispose()
+        return self._url

@@ -35,12 +35,18 @@ def new_database(databases: Iterator[str]) -> Callable[[], str]:
     return lambda: postgres.emptied(next(databases))
 
 
+@pytest.fixture(scope="session")
+def tables(server: str) -> postgres.TablesDatabase:
+    """The database of tests that need farm's tables in it, and one database."""
+    return postgres.TablesDatabase(postgres.new_database(server))
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where an empty database is to be."""
+    """Where a database without rows is to be, or is."""
     if request.param == "sqlite":
         return tmp_path / "farm.db"
-    url: str = request.getfixturevalue("new_database")()
+    url: str = request.getfixturevalue("tables").as_new()
     return url
 
 

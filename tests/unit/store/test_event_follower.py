@@ -30,8 +30,8 @@ def event(subject, kind="device.ready"):
 
 
 @pytest.fixture
-def store(new_database):
-    opened = Store.open(new_database())
+def store(tables):
+    opened = Store.open(tables.as_new())
     yield opened
     opened.close()
 

@@ -18,9 +18,9 @@ from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 
 @pytest.fixture
-def proxy(new_database):
+def proxy(tables):
     with tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp") as folder:  # a socket's path must be short
-        proxy = SilentProxy(new_database(), Path(folder))
+        proxy = SilentProxy(tables.as_new(), Path(folder))
         yield proxy
         proxy.close()
 

@@ -29,8 +29,8 @@ def kinds(letters):
 
 
 @pytest.fixture
-def store(new_database):
-    opened = Store.open(new_database())
+def store(tables):
+    opened = Store.open(tables.as_new())
     yield opened
     opened.close()
 

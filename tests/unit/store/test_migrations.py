@@ -20,7 +20,6 @@ from farm.model.health import BatteryDay, Quarantine
 from farm.store.devices import DeviceRecord, RecoveryRecord
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrations import v9_tables, v10_hosts
-from farm.store.opening import create_tables
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -110,9 +109,8 @@ def set_version(where, version):
 
 
 def test_the_schema_is_what_is_created(where):
+    Store.open(where).close()
     engine = engine_of(where)
-    with engine.begin() as connection:
-        create_tables(connection)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()

@@ -16,8 +16,8 @@ from tests.unit.store.values import job
 
 
 @pytest.fixture
-def store(new_database):
-    opened = Store.open(new_database())
+def store(tables):
+    opened = Store.open(tables.as_new())
     yield opened
     opened.close()
 

@@ -22,8 +22,8 @@ WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_da
 
 
 @pytest.fixture
-def both(new_database):
-    url = new_database()
+def both(tables):
+    url = tables.as_new()
     store = Store.open(url)
     engine = server_engine(url)
     other = Database(engine, Writer(engine))
