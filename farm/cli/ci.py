@@ -256,6 +256,8 @@ def _finish(
         for case in cases:
             if case.answer is CiAnswer.SLOWER:
                 print_note(f"error: {case.model} on {case.device} is {limit.text} or more: {case.change}")
+            elif require_answer and case.answer in (CiAnswer.CANNOT_TELL, CiAnswer.NO_BASELINE):
+                print_note(f"error: no answer for {case.model} on {case.device}, and --require-answer was given")
         work.print_failures(outcomes)
     raise typer.Exit(code)
 

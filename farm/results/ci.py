@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -134,9 +135,10 @@ _ELEMENTS = {
 
 def markdown(cases: Sequence[CiCase], limit: FailLimit) -> str:
     """A summary for a pull request: a table with a line for each model on each phone."""
-    slower = sum(case.answer is CiAnswer.SLOWER for case in cases)
-    failed = sum(case.answer is CiAnswer.FAILED for case in cases)
-    title = f"{slower} of {len(cases)} {limit.text} or more" + (f", {failed} failed" if failed else "")
+    count = Counter(case.answer for case in cases)
+    title = f"{count[CiAnswer.SLOWER]} of {len(cases)} {limit.text} or more"
+    for answer in (CiAnswer.FAILED, CiAnswer.CANNOT_TELL, CiAnswer.NO_BASELINE):
+        title += f", {count[answer]} {answer}" if count[answer] else ""
     lines = [f"### farm: {title}", "", "| model | phone | answer | change (99 % interval) | |", "|---|---|---|---|---|"]
     lines += [
         "| " + " | ".join(map(_cell, (case.model, case.device, case.answer, case.change, case.about))) + " |"

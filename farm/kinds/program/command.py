@@ -190,7 +190,7 @@ def _folder_of(description: ProgramDescription, folder: Path | None) -> Path:
         raise UserError(
             f"{found} has no {program}, the program of the runtime {runtime}",
             hint=f"to call what {own} describes, name it as the runtime, without a folder: --runtime {own}" if own
-            else f"docs/runtimes.md says which files belong there; farm program show {runtime} has the command",
+            else f"docs/runtimes.md says which files belong there; its command: farm program show {runtime}",
         )  # fmt: skip
     return found
 

@@ -151,7 +151,7 @@ def test_a_junit_file_counts_and_says_each_answer():
 
 def test_a_summary_is_one_table_whatever_the_words_are():
     title, blank, head, rule, *lines = markdown(CASES, LIMIT).splitlines()
-    assert title == "### farm: 1 of 5 slower by 2 % or more, 1 failed"
+    assert title == "### farm: 1 of 5 slower by 2 % or more, 1 failed, 1 cannot tell, 1 no baseline"
     assert blank == ""
     assert (head.count("|"), rule.count("|"), len(lines)) == (6, 6, 5)
     assert r"a\|b" in lines[3]
