@@ -344,9 +344,9 @@ class RemoteHead(RemoteOrders):
         return any(key in state.aliases for state in self._states.values())
 
     def summary(self) -> FleetSummary:
-        """The tracker's rows of this host's phones and requests."""
+        """The tracker's rows of this host's phones and requests; a drained host has no phones, as for other hosts."""
         pending = Counter(asked_for(each) for each in self._requests.values())
-        return summarise(self._states.values(), self._held, pending)
+        return summarise(() if self._drained else self._states.values(), self._held, pending)
 
     def awaits(self, device: str) -> bool:
         """Whether a waiting request of this host means this device."""

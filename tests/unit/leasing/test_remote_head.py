@@ -414,6 +414,9 @@ async def test_a_drain_needs_no_answer_of_a_head():
     await lab.head.drain("ann drains it")
     assert (lab.head.drained, lab.post.drained) == ("ann drains it", {"one": "ann drains it"})
     assert await lab.told(HostDrained) == HostDrained("ann drains it")
+    assert lab.head.summary().keys == ()
+    await lab.head.drain("")
+    assert {key.free for key in lab.head.summary().keys} == {1}
 
 
 async def test_the_error_of_an_order_reaches_its_caller():
