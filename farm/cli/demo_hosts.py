@@ -52,7 +52,9 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
         query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
         _run("python -m tvm.exec.query_rpc_tracker   # the stock client at lab1: phones of all hosts", query)
         if trials:
-            _tune_and_kill(lab, max(trials, TRIALS_OF_A_PHONE * hosts), hosts * len(phones))
+            if trials < (fewest := TRIALS_OF_A_PHONE * hosts):
+                typer.echo(f"\n{trials} trials would end before a host is killed: {fewest} are made.")
+            _tune_and_kill(lab, max(trials, fewest), hosts * len(phones))
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
             _stay(lab)

@@ -162,7 +162,8 @@ def _url(given: str, config: Path | None) -> str:
     url = given or load(config).store.url
     if not url:
         raise UserError(
-            "there is no lab: [store] url names no database", hint="farm lab init --url postgresql://USER@HOST/DATABASE"
+            "the configuration names no database of a lab: it has no [store] url",
+            hint="--url postgresql://USER@HOST/DATABASE, or --config FILE of a host of the lab; else farm lab init",
         )
     return url
 

@@ -190,7 +190,9 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     estimate = found.estimate
     if found.used < FEWEST_TRUSTED:
         verdict = Verdict.REJECTED if found.used < FEWEST else Verdict.SUSPECT
-        yield Reason("few_samples", verdict, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
+        yield Reason(
+            "few_samples", verdict, f"only {found.used} sample{'s' * (found.used != 1)}; {FEWEST_TRUSTED} are needed"
+        )
     elif estimate.effective_count < (needed := min(FEWEST_EFFECTIVE, LEAST_EFFECTIVE_PART * found.used)):
         sentence = (
             f"samples resemble their neighbours: {found.used} say as much as {estimate.effective_count:.0f} "
@@ -256,7 +258,7 @@ def _describe_step(step: LevelStep) -> tuple[float, str]:
 
 
 def _describe_modes(modes: Modes) -> tuple[float, str]:
-    return modes.distance, f"went between two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the lower"
+    return modes.distance, f"had two levels {modes.distance:.1%} apart, {modes.low_share:.0%} of the time the faster"
 
 
 def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:

@@ -238,7 +238,7 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
     if corrected:
         print_line(
             f"  {', '.join(corrected)}: not at nominal speed while measured. Median, interval and spread (smallest to "
-            "largest sample) are given at nominal speed; AS SEEN is the median by the clock"
+            "largest sample) are corrected to it; AS SEEN is the uncorrected median"
         )
     print_remarks((result["device"], line) for result in results for line in doubts(result, why=why))
     print_remarks(

@@ -72,13 +72,9 @@ class RailsMeter:
 
     def about(self) -> dict[str, Any]:
         """The facts about the rails that go into the certificate."""
+        net_j = self._net_j
         rails = [
-            {
-                "name": each.name,
-                "subsystem": each.subsystem,
-                "counted": each.counted,
-                "net_j": self._net_j.get(each.name),
-            }
+            {"name": each.name, "subsystem": each.subsystem, "counted": each.counted, "net_j": net_j.get(each.name)}
             for each in self._rails
         ]
         return {"source": "power rails", "rails": rails}

@@ -40,6 +40,7 @@ def test_a_tuning_goes_on_when_a_host_is_killed(demo):
     process, said = demo("--hosts", "2", "--trials", "4")
     assert process.wait() == 0, said.read_text()
     text = said.read_text()
+    assert "4 trials would end before a host is killed: 32 are made." in text
     assert "The tuning has ended, once, with 32 of 32 trials." in text
     assert re.search(r"it has \S+-lab2\n.*kill -9 of the daemon of lab2.*\n  lab2 is lost", text, re.DOTALL)
     assert "Traceback" not in text

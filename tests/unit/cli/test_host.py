@@ -26,8 +26,8 @@ def refused(*words):
         ("", ("join", TOKEN), "the lab 0.0.1"),
         ('[store]\nurl = "postgresql://a@b/c"\n', ("join", TOKEN), "has a database already"),
         ("[lab]\n", ("join", TOKEN, "--write"), "has a [store] or [lab] already"),
-        ("", ("token", "lab2"), "there is no lab"),
-        ("", ("remove", "lab2"), "there is no lab"),
+        ("", ("token", "lab2"), "names no database of a lab"),
+        ("", ("remove", "lab2"), "names no database of a lab"),
         ("", ("token", "Lab Two", "--url", "postgresql://a@b/c"), "cannot be a host's name"),
     ],
 )
