@@ -155,7 +155,12 @@ class VirtualFarm:
         )
 
     def environment(self) -> dict[str, str]:
-        """Environment variables by which a program finds this farm's adb server and daemon."""
+        """Environment variables by which a program finds this farm's adb server and daemon; waits for a busy daemon.
+
+        Commands give it 2 s, and the tests of a loaded host keep it busy for longer.
+        """
+        with contextlib.suppress(HostError), ControlClient(self.socket, silent_after_s=PATIENCE_S) as client:
+            client.call("ping")
         return {**os.environ, "ADB_SERVER_SOCKET": self.adb_socket, "FARM_SOCKET": str(self.socket)}
 
     def adb(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -40,15 +40,16 @@ TRACE_CONFIG = (
     " android_power_config {{ battery_poll_ms: {1:.0f} collect_power_rails: true }} }} }}"
 )
 # It hands its buffer out when it is terminated, and its input is the configuration: so the shell waits for the end of
-# ours, which comes when the trace is asked for or the link is lost. The end of perfetto itself ends the waiting.
+# ours, which comes when the trace is asked for or the link is lost. The end of perfetto itself ends the waiting, by
+# SIGKILL: a subshell that has just begun may still have its parent's handler of SIGTERM, and wait on.
 TRACE_UNTIL_TOLD = f"""exec 3<&0
 echo '{TRACE_CONFIG.format(MOST_TRACE_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o - 3<&- &
 traces=$!
-{{ read -r _ <&3; kill -TERM $traces; }} >/dev/null &
+{{ read -r _ <&3; kill -TERM $traces; }} >/dev/null 2>&1 &
 waits=$!
 wait $traces
 code=$?
-kill $waits 2>/dev/null
+kill -KILL $waits 2>/dev/null
 exit $code"""
 
 
