@@ -172,7 +172,7 @@ def test_a_host_that_was_frozen_for_longer_than_it_is_waited_for_ends_nothing_tw
     lab.until(on_it, "done")
     assert lab.attempts(on_it) == [(there, "interrupted"), (there, "done")]
     assert lab.attempts(kept) == [(here, "done")]
-    assert len(lab.events("host.back")) == len(lab.events("host.lost")) > losses
+    until(lambda: len(lab.events("host.back")) == len(lab.events("host.lost")) > losses)
 
 
 def test_nothing_is_lost_while_the_databases_disk_is_full(lab):
