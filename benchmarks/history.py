@@ -54,8 +54,8 @@ def _insert(connection: Connection, numbers: list[int], began: datetime) -> None
     connection.execute(insert(schema.lease), [{**values_of(lease), "selector": selector} for _, lease, _ in made])
     connection.execute(insert(schema.attempt), [values_of(attempt) for _, _, attempt in made])
     connection.execute(insert(schema.result), [{"job": job.id, "body": RESULT} for job, _, _ in made])
-    told = (event for number, each in zip(numbers, made, strict=True) for event in _told(number, *each))
-    append_rows(connection, event_rows(told))
+    events = (event for number, each in zip(numbers, made, strict=True) for event in _events(number, *each))
+    append_rows(connection, event_rows(events))
 
 
 def _one(number: int, began: datetime) -> tuple[Job, LeaseRecord, Attempt]:
@@ -74,7 +74,7 @@ def _one(number: int, began: datetime) -> tuple[Job, LeaseRecord, Attempt]:
     return job, lease, replace(attempt, state=AttemptState.DONE, ended_at=ended)
 
 
-def _told(number: int, job: Job, lease: LeaseRecord, attempt: Attempt) -> Iterator[Event]:
+def _events(number: int, job: Job, lease: LeaseRecord, attempt: Attempt) -> Iterator[Event]:
     told = [(kind, job.id) for kind in EVENTS_OF_A_JOB] + [(kind, lease.id) for kind in EVENTS_OF_A_LEASE]
     data = {"job": job.id, "device": lease.device, "fence": lease.fence, "lease": lease.id, "state": attempt.state}
     for place, (kind, subject) in enumerate(told):

@@ -18,6 +18,12 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s failed inside farm", task.get_name(), exc_info=error)
 
 
+async def end_task(task: asyncio.Future[Any]) -> None:
+    """Cancel it and wait for its end; its error is handled elsewhere."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 class BackgroundTasks:
     """Tasks on their own. One that fails takes nothing else down."""
 

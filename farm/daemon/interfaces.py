@@ -17,6 +17,7 @@ from farm.bundle.model import Bundle, platform_of
 from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
+from farm.common.tasks import end_task
 from farm.config import FarmConfig, WebConfig
 from farm.control.audit import OK, WRONG_KEY, AuditTrail
 from farm.control.callers import Accounts, Caller, LocalUsers, Role
@@ -40,7 +41,7 @@ from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
 from farm.daemon.sharing import Sharing, begin_sharing
-from farm.daemon.workers import Workers, end_task
+from farm.daemon.workers import Workers
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
 from farm.leasing.lab_rules import lab_findings

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from farm.builders.process import BuildersProcess
 from farm.bundle.library import BundleLibrary
+from farm.common.tasks import end_task
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
@@ -84,12 +85,6 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
         stack.push_async_callback(end_task, tasks[-1])
     gid = group_to_admit()
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)
-
-
-async def end_task(task: asyncio.Task[None]) -> None:
-    """Cancel it and wait for its end; its error is handled elsewhere."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

@@ -258,7 +258,7 @@ def _describe_step(step: LevelStep) -> tuple[float, str]:
 
 
 def _describe_modes(modes: Modes) -> tuple[float, str]:
-    return modes.distance, f"had two levels {modes.distance:.1%} apart, {modes.low_share:.0%} of the time the faster"
+    return modes.distance, f"had two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the faster"
 
 
 def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:

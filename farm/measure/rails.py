@@ -17,7 +17,7 @@ from statistics import median
 from farm.measure.energy import PowerReading
 
 POLL_S = 0.25  # of the phone's perfetto; it polls ten times a second at most
-FEWEST_CHANGES = 4  # of a rail's counter, that tell its period
+FEWEST_CHANGES = 4  # of a rail's counter, from which its period is known
 SETTLE_PERIODS = 1.0  # a reading is exact from one count to the next; this covers how well two clocks are compared
 MOST_W = 25.0  # of a phone
 MOST_APART_S = 2.0  # between the counts' time and the phone's uptime
@@ -32,7 +32,7 @@ _FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes of a value
 _MOST_VARINT_BITS = 70
 _MOST_RAILS = 256
 _MOST_MS, _MOST_MICROJOULES = 1 << 43, 1 << 63
-_NO_TRACE = "its perfetto says something that is no trace"
+_NO_TRACE = "its perfetto printed no trace"
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def period_of(trace: bytes, uptime_s: float) -> float | str:
     except ValueError as error:
         return str(error)
     if not rails:
-        return "its perfetto tells of none"
+        return "its perfetto names none"
     counted = [rail for rail in rails if rail.counted]
     if not counted:
         names = ", ".join(rail.name for rail in rails[:8])
@@ -112,10 +112,10 @@ def period_of(trace: bytes, uptime_s: float) -> float | str:
         return f"{fewest.name} was counted {len(fewest.counts)} times in a few seconds"
     apart_s = max(abs(uptime_s - rail.counts[-1][0]) for rail in counted)
     if apart_s > MOST_APART_S:
-        return f"they tell a time that is {apart_s:.0f} s from the phone's uptime"
+        return f"their time is {apart_s:.0f} s from the phone's uptime"
     watts = sum(rail.watts() for rail in counted)
     if not 0 < watts <= MOST_W:
-        return f"they tell {watts:.3g} W, which is no phone's power"
+        return f"they add up to {watts:.3g} W, which is no phone's power"
     return max(median(after - before for (before, _), (after, _) in pairwise(rail.counts)) for rail in counted)
 
 
@@ -129,7 +129,7 @@ def readings_of(rail: PowerRail, clock: UptimeClock) -> list[PowerReading]:
 
 def _append(rail: PowerRail, at_ms: int, microjoules: int) -> None:
     if at_ms > _MOST_MS or microjoules > _MOST_MICROJOULES:
-        raise ValueError(f"the counter of {rail.name} tells {microjoules} µJ at {at_ms} ms")
+        raise ValueError(f"the counter of {rail.name} shows {microjoules} µJ at {at_ms} ms")
     at_s = at_ms / 1e3
     if rail.counts:
         before_s, before = rail.counts[-1]

@@ -59,9 +59,7 @@ class ProgramDescription:
     license: str = ""
     report: tuple[Word, ...] = ()  # a second command, whose output is read in place of the first one's
     runs: Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] = 20  # timed runs of one call, {runs}
-    skip: Annotated[Whole, Bounds(ge=0, le=1000)] = (
-        0  # first runs of a call that are left out, where the program prints each run
-    )
+    skip: Annotated[Whole, Bounds(ge=0, le=1000)] = 0  # first runs of a call, left out where each is printed
     limit_s: Annotated[Seconds, Bounds(ge=1, le=3600)] = 120.0  # of one call
     environment: dict[Annotated[str, Bounds(pattern=_VARIABLE)], str] = field(default_factory=dict)
     # Further placeholders with their values; "": must be given.

@@ -38,6 +38,7 @@ from farm.store.schema import has_no_end, lease, request, reservation, selector,
 
 HALF_LIVES = 6  # what is older weighs less than 2 %
 SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
+MOST_SELECTORS = 10_000  # whose numbers are remembered
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +196,10 @@ class LeaseTable(TableAccess):
             connection.execute(GRANT, {**values_of(record), "selector": number, **held})
             return number
 
-        self._database.selectors[record.selector] = await self._database.write(grant, events, post(to_host, letter))
+        number = await self._database.write(grant, events, post(to_host, letter))
+        if len(self._database.selectors) >= MOST_SELECTORS:
+            self._database.selectors.clear()
+        self._database.selectors[record.selector] = number
 
     async def arm(
         self,

@@ -41,9 +41,9 @@ def energy(farm, model, *words):
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("none", "no power rails that serve (its perfetto tells of none)"),
+        ("none", "no power rails that serve (its perfetto names none)"),
         ("refused", "its perfetto ended with 1: Failed to connect to the tracing service: Permission denied"),
-        ("garbage", "its perfetto says something that is no trace"),
+        ("garbage", "its perfetto printed no trace"),
         ("hang", "its perfetto did not end in 20 s"),
     ],
 )

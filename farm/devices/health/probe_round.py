@@ -23,6 +23,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbTimeout
 from farm.common.errors import FarmError
 from farm.common.selector import of_model
+from farm.common.tasks import end_task
 from farm.devices.agent import Agent
 from farm.devices.health.probe.parse import SECTIONS, cut_sections, health_of, probe_command
 from farm.devices.health.probe.thermal import ProbeConfig, SensorPolicy, counted
@@ -251,7 +252,7 @@ class ProbeRound:
             try:
                 await asyncio.wait({reading}, timeout=SLOW_S)
             except asyncio.CancelledError:
-                await _ended(reading)
+                await end_task(reading)
                 raise
         try:
             # A late probe may be one slow service: whether the phone answers at all is asked beside it.
@@ -265,7 +266,7 @@ class ProbeRound:
             self.failed[agent.name] += 1
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list reports the reason
         finally:
-            await _ended(reading)
+            await end_task(reading)
 
     def _keep(self, agent: Agent, read: Health, stuck_in: str) -> None:
         now = self._monotonic()
@@ -304,9 +305,3 @@ class ProbeRound:
 def _silent(reading: asyncio.Task[tuple[Health, str]]) -> bool:
     """Whether a probe has not brought anything, so far or at all."""
     return not reading.done() or isinstance(reading.exception(), AdbTimeout)
-
-
-async def _ended(task: asyncio.Future[Any]) -> None:
-    """Cancel it, and wait until it has closed its streams."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -44,7 +44,7 @@ Right = TypeVar("Right", bound=Hashable)
 
 
 class Allocator:
-    """The state machine. A method for each event returns the grants that follow. `Holding.asked`: its holder shall end.
+    """The state machine. A method for each event returns the grants that follow. `Holding.asked`: it shall yield.
 
     `now_s` are monotonic seconds; an earlier time than that of the call before counts as that.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from farm.common.errors import Code, UserError
 from farm.devices.health.probe_round import MOMENT_SECTIONS, probe
 from farm.jobs.executor import AttemptContext
-from farm.kinds.energy.phone import GaugeHost, GaugeReader, RailsTrace, rails_period
+from farm.kinds.energy.phone import GaugeReader, PowerHost, RailsTrace, rails_period
 from farm.kinds.energy.spec import EnergyTask
 from farm.kinds.execution import ExecutorParts, ModelExecutor, is_virtual, measured, quiet_lease
 from farm.model.device import DeviceView
@@ -36,7 +36,7 @@ class EnergyExecutor(ModelExecutor):
         task = await self.task(context)
         gauge = GaugeReader(self.parts.client, context.view.serial)
         rails = RailsTrace(self.parts.client, context.view.serial)
-        host = GaugeHost(context, self.parts, quiet_lease(self.parts, context), gauge, rails)
+        host = PowerHost(context, self.parts, quiet_lease(self.parts, context), gauge, rails)
         try:
             report = await measured(self.parts.work, context, WORKER, task.to_wire(), host)
         finally:

@@ -7,15 +7,15 @@ import base64
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbFailed, AdbTimeout
 from farm.adb.shell import ShellStream
-from farm.common.errors import Code, FarmError, PhoneError, ProtocolError
+from farm.common.errors import Code, PhoneError, ProtocolError
 from farm.common.phone_text import LINE, plain
+from farm.common.tasks import end_task
 from farm.devices.server.phone_paths import GAUGE
 from farm.kinds.energy.meter import rails_error
 from farm.kinds.execution import MeasuringHost
@@ -42,7 +42,7 @@ TRACE_CONFIG = (
 # It hands its buffer out when it is terminated, and its input is the configuration: so the shell waits for the end of
 # ours, which comes when the trace is asked for or the link is lost. The end of perfetto itself ends the waiting, by
 # SIGKILL: a subshell that has just begun may still have its parent's handler of SIGTERM, and wait on.
-TRACE_UNTIL_TOLD = f"""exec 3<&0
+TRACE_UNTIL_ASKED = f"""exec 3<&0
 echo '{TRACE_CONFIG.format(MOST_TRACE_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o - 3<&- &
 traces=$!
 {{ read -r _ <&3; kill -TERM $traces; }} >/dev/null 2>&1 &
@@ -81,9 +81,7 @@ class GaugeReader:
         """End the reading."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError, FarmError):
-                await task
+            await end_task(task)
 
     async def _read(self, nap_s: float) -> None:
         rest = b""
@@ -114,7 +112,7 @@ class RailsTrace:
         """
         if self._task is None:
             self._begun = await uptime_of(self._client, self._serial)
-            self._stream = await self._client.open_shell(self._serial, TRACE_UNTIL_TOLD)
+            self._stream = await self._client.open_shell(self._serial, TRACE_UNTIL_ASKED)
             self._task = asyncio.create_task(self._collect(self._stream), name=f"rails of {self._serial}")
         elif self._task.done():
             await self._task
@@ -143,9 +141,7 @@ class RailsTrace:
         """End it."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError, FarmError):
-                await task
+            await end_task(task)
         if self._stream is not None:
             self._stream.close()
 
@@ -182,7 +178,7 @@ async def rails_period(client: AdbClient, serial: str) -> float | str:
     except PhoneError as error:
         if error.code != Code.GAUGE_FAILED:
             raise
-        return "the phone tells no uptime"
+        return "the phone has no uptime that can be read"
     return await asyncio.to_thread(period_of, done.stdout, uptime_s)
 
 
@@ -190,7 +186,7 @@ async def uptime_of(client: AdbClient, serial: str) -> tuple[float, float]:
     """Seconds since 1970 by this host's clock, and the phone's uptime then: of several answers the quickest.
 
     Raises:
-        FarmError: the phone is away, or tells no uptime.
+        FarmError: the phone is away, or has no uptime that can be read.
     """
     found = []
     for _ in range(UPTIMES):
@@ -199,14 +195,14 @@ async def uptime_of(client: AdbClient, serial: str) -> tuple[float, float]:
         answered_s = time.time()
         uptime = UPTIME.match(done.text)
         if uptime is None:
-            raise rails_error("the phone tells no uptime", done.output[:200])
+            raise rails_error("the phone has no uptime that can be read", done.output[:200])
         found.append((answered_s - asked_s, (asked_s + answered_s) / 2, float(uptime[0])))
     _, at_s, uptime_s = min(found)
     return at_s, uptime_s
 
 
 @dataclass(frozen=True, slots=True)
-class GaugeHost(MeasuringHost):
+class PowerHost(MeasuringHost):
     """Reads the phone's gauge or rails for the worker."""
 
     gauge: GaugeReader

@@ -53,7 +53,7 @@ class RailsMeter:
         """The joules of one inference through the rails that count, and for the certificate those of each rail.
 
         Raises:
-            PhoneError: the phone's trace is none, or tells of nothing.
+            PhoneError: the phone's trace is none, or names no rail.
         """
         clock = self._read()
         by_rail = {}
@@ -89,6 +89,6 @@ class RailsMeter:
         except ValueError as error:
             raise rails_error(str(error)) from error
         if not any(each.counted for each in self._rails):
-            raise rails_error("its trace of the whole run tells of none")
+            raise rails_error("its trace of the whole run names none")
         begun, ended = answer["clock"]
         return UptimeClock(tuple(begun), tuple(ended))

@@ -34,7 +34,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
 
     Raises:
         ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, stopped telling its power, or computed wrong numbers.
+        PhoneError: the phone failed, stopped reporting its power, or computed wrong numbers.
         HostError: the power meter failed.
         UserError: the phone's fuel gauge does not tell its power.
     """

@@ -52,9 +52,8 @@ class RunPower:
         if self._meter is not None and self.period_s is not None and not self.why_not:
             with self._noting_failure():
                 readings = self._meter.until(ended_s)
-                settled_s = (
-                    begun_s + PowerMeter.settle_periods * self.period_s
-                )  # until then it includes the reading itself
+                # Until it has settled, the power includes that of reading the phone.
+                settled_s = begun_s + PowerMeter.settle_periods * self.period_s
                 found = window(readings, settled_s, ended_s, 0.0)
         return None if found is None else found.watts
 

@@ -41,21 +41,21 @@ def test_the_period_is_that_of_the_counts_and_not_of_the_polls():
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (b"", "its perfetto tells of none"),
-        (pb2.Trace(packet=[pb2.TracePacket(timestamp=1)]).SerializeToString(), "its perfetto tells of none"),
-        (b"[100.1] perfetto_cmd.cc:700 Connected", "its perfetto says something that is no trace"),
-        (trace(steady((1.0, 0.5, 0.9, 2.0, 0.1)))[:-3], "its perfetto says something that is no trace"),
+        (b"", "its perfetto names none"),
+        (pb2.Trace(packet=[pb2.TracePacket(timestamp=1)]).SerializeToString(), "its perfetto names none"),
+        (b"[100.1] perfetto_cmd.cc:700 Connected", "its perfetto printed no trace"),
+        (trace(steady((1.0, 0.5, 0.9, 2.0, 0.1)))[:-3], "its perfetto printed no trace"),
         (
             trace(steady((1.0,)), (("VSYS_PWR_DISPLAY", "Display"),)),
             "none is known as one of CPU, .*: VSYS_PWR_DISPLAY",
         ),
         (trace(steady((1.0,), polls=3), NAMES[:1]), "S2M_VDD_CPUCL2 was counted 4 times in a few seconds"),
-        (trace(steady((1.0,), begun_ms=1000), NAMES[:1]), "they tell a time that is 4995 s from the phone's uptime"),
-        (trace(steady((0.0,)), NAMES[:1]), "they tell 0 W, which is no phone's power"),
-        (trace(steady((40.0,)), NAMES[:1]), "they tell 40 W, which is no phone's power"),
+        (trace(steady((1.0,), begun_ms=1000), NAMES[:1]), "their time is 4995 s from the phone's uptime"),
+        (trace(steady((0.0,)), NAMES[:1]), "they add up to 0 W, which is no phone's power"),
+        (trace(steady((40.0,)), NAMES[:1]), "they add up to 40 W, which is no phone's power"),
         (trace([(1000, [5]), (1250, [4])], NAMES[:1]), "the counter of S2M_VDD_CPUCL2 went back"),
         (trace([(1000, [5]), (750, [6])], NAMES[:1]), "the counter of S2M_VDD_CPUCL2 went back"),
-        (trace([(1 << 44, [5])], NAMES[:1]), "the counter of S2M_VDD_CPUCL2 tells 5 µJ at"),
+        (trace([(1 << 44, [5])], NAMES[:1]), "the counter of S2M_VDD_CPUCL2 shows 5 µJ at"),
     ],
 )
 def test_rails_that_do_not_serve_are_told_why(made, why):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.kinds.energy.phone import POLL_S, TRACE_CONFIG, TRACE_UNTIL_TOLD
+from farm.kinds.energy.phone import POLL_S, TRACE_CONFIG, TRACE_UNTIL_ASKED
 from farm.measure.rails import read_rails
 from farm.simulation.power_rails import RAILS, PowerRails
 from farm.simulation.process_tree import read_tree
@@ -121,7 +121,7 @@ def test_options_that_it_has_not_are_refused(phone):
 def test_farms_line_ends_it_with_its_input_and_ends_with_it(phone):
     phone.rails.set_mode("there")
     phone.rails.count(WATTS, 2.0, 1000.25)
-    words = (phone.shell, "-c", TRACE_UNTIL_TOLD)
+    words = (phone.shell, "-c", TRACE_UNTIL_ASKED)
     with started(words, phone) as ran:
         until(lambda: buffers(ran.pid))
         told, said = ran.communicate(timeout=60)

@@ -99,8 +99,8 @@ def test_a_trace_that_ends_too_early_is_no_number():
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (b"perfetto: not found", "something that is no trace"),
-        (trace(counted()[:1], NAMES[2:4]), "its trace of the whole run tells of none"),
+        (b"perfetto: not found", "printed no trace"),
+        (trace(counted()[:1], NAMES[2:4]), "its trace of the whole run names none"),
         (trace([*counted(), *steady(IDLE_W)]), "the counter of S2M_VDD_CPUCL2 went back"),
     ],
 )
@@ -210,7 +210,7 @@ async def test_a_perfetto_that_prints_without_end_is_an_error(monkeypatch):
         ),
         (ShellResult(b"", b"", 1), "its perfetto ended with 1"),
         (ShellResult(b"", b"\x1b[31m" * 100, 1), "its perfetto ended with 1: \\x1b[31m\\x1b[31m"),
-        (ShellResult(b"", b"", 0), "its perfetto tells of none"),
+        (ShellResult(b"", b"", 0), "its perfetto names none"),
         (AdbTimeout("late"), "its perfetto did not end in 20 s"),
     ],
 )
@@ -225,4 +225,4 @@ async def test_a_phone_is_asked_for_rails_by_a_short_trace(result, found):
 async def test_a_phone_without_an_uptime_has_no_rails_that_serve():
     client = FakeClient(result=ShellResult(trace(steady((1.0, 0.5))), b"", 0))
     client.uptime_s = math.nan
-    assert await rails_period(client, "serial") == "the phone tells no uptime"
+    assert await rails_period(client, "serial") == "the phone has no uptime that can be read"
