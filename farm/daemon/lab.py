@@ -43,15 +43,14 @@ class HeadLetters:
             HostRemovedError: this host was removed from the lab.
         """
         left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
-        announced = False
         try:
             while True:
                 self.head.check_belongs()
                 if left.done():
                     left.result()
                 with contextlib.suppress(HostError):  # the writer reports it
-                    await self.head.take(announced=announced)
-                announced = await self._wake_ups.wait()
+                    await self.head.take()
+                await self._wake_ups.wait()
         finally:
             left.cancel()
 

@@ -225,15 +225,14 @@ class HeadTerm:
 
     async def _read_mailbox(self) -> None:
         """Act upon the letters of hosts, for ever."""
-        announced = False
         while True:
             letters: tuple[Letter, ...] = ()
             with contextlib.suppress(HostError):  # the writer reports it; a lost term ends all of this
-                letters = await self.store.mailbox.take_all(announced=announced)
+                letters = await self.store.mailbox.take_all()
             for letter in letters:
                 self._read(letter)
             if len(letters) < MOST_AT_ONCE:  # what comes later comes with a wake-up of its own
-                announced = await self._wake_ups.wait()
+                await self._wake_ups.wait()
 
     def _read(self, letter: Letter) -> None:
         """Act upon one letter; an error is logged, and the next letter is read."""

@@ -159,13 +159,13 @@ class RemoteHead(RemoteOrders):
     def clock_jumped(self) -> None:
         """The head apart has its own clock."""
 
-    async def take(self, *, announced: bool = False) -> None:
-        """Take the letters of the head, and act upon them. `announced`: there is one, as a wake-up said.
+    async def take(self) -> None:
+        """Take the letters of the head, and act upon them.
 
         Raises:
             HostError: the database is away.
         """
-        for letter in await self._mailbox.take(self._host, announced=announced):
+        for letter in await self._mailbox.take(self._host):
             message = wire.to_host(letter.body, self._clock())
             if message is None:
                 continue

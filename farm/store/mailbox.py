@@ -2,8 +2,9 @@
 
 A letter carries a change, once: the same transaction writes the rows with the new state (`device_state`, `request`,
 `lease`, `attempt`, `job`). So a head that takes over empties its mailbox and reads those rows: no change is lost, and
-none counts twice. The receiver takes letters by deleting them: a cursor over their numbers would lose letters that are
-committed late. The one writer of a host commits one transaction after the other, so its numbers are in order.
+none counts twice. The receiver remembers the letters that it has taken until its next commit has deleted them: a cursor
+over their numbers would lose letters that are committed late. The one writer of a host commits one transaction after
+the other, so its numbers are in order.
 
 This module knows no message: farm.head.wire makes the body of a letter.
 """
@@ -18,13 +19,11 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Select, Table, TextClause, bindparam, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.sql.dml import ReturningDelete
 
 from farm.common.errors import HostError
 from farm.common.events import Event
@@ -49,6 +48,10 @@ _BEAT = sql(
     "UPDATE host SET beat_at = extract(epoch FROM clock_timestamp()), protocol = :protocol "
     "WHERE name = :name AND removed_at IS NULL"
 )
+_GONE = {
+    to_head: sql("DELETE FROM to_head WHERE id = ANY(CAST(:ids AS bigint[]))"),
+    to_host: sql("DELETE FROM to_host WHERE id = ANY(CAST(:ids AS bigint[]))"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +97,6 @@ def post(box: Table, *letters: Letter | None) -> AppendedRows:
     return [(box, {"host": letter.host, "body": letter.body}) for letter in letters if letter is not None]
 
 
-@lru_cache(maxsize=4)
-def _taking(box: Table, *, of_all: bool) -> tuple[Select[Any], ReturningDelete[Any]]:
-    """The look for a letter, and the DELETE of the first `most`; of the host `of`, or of all. Built once."""
-    wanted = select(box.c.id).order_by(box.c.id)
-    if not of_all:
-        wanted = wanted.where(box.c.host == bindparam("of"))
-    taken = delete(box).where(box.c.id.in_(wanted.limit(bindparam("most"))))
-    return wanted.limit(1), taken.returning(box.c.id, box.c.host, box.c.body)
-
-
 def channel_of(host: str) -> str:
     """The channel of a host's wake-ups: a name that PostgreSQL accepts for any host's name."""
     return f"farm_host_{hashlib.sha256(host.encode()).hexdigest()[:16]}"
@@ -111,6 +104,13 @@ def channel_of(host: str) -> str:
 
 class Mailbox(TableAccess):
     """Statements over both mailboxes and the state rows of hosts."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._taken: dict[str, set[int]] = {}  # by host; "": of all hosts, to the head
+        latest = database.writer.is_latest()
+        letters = [select(box).where(latest).order_by(box.c.id).limit(bindparam("most")) for box in (to_head, to_host)]
+        self._all, self._of_host = letters[0], letters[1].where(to_host.c.host == bindparam("of"))
 
     # --- at a host ------------------------------------------------------------------------------------------------
 
@@ -183,9 +183,9 @@ class Mailbox(TableAccess):
         withdrawn = delete(request).where(request.c.id == request_id)
         await self._database.execute(withdrawn, letters=post(to_head, letter), last=True)
 
-    async def take(self, host: str, *, announced: bool = False) -> tuple[Letter, ...]:
-        """Take the letters to a host, in order. `announced`: there is one, as a wake-up said."""
-        return await self._take(to_host, host, announced=announced)
+    async def take(self, host: str) -> tuple[Letter, ...]:
+        """Take the letters to a host, in order; at most `MOST_AT_ONCE`."""
+        return await self.in_thread(self._take, self._of_host, to_host, host)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
         """Every host, by name."""
@@ -236,24 +236,25 @@ class Mailbox(TableAccess):
         """Send letters to hosts that report no change of a row."""
         await self._database.write(lambda _: None, events, post(to_host, *letters), last=True)
 
-    async def take_all(self, *, announced: bool = False) -> tuple[Letter, ...]:
-        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`. `announced`: as of `take`."""
-        return await self._take(to_head, announced=announced)
+    async def take_all(self) -> tuple[Letter, ...]:
+        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
+        return await self.in_thread(self._take, self._all, to_head, "")
 
-    async def _take(self, box: Table, host: str | None = None, *, announced: bool = False) -> tuple[Letter, ...]:
-        """Take letters; unless one is announced it writes only if there is one, since most looks find none."""
-        first, taking = _taking(box, of_all=host is None)
-        if not announced and not await self.in_thread(self._some, first, host):
-            return ()
+    def _take(self, letters: Select[Any], box: Table, host: str) -> tuple[Letter, ...]:
+        """Read the letters that were not taken yet, and have the next commit delete them.
 
-        def take(connection: Connection) -> Sequence[Any]:
-            return sorted(connection.execute(taking, {"of": host, "most": MOST_AT_ONCE}).all())
-
-        return tuple(Letter(row.host, row.body) for row in await self._database.write(take))
-
-    def _some(self, first: Select[Any], host: str | None) -> bool:
+        A taken letter that is still there is not read again, but its deletion is asked for again: that commit failed.
+        """
+        taken = self._taken.get(host, set())
+        most = MOST_AT_ONCE + len(taken)
         with self._database.reading() as connection:
-            return connection.execute(first, {"of": host}).first() is not None
+            rows = connection.execute(letters, {"of": host, "most": most}).all()
+        seen = {row.id for row in rows}
+        self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
+        if seen:
+            gone = {"ids": sorted(seen)}
+            self._database.writer.with_next((box, host), lambda connection: connection.execute(_GONE[box], gone))
+        return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
 
 
 class WakeUps:
@@ -269,19 +270,16 @@ class WakeUps:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._some = asyncio.Event()
-        self._heard = False  # a wake-up, since the end of the latest `wait`
         self._wanted: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
         self._thread.start()
 
-    async def wait(self) -> bool:
-        """Wait until it is time to look again; whether a wake-up said so."""
+    async def wait(self) -> None:
+        """Wait until it is time to look again."""
         await self._some.wait()
         self._some.clear()
-        heard, self._heard = self._heard, False
-        return heard
 
     def wake(self, channel: str) -> None:
         """Wake the listener of a channel, after the commit of its letters."""
@@ -324,16 +322,13 @@ class WakeUps:
             try:
                 driver.execute(f'LISTEN "{self._channel}"')
                 while not self._stop.is_set():
-                    self._wake(heard=bool(list(driver.notifies(timeout=POLL_S, stop_after=1))))
+                    self._wake()
+                    list(driver.notifies(timeout=POLL_S, stop_after=1))
             except Error as error:
                 driver.close()
                 connection.invalidate()  # to reset it would fail, and be logged with its trace
                 raise OSError(str(error)) from error
 
-    def _wake(self, *, heard: bool = False) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # that loop is closed
-            self._loop.call_soon_threadsafe(self._note, heard)
-
-    def _note(self, heard: bool) -> None:
-        self._heard |= heard
-        self._some.set()
+            self._loop.call_soon_threadsafe(self._some.set)

@@ -21,14 +21,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BindParameter, Connection, Engine, bindparam, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, bindparam, exists, select, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.common.errors import Code, FarmError, HostError
@@ -140,6 +140,7 @@ class Writer:
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
+        self._name, self._next_epoch = mark, (epoch + 1) << 32
         self._number = epoch << 32
         self._confirmed = 0  # the number of the latest transaction that is known to be committed
         self._lost: Future[None] = Future()
@@ -148,6 +149,7 @@ class Writer:
         expected = meta.c.name == mark, meta.c.value < number, meta.c.value >= bindparam("confirmed")
         self._mark_row = update(meta).where(*expected).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
+        self._with_next: dict[Hashable, Callable[[Connection], object]] = {}
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[QueuedWrite[Any] | None] = queue.SimpleQueue()
@@ -189,6 +191,17 @@ class Writer:
         finally:
             if drafts is not None:
                 drafts.settle(committed=done.done() and not done.cancelled() and done.exception() is None)
+
+    def with_next(self, subject: Hashable, statement: Callable[[Connection], object]) -> None:
+        """Run `statement` in the next commit, whatever that writes, in place of an earlier one of the same subject.
+
+        It is lost with a commit that fails.
+        """
+        self._with_next[subject] = statement
+
+    def is_latest(self) -> ColumnElement[bool]:
+        """On a server: the condition that no later start writes under this writer's `mark`."""
+        return exists().where(meta.c.name == self._name, meta.c.value < self._next_epoch)
 
     @property
     def problem(self) -> str:
@@ -327,6 +340,8 @@ class Writer:
                 began = True
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
                 append_rows(connection, [row for work in works for row in work.rows])
+                while self._with_next:
+                    self._with_next.popitem()[1](connection)
                 self._mark(connection, committing, outcomes)
             self._confirmed = self._number
             return outcomes

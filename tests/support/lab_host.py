@@ -125,15 +125,14 @@ class LabHost:
                 self.beaten_in_vain += 1
 
     async def _run(self) -> None:
-        announced = False
         while True:
             await self.reaches.wait()
             with contextlib.suppress(HostError):
-                await self._read(announced)
-            announced = await self.wake_ups.wait()
+                await self._read()
+            await self.wake_ups.wait()
 
-    async def _read(self, announced: bool) -> None:
-        for letter in await self.store.mailbox.take(self.name, announced=announced):
+    async def _read(self) -> None:
+        for letter in await self.store.mailbox.take(self.name):
             await self._receive(wire.to_host(letter.body, time.monotonic()))
 
     async def _receive(self, message: m.ToHost | None) -> None:

@@ -4,14 +4,15 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from farm.common.errors import Code
 from farm.store import mailbox
 from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
-from farm.store.schema import device_state, request
+from farm.store.schema import device_state, request, to_host
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.errors import raises_code
@@ -51,11 +52,30 @@ async def test_letters_are_taken_once_and_in_order(store):
     assert await box.take_all() == ()
 
 
-@pytest.mark.parametrize("announced", [False, True])
-async def test_letters_are_taken_once_whether_announced_or_not(store, announced):
-    await store.mailbox.send_to_hosts([Letter(ONE, {"kind": "first"}), Letter(TWO, {"kind": "second"})])
-    taken = [kinds(await store.mailbox.take(ONE, announced=announced)) for _ in range(2)]
-    assert taken == [["first"], []]
+async def test_the_next_commit_deletes_the_letters_that_were_taken(store):
+    box = store.mailbox
+    await box.send_to_hosts([Letter(ONE, {"kind": "first"}), Letter(TWO, {"kind": "second"})])
+    assert [kinds(await box.take(ONE)) for _ in range(2)] == [["first"], []]
+    assert len(rows(store, to_host)) == 2
+    with raises_code(Code.STORE_CONFLICT):  # the deletion is lost with a write that is refused
+        await store.database.execute(insert(to_host).values(id=None, host=ONE, body={}))
+    assert kinds(await box.take(ONE)) == []  # it is asked for again
+    await box.send(letter("anything"))
+    assert [name for _, name, _ in rows(store, to_host)] == [TWO]
+
+
+async def test_a_process_whose_name_another_one_has_taken_gets_no_letters(store, new_database):
+    url = new_database()
+    before = Store.open(url, ONE, role=StoreRole.HOST)
+    now = Store.open(url, ONE, role=StoreRole.HOST)
+    try:
+        await now.mailbox.begin(letter("began"), 1)
+        await now.mailbox.send_to_hosts([letter("granted")])
+        assert await before.mailbox.take(ONE) == ()
+        assert kinds(await now.mailbox.take(ONE)) == ["granted"]
+    finally:
+        now.close()
+        before.close()
 
 
 async def test_a_full_mailbox_is_taken_in_parts(store, monkeypatch):
@@ -196,7 +216,7 @@ async def test_wake_ups_are_heard_at_once(store, monkeypatch):
             while not waiting.done():  # until it listens, they are lost
                 speaking.wake(HEAD)
                 await asyncio.wait((waiting,), timeout=0.05)
-            assert await waiting
+            await waiting
     finally:
         monkeypatch.setattr(mailbox, "POLL_S", 0.01)
         hearing._stop.set(), speaking._stop.set()
