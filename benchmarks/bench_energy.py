@@ -214,7 +214,7 @@ def _covers_by_rails(random: Random) -> bool | None:
         joules_so_far = np.cumsum(watts * FINE_S)
         places = np.arange(round(late_s / FINE_S), times.size, round(POLL_S / FINE_S))
         counts = [(round(float(times[each]) + FINE_S, 3), round(1e6 * float(joules_so_far[each]))) for each in places]
-        found = cycles_of(readings_of(PowerRail("CPU", "CPU", counts), clock), windows, planned, 0.0)
+        found = cycles_of(readings_of(PowerRail(0, "CPU", "CPU", counts), clock), windows, planned, 0.0)
         assert not isinstance(found, EnergyNotResolved), "a window is longer than five periods"
         by_rail.append(found)
     total = estimate([added(each) for each in zip(*by_rail, strict=True)], planned.run_s, HALF_WIDTH)

@@ -38,6 +38,7 @@ class PowerReading:
     at_s: float  # any clock, the same for the whole run
     watts: float
     volts: float = 1.0  # of a gauge, whose steps are amperes; 1: the meter's steps are watts
+    rail: str = ""  # the power rail that it is of; "": it is of the whole phone
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ and never one whose name says that it is the battery's own voltage, from which a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -39,6 +39,7 @@ _NO_TRACE = "its perfetto printed no trace"
 class PowerRail:
     """A rail and what it counted; a count that the one before has too is left out."""
 
+    index: int  # the phone's number of it
     name: str
     subsystem: str
     counts: list[tuple[float, int]] = field(default_factory=list)  # seconds of the phone's uptime, microjoules so far
@@ -58,7 +59,7 @@ class PowerRail:
 
 @dataclass(frozen=True, slots=True)
 class UptimeClock:
-    """A phone's uptime against this host's clock, as compared at the begin of a run and at its end."""
+    """A phone's uptime against this host's clock, as compared at the begin of a trace and at its end."""
 
     begun: tuple[float, float]  # seconds since 1970 by this host, seconds of uptime
     ended: tuple[float, float]
@@ -70,13 +71,15 @@ class UptimeClock:
         return begun_s + (uptime_s - begun_up_s) * rate
 
 
-def read_rails(trace: bytes) -> list[PowerRail]:
+def read_rails(trace: bytes, before: Sequence[PowerRail] = ()) -> list[PowerRail]:
     """The rails of a trace in the phone's order.
+
+    `before`: those of the trace before it. Their last counts are the first ones here: phones go on counting in between.
 
     Raises:
         ValueError: it is no trace, or a counter went back; the message is a clause.
     """
-    rails: dict[int, PowerRail] = {}
+    rails = {each.index: replace(each, counts=each.counts[-1:]) for each in before}
     found = [message for packet in _messages(trace, _PACKET) for message in _messages(packet, _POWER_RAILS)]
     for descriptor in (each for message in found for each in _messages(message, _DESCRIPTOR)):
         parts = _parts(descriptor)
@@ -85,7 +88,7 @@ def read_rails(trace: bytes) -> list[PowerRail]:
             name = _text(parts, _RAIL)
             if not name or any(rail.name == name for rail in rails.values()):
                 name = f"{name or 'rail'} {index}"
-            rails[index] = PowerRail(name, _text(parts, _SUBSYSTEM))
+            rails[index] = PowerRail(index, name, _text(parts, _SUBSYSTEM))
     for count in (each for message in found for each in _messages(message, _COUNT)):
         parts = _parts(count)
         if (rail := rails.get(_whole(parts, _INDEX))) is not None:
@@ -122,7 +125,7 @@ def period_of(trace: bytes, uptime_s: float) -> float | str:
 def readings_of(rail: PowerRail, clock: UptimeClock) -> list[PowerReading]:
     """Each count but the first as the mean power since the one before."""
     return [
-        PowerReading(clock.host_s(after_s), (after - before) / 1e6 / (after_s - before_s))
+        PowerReading(clock.host_s(after_s), (after - before) / 1e6 / (after_s - before_s), rail=rail.name)
         for (before_s, before), (after_s, after) in pairwise(rail.counts)
     ]
 

@@ -1,8 +1,10 @@
-"""Jobs of kind energy by a virtual phone's power rails, while the cable feeds it, and what they do without."""
+"""Jobs of kinds energy and sustain by a virtual phone's power rails, while the cable feeds it, and without rails."""
 
 import json
 import os
 import signal
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +13,7 @@ from farm.simulation.process_tree import read_tree
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import Story, answer, phones, until, until_ready
 
+VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
 pytestmark = [pytest.mark.farm("galaxy-a55"), pytest.mark.timeout(300)]
 
 
@@ -78,11 +81,7 @@ def test_rails_tell_the_joules_while_the_cable_feeds_the_phone(farm, model):
 
 
 def test_a_trace_that_is_killed_ends_the_attempt(farm, model):
-    def kill():
-        for pid in traces(farm):
-            os.kill(pid, signal.SIGKILL)
-
-    error = broken_by(farm, model, kill)
+    error = broken_by(farm, model, lambda: kill_traces(farm))
     assert error["code"] == "gauge_failed"
     assert "its perfetto ended with 137 in the middle of the run" in error["message"]
     until_ready(farm)
@@ -97,6 +96,109 @@ def test_a_phone_that_is_unplugged_keeps_no_trace_running(farm, model):
     until_ready(farm)
 
 
+def test_rails_tell_the_watts_of_a_sustained_run_while_the_cable_feeds_the_phone(farm, model):
+    rails(farm, "there")
+    run = Running(farm, model)
+    begun_s, begun_busy_s = time.monotonic(), busy_s(farm)
+    first = traces(farm)
+    run.until_past(36)
+    seconds, cores = time.monotonic() - begun_s, busy_s(farm) - begun_busy_s
+    assert not set(first) & set(traces(farm)), "a trace lasts half a minute"
+    result = run.result()
+    meter = result["certificate"]["meter"]
+    assert (meter["source"], result["certificate"]["notes"][-1]) == ("power rails", VIRTUAL)
+    assert [each["subsystem"] for each in meter["rails"] if each["counted"]] == ["CPU", "GPU"]
+    watts = [row["busy_w"] for row in result["buckets"] if row["start_s"] < 36]
+    assert all(watts), "both traces tell it, and the time between them"
+    true_w = physics.cpu_watts(cores / seconds, 1.0) + physics.IDLE_GPU_W
+    assert sum(watts) / len(watts) == pytest.approx(true_w, rel=0.15)
+    end = result["plateau"] or result["buckets"][-1]
+    assert end["gross_j"] == pytest.approx(end["busy_w"] * end["median_ms"] / 1e3, rel=0.2)
+    printed = farm.farm("job", "show", result["job"]).stdout
+    assert "PLATEAU W" in printed
+    assert "by power rails: what CPU, GPU" in printed
+    assert not traces(farm)
+
+
+def test_a_trace_that_is_killed_costs_a_sustained_run_the_rest_of_its_watts(farm, model):
+    rails(farm, "there")
+    run = Running(farm, model)
+    first = traces(farm)
+    until(lambda: not set(first) & set(traces(farm)))
+    until(lambda: traces(farm))
+    kill_traces(farm)
+    result = run.result()
+    assert (result["stopped"], result["seconds"] >= 60) == ("", True)
+    watts = [row["busy_w"] for row in result["buckets"]]
+    assert watts[0]
+    assert watts[-1] is None
+    ended = "its perfetto ended with 137 in the middle of the run"
+    assert [each for each in result["certificate"]["notes"] if "not known" in each] == [
+        f"its power is not known to the end: the phone's power rails cannot be read: {ended}"
+    ]
+
+
+def test_a_phone_without_rails_runs_by_its_gauge_until_a_cable_feeds_it(farm, model):
+    rails(farm, "none")
+    nickname = phones(farm)[0].nickname
+    farm.lab.fault(nickname, "charge", mode="suspend")
+    run = Running(farm, model)
+    run.until_past(24)
+    farm.lab.fault(nickname, "charge", mode="start")
+    result = run.result()
+    certificate = result["certificate"]
+    assert certificate["meter"]["source"] == "fuel gauge"
+    notes = [each for each in certificate["notes"] if "gauge" in each]
+    assert notes[0] == "by the fuel gauge and not by power rails: its perfetto names none"
+    assert notes[1].startswith("its power is not known to the end: the phone's fuel gauge cannot tell its power: ")
+    assert len(notes) == 2
+    watts = [row["busy_w"] for row in result["buckets"]]
+    assert watts[1] > physics.IDLE_CPU_W + physics.IDLE_GPU_W
+    assert watts[-1] is None
+
+
+def test_a_phone_that_nothing_measures_runs_with_a_note(farm, model):
+    rails(farm, "none")
+    result = Running(farm, model, "5s").result()
+    certificate = result["certificate"]
+    assert certificate["meter"] is None
+    notes = [each for each in certificate["notes"] if "power" in each]
+    assert len(notes) == 1
+    assert notes[0].startswith("its power is not known: ")
+    assert "no power rails that serve (its perfetto names none), and its own fuel gauge sees only" in notes[0]
+
+
+class Running:
+    """A sustained run that has begun."""
+
+    def __init__(self, farm, model, length="1m"):
+        self._farm, self._story = farm, Story(farm)
+        words = ("bench", model, "--on", phones(farm)[0].name, "--sustain", length, "--threads", "1", "--detach")
+        [submitted] = answer(farm.farm(*words, "--max-attempts", "1", "--json"))["jobs"]
+        self._job = submitted["id"]
+        self.until_past(0)
+
+    def until_past(self, seconds):
+        """Wait for the first report from then on."""
+        while True:
+            step = self._story.until("job.progress", subject=self._job)["data"]["step"]
+            words = step.split()
+            if words[0] == "running," and float(words[1].rstrip("s")) >= seconds:
+                return
+
+    def result(self):
+        done = self._farm.farm("watch", self._job, timeout_s=170)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = answer(self._farm.farm("job", "show", self._job, "--json"))
+        return {**found["result"], "job": self._job}
+
+
+def busy_s(farm):
+    """Seconds of processors that the phone's processes have had, by the kernel."""
+    tree = read_tree(farm.lab.phone(phones(farm)[0].nickname).pid)
+    return sum(each.own_s + each.collected_s for each in tree if each.name not in {"init", "adbd"})
+
+
 def broken_by(farm, model, cause):
     """The error of a job whose phone is broken in its first cycle."""
     rails(farm, "there")
@@ -108,6 +210,12 @@ def broken_by(farm, model, cause):
     cause()
     story.until("job.failed", subject=submitted["id"])
     return answer(farm.farm("job", "show", submitted["id"], "--json"))["job"]["error"]
+
+
+def kill_traces(farm):
+    for pid in traces(farm):
+        with suppress(ProcessLookupError):  # a subshell's
+            os.kill(pid, signal.SIGKILL)
 
 
 def traces(farm):

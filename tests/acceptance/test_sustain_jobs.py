@@ -49,6 +49,7 @@ def ran(farm, model, *options):
 
 def test_a_phone_becomes_warm(farm, model):
     (phone,) = phones(farm)
+    farm.lab.battery(phone.nickname, 80, charging=True)
     farm.lab.fault(phone.nickname, "physics", speed=SPEED)
     try:
         result = ran(farm, model, "--sustain", "10s", "--threads", "1")
@@ -61,7 +62,7 @@ def test_a_phone_becomes_warm(farm, model):
     assert result["buckets"][-1]["celsius"] > result["buckets"][0]["celsius"]
     assert (result["stopped"], result["certificate"]["placement"]) == ("", "1 thread")
     # The physics charge its battery.
-    assert [each for each in result["certificate"]["notes"] if "its battery is charged" in each]
+    assert [each for each in result["certificate"]["notes"] if "charges its battery: its power meter" in each]
     assert result["plateau"] is None or result["plateau"]["busy_w"] is None
     printed = farm.farm("job", "show", result["job"]).stdout
     assert "THROTTLED AFTER" in printed
@@ -87,6 +88,7 @@ def test_two_builds_are_compared_in_the_first_minute_and_at_the_end(farm, model,
     printed = farm.farm("compare", a["job"], b["job"])
     assert printed.returncode == 0, printed.stderr
     assert "first 0.5 s" in printed.stdout
+    assert "A W" in printed.stdout
 
 
 def test_a_hot_battery_ends_it_with_a_partial_result(farm, model):

@@ -1,1 +1,1 @@
-"""Kind `energy`: joules of one inference, by a power meter on the phone's supply."""
+"""Kind `energy`: joules of one inference, by the phone's power meter, its power rails or its fuel gauge."""

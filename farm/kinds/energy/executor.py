@@ -8,21 +8,81 @@ from typing import Any
 from farm.common.errors import Code, UserError
 from farm.devices.health.probe_round import MOMENT_SECTIONS, probe
 from farm.jobs.executor import AttemptContext
-from farm.kinds.energy.phone import GaugeReader, PowerHost, RailsTrace, rails_period
-from farm.kinds.energy.spec import EnergyTask
-from farm.kinds.execution import ExecutorParts, ModelExecutor, is_virtual, measured, quiet_lease
+from farm.kinds.energy.phone import GaugeReader, PowerHost, RailsTraces, rails_period
+from farm.kinds.energy.spec import EnergyTask, PowerSource
+from farm.kinds.execution import ModelExecutor, is_virtual, measured, quiet_lease
 from farm.model.device import DeviceView
 from farm.model.health import Battery
+from farm.model.specs import ModelTask
 
 BATTERY_LIMIT_S = 10.0
 CHARGING = "charging"
-WORKER = "farm.kinds.energy.worker"
 BY_PHYSICS = (
     "virtual phones discharge by physics: farm demo --stay --physics; farm demo fault PHONE charge mode=suspend"
 )
 
 
-class EnergyExecutor(ModelExecutor):
+class PowerExecutor(ModelExecutor):
+    """Runs attempts whose worker reads the phone's power: by its meter, else its power rails, else its fuel gauge."""
+
+    async def measured(self, context: AttemptContext, task: ModelTask[Any]) -> Mapping[str, Any]:
+        """The worker's report, with the phone in its certificate.
+
+        Raises:
+            FarmError: as `farm.kinds.execution.measured`.
+        """
+        gauge = GaugeReader(self.parts.client, context.view.serial)
+        rails = RailsTraces(self.parts.client, context.view.serial)
+        host = PowerHost(context, self.parts, quiet_lease(self.parts, context), gauge, rails)
+        worker = f"farm.kinds.{context.spec.kind}.worker"
+        try:
+            return await measured(self.parts.work, context, worker, task.to_wire(), host)
+        finally:
+            await gauge.close()
+            await rails.close()
+
+    async def source(self, view: DeviceView) -> PowerSource:
+        """What tells a phone's power now.
+
+        Raises:
+            UserError: nothing does.
+            PhoneError: the phone does not answer.
+        """
+        meter = tuple(self.parts.meters.get(view.name, ()))
+        found = "" if meter else await rails_period(self.parts.client, view.serial)
+        period_s, no_rails = (None, found) if isinstance(found, str) else (found, "")
+        source = PowerSource(meter=meter, rails_period_s=period_s, no_rails=no_rails)
+        await self.refuse_fed(view, source)
+        return source
+
+    async def refuse_fed(self, view: DeviceView, source: PowerSource) -> None:
+        """Refuse a gauge while a cable feeds the phone, and a meter while its battery is charged.
+
+        Raises:
+            UserError: it is so.
+            PhoneError: the phone does not answer.
+        """
+        if source.rails_period_s is not None:  # they see what the chip takes, from wherever it comes
+            return
+        health, _ = await probe(self.parts.client, view.serial, MOMENT_SECTIONS, timeout_s=BATTERY_LIMIT_S)
+        battery = health.battery
+        if not source.meter and (why := why_not_by_gauge(battery)):
+            meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
+            raise UserError(
+                f"{view.name} has no power meter, no power rails that serve ({source.no_rails}), and its own fuel gauge"
+                f" sees only what the battery gives: {why}",
+                Code.POWER_NOT_MEASURABLE,
+                hint=BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)",
+            )
+        if source.meter and battery.status == CHARGING:
+            raise UserError(
+                f"{view.name} charges its battery: its power meter sees the charging current, too",
+                Code.POWER_NOT_MEASURABLE,
+                hint="wait until it is full, or hold the charge back (docs/configuration.md, [charge])",
+            )
+
+
+class EnergyExecutor(PowerExecutor):
     """Runs attempts of kind energy."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
@@ -34,15 +94,8 @@ class EnergyExecutor(ModelExecutor):
             HostError: the power meter failed, or the worker died.
         """
         task = await self.task(context)
-        gauge = GaugeReader(self.parts.client, context.view.serial)
-        rails = RailsTrace(self.parts.client, context.view.serial)
-        host = PowerHost(context, self.parts, quiet_lease(self.parts, context), gauge, rails)
-        try:
-            report = await measured(self.parts.work, context, WORKER, task.to_wire(), host)
-        finally:
-            await gauge.close()
-            await rails.close()
-        await self._refuse_fed(context.view, task)
+        report = await self.measured(context, task)
+        await self.refuse_fed(context.view, task.power)
         return report
 
     async def task(self, context: AttemptContext) -> EnergyTask:
@@ -51,51 +104,7 @@ class EnergyExecutor(ModelExecutor):
         Raises:
             UserError: the phone's power cannot be measured.
         """
-        view = context.view
-        meter = tuple(self.parts.meters.get(view.name, ()))
-        found = "" if meter else await rails_period(self.parts.client, view.serial)
-        period_s, no_rails = (None, found) if isinstance(found, str) else (found, "")
-        task = EnergyTask(**self.model(context), meter=meter, rails_period_s=period_s, no_rails=no_rails)
-        await self._refuse_fed(view, task)
-        return task
-
-    async def _refuse_fed(self, view: DeviceView, task: EnergyTask) -> None:
-        if task.rails_period_s is not None:  # they see what the chip takes, from wherever it comes
-            return
-        battery = await battery_of(self.parts, view)
-        if not task.meter and (why := why_not_by_gauge(battery)):
-            meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
-            raise UserError(
-                f"{view.name} has no power meter, no power rails that serve ({task.no_rails}), and its own fuel gauge"
-                f" sees only what the battery gives: {why}",
-                Code.POWER_NOT_MEASURABLE,
-                hint=BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)",
-            )
-        if task.meter and battery.status == CHARGING:
-            raise UserError(
-                f"{view.name} charges its battery: its power meter sees the charging current, too",
-                Code.POWER_NOT_MEASURABLE,
-                hint="wait until it is full, or hold the charge back (docs/configuration.md, [charge])",
-            )
-
-
-async def charges(parts: ExecutorParts, view: DeviceView) -> bool:
-    """Whether a phone charges its battery: it is given less while the phone needs more, and no meter sees that.
-
-    Raises:
-        PhoneError: the phone does not answer.
-    """
-    return (await battery_of(parts, view)).status == CHARGING
-
-
-async def battery_of(parts: ExecutorParts, view: DeviceView) -> Battery:
-    """The state of a phone's battery now.
-
-    Raises:
-        PhoneError: the phone does not answer.
-    """
-    health, _ = await probe(parts.client, view.serial, MOMENT_SECTIONS, timeout_s=BATTERY_LIMIT_S)
-    return health.battery
+        return EnergyTask(**self.model(context), power=await self.source(context.view))
 
 
 def why_not_by_gauge(battery: Battery) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 from farm.common.errors import Code, PhoneError
-from farm.kinds.energy.meter import SILENT_S, gauge_error, step_of
+from farm.kinds.energy.meter import SILENT_S, Meter, gauge_error, step_of
 from farm.measure import gauge
 from farm.measure.energy import PowerReading
 from farm.measure.gauge import SETTLE_PERIODS, GaugeLine, GaugeScale, GaugeUpdates, gauge_line, recognised, why_fed
@@ -23,7 +23,7 @@ NAPS_PER_PERIOD = 4  # each costs the phone a process
 POLL_S = 0.1
 
 
-class GaugeMeter:
+class GaugeMeter(Meter):
     """The gauge of the attempt's phone."""
 
     settle_periods = SETTLE_PERIODS
@@ -38,13 +38,6 @@ class GaugeMeter:
         self._begun_s = float("inf")  # when the phone's uptime began, seconds since 1970 by this host's clock
         self._scale: GaugeScale | None = None
         self._updates: GaugeUpdates | None = None
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The daemon ends the reading with the attempt."""
 
     def period_s(self) -> float:
         """Seconds between two updates of its figure, learned while the phone is at rest.

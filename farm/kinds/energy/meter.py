@@ -9,7 +9,8 @@ import math
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +26,42 @@ END_S = 5.0  # it may take so long to end
 POLL_S = 0.01
 
 
-class PowerMeter:
+class Meter(ABC):
+    """What tells a phone's power while a model runs: a command, or the phone's own rails or gauge."""
+
+    settle_periods: float  # for so many of them after a change of load its readings tell of what was before, too
+
+    @property
+    def counted(self) -> Sequence[str]:
+        """The rails whose readings add up to the power; "": a reading is of the whole phone."""
+        return ("",)
+
+    @abstractmethod
+    def period_s(self) -> float:
+        """Seconds between two readings; they begin.
+
+        Raises:
+            FarmError: it does not tell the power.
+        """
+
+    @abstractmethod
+    def until(self, end_s: float) -> Iterable[PowerReading]:
+        """The readings since the last call, up to one at `end_s` or later if they do not come in batches.
+
+        Raises:
+            FarmError: it stopped, or tells something else; the readings before it may have been given.
+        """
+
+    def rest(self) -> Iterable[PowerReading]:
+        """Those of a batch that is not complete: the run has ended."""
+        return ()
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """The facts about it that go into the certificate, once its period is known."""
+
+
+class PowerMeter(Meter):
     """A running meter command."""
 
     settle_periods = 1.5  # a reading is a mean over the meter's period

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,17 +26,16 @@ LEAST_NAP_S, MOST_NAP_S = 0.1, 10.0
 MOST_LINES = 50_000  # that wait for the worker
 MOST_LINE_BYTES = 4096
 LEARN_S, LEARN_LIMIT_S = 4.0, 20.0  # of the trace that shows whether a phone has rails, and at most with its overhead
-MOST_TRACE_S = 2 * 3600.0  # at most
-HAND_OUT_S = 30.0  # for a trace that has ended
-MOST_TRACE_BYTES = 24 << 20  # the buffer has 16 MiB
-MOST_SHORT_BYTES = 1 << 20  # of the trace that shows whether a phone has rails
-PART_BYTES = 512 << 10  # of a trace, in an answer to the worker
+TRACE_S = 30.0  # of those of a run
+HAND_OUT_S = 45.0  # for the last one, which some phones end in its own time
+MOST_TRACE_BYTES = 1 << 20
+MOST_READY = 8  # traces that wait for the worker
 UPTIMES, UPTIME_LIMIT_S = 5, 10.0
 UPTIME = re.compile(r"[0-9]{1,10}\.[0-9]{2}(?= )")
-# For a phone's perfetto, protos/perfetto/config/trace_config.proto. An hour of 32 rails has 10 MB. What a full buffer
-# does not take is left out, and not what came first: the rails' names.
+# For a phone's perfetto, protos/perfetto/config/trace_config.proto. Half a minute of 32 rails has 80 kB. What a
+# full buffer does not take is left out, and not what came first: the rails' names.
 TRACE_CONFIG = (
-    "duration_ms: {0:.0f} buffers {{ size_kb: 16384 fill_policy: DISCARD }}"
+    "duration_ms: {0:.0f} buffers {{ size_kb: 1024 fill_policy: DISCARD }}"
     ' data_sources {{ config {{ name: "android.power"'
     " android_power_config {{ battery_poll_ms: {1:.0f} collect_power_rails: true }} }} }}"
 )
@@ -43,7 +43,7 @@ TRACE_CONFIG = (
 # ours, which comes when the trace is asked for or the link is lost. The end of perfetto itself ends the waiting, by
 # SIGKILL: a subshell that has just begun may still have its parent's handler of SIGTERM, and wait on.
 TRACE_UNTIL_ASKED = f"""exec 3<&0
-echo '{TRACE_CONFIG.format(MOST_TRACE_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o - 3<&- &
+echo '{TRACE_CONFIG.format(TRACE_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o - 3<&- &
 traces=$!
 {{ read -r _ <&3; kill -TERM $traces; }} >/dev/null 2>&1 &
 waits=$!
@@ -94,48 +94,43 @@ class GaugeReader:
                 rest = rest[-MOST_LINE_BYTES:]
 
 
-class RailsTrace:
-    """Has a phone count its power rails from the first `watch` to the first `read`."""
+class RailsTraces:
+    """Has a phone count its power rails from the first `read` to the last one, in traces one after another.
 
-    def __init__(self, client: AdbClient, serial: str) -> None:
-        self._client, self._serial = client, serial
+    So neither the phone nor this host keeps more than a trace of it, and one that is lost costs its half minute.
+    """
+
+    def __init__(self, client: AdbClient, serial: str, trace_s: float = TRACE_S) -> None:
+        """`trace_s`: a trace that ends earlier, and was not asked for, failed."""
+        self._client, self._serial, self._least_s = client, serial, trace_s - 1
         self._stream: ShellStream | None = None
-        self._task: asyncio.Task[bytes] | None = None
-        self._begun = (0.0, 0.0)  # seconds since 1970 by this host's clock, the phone's uptime
-        self._ended: tuple[float, float] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready: deque[Mapping[str, Any]] = deque(maxlen=MOST_READY)
+        self._ends = False
 
-    async def watch(self) -> None:
-        """Begin, or see whether it goes on.
+    async def read(self, *, last: bool) -> Mapping[str, Any]:
+        """The next trace, and how the phone's clock stood to this host's at its begin and end; {}: there is none now.
+
+        `last`: the one that goes on ends, and no other begins.
 
         Raises:
-            PhoneError: it ended, or phone or link failed.
+            PhoneError: it failed, or phone or link did.
         """
         if self._task is None:
-            self._begun = await uptime_of(self._client, self._serial)
-            self._stream = await self._client.open_shell(self._serial, TRACE_UNTIL_ASKED)
-            self._task = asyncio.create_task(self._collect(self._stream), name=f"rails of {self._serial}")
-        elif self._task.done():
-            await self._task
-
-    async def read(self, offset: int) -> Mapping[str, Any]:
-        """A part of the trace, which ends with the first call, and how the phone's clock stands to this host's.
-
-        Raises:
-            PhoneError: it was not begun, ended without a trace, or phone or link failed.
-        """
-        await self.watch()
-        assert self._stream is not None, "begun above"
-        assert self._task is not None, "begun above"
-        if self._ended is None:
-            self._ended = await uptime_of(self._client, self._serial)
-            await self._stream.close_stdin()
-        try:
-            async with asyncio.timeout(HAND_OUT_S):
-                trace = await self._task
-        except TimeoutError as error:
-            raise rails_error(f"its perfetto did not hand its trace out in {HAND_OUT_S:.0f} s") from error
-        data = base64.b64encode(trace[offset : offset + PART_BYTES]).decode()
-        return {"data": data, "total": len(trace), "clock": [self._begun, self._ended]}
+            begun = await uptime_of(self._client, self._serial)
+            running = self._run(begun, await self._open())
+            self._task = asyncio.create_task(running, name=f"rails of {self._serial}")
+        if last and not self._ends:
+            self._ends = True
+            if self._stream is not None:
+                await self._stream.close_stdin()
+        if not self._ready and (last or self._task.done()):
+            try:
+                async with asyncio.timeout(HAND_OUT_S):
+                    await self._task
+            except TimeoutError as error:
+                raise rails_error(f"its perfetto did not hand its trace out in {HAND_OUT_S:.0f} s") from error
+        return self._ready.popleft() if self._ready else {}
 
     async def close(self) -> None:
         """End it."""
@@ -145,13 +140,30 @@ class RailsTrace:
         if self._stream is not None:
             self._stream.close()
 
+    async def _open(self) -> ShellStream:
+        self._stream = await self._client.open_shell(self._serial, TRACE_UNTIL_ASKED)
+        if self._ends:
+            await self._stream.close_stdin()
+        return self._stream
+
+    async def _run(self, begun: tuple[float, float], stream: ShellStream) -> None:
+        while True:
+            trace = await self._collect(stream)
+            self._stream = None
+            stream.close()
+            ended = await uptime_of(self._client, self._serial)
+            self._ready.append({"trace": base64.b64encode(trace).decode(), "clock": [begun, ended]})
+            if self._ends:
+                return
+            begun, stream = ended, await self._open()
+
     async def _collect(self, stream: ShellStream) -> bytes:
-        trace = bytearray()
+        trace, opened_s = bytearray(), time.monotonic()
         while chunk := await stream.read():
             trace += chunk
             if len(trace) > MOST_TRACE_BYTES:
                 raise rails_error(f"its perfetto printed more than {MOST_TRACE_BYTES >> 20} MiB")
-        if self._ended is None:
+        if not self._ends and (stream.exit_code or time.monotonic() - opened_s < self._least_s):
             said = stream.stderr.decode("utf-8", "replace")
             raise rails_error(f"its perfetto ended with {stream.exit_code} in the middle of the run", said)
         return bytes(trace)
@@ -165,7 +177,7 @@ async def rails_period(client: AdbClient, serial: str) -> float | str:
     """
     command = f"echo '{TRACE_CONFIG.format(LEARN_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o -"
     try:
-        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MOST_SHORT_BYTES)
+        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MOST_TRACE_BYTES)
     except AdbTimeout:
         return f"its perfetto did not end in {LEARN_LIMIT_S:.0f} s"
     except AdbFailed as error:
@@ -206,18 +218,15 @@ class PowerHost(MeasuringHost):
     """Reads the phone's gauge or rails for the worker."""
 
     gauge: GaugeReader
-    rails: RailsTrace
+    rails: RailsTraces
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`gauge {nap_s}`: the lines since the last call; `rails.watch`, and `rails.read {offset}`: of the trace."""
-        if verb == "rails.watch":
-            await self.rails.watch()
-            return {}
+        """`gauge {nap_s}`: the lines since the last call; `rails.read {last}`: the next trace."""
         if verb == "rails.read":
-            offset = fields.get("offset")
-            if type(offset) is not int or not 0 <= offset <= MOST_TRACE_BYTES:
-                raise ProtocolError("a worker reads a trace from an offset")
-            return await self.rails.read(offset)
+            last = fields.get("last")
+            if not isinstance(last, bool):
+                raise ProtocolError("a worker says of a trace whether it is the last, true or false")
+            return await self.rails.read(last=last)
         if verb != "gauge":
             return await MeasuringHost.serve(self, verb, fields)
         nap_s = fields.get("nap_s")

@@ -1,22 +1,28 @@
-"""The phone's own power rails as a meter: its `perfetto` counts them for the whole run and is asked at the end.
+"""The phone's own power rails as a meter: its `perfetto` counts them in traces, one after another.
 
-The counters are the chip's and cumulative: a batch that comes late is as exact as one that comes at once.
+The counters are the chip's and cumulative: a batch that comes late is as exact as one that comes at once, and what was
+taken between two traces is in the second one.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import Any, Self
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, added, cycles_of
-from farm.kinds.energy.meter import rails_error
+from farm.kinds.energy.gauge import GaugeMeter
+from farm.kinds.energy.meter import Meter, PowerMeter, rails_error
+from farm.kinds.energy.spec import PowerSource
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading, estimate
 from farm.measure.rails import SETTLE_PERIODS, PowerRail, UptimeClock, read_rails, readings_of
 from farm.worker.channel import DaemonChannel
 
 
-class RailsMeter:
+class RailsMeter(Meter):
     """The rails of the attempt's phone; `period_s` is what a short trace showed before."""
 
     settle_periods = SETTLE_PERIODS
@@ -26,44 +32,47 @@ class RailsMeter:
         self._rails: list[PowerRail] = []
         self._net_j: dict[str, float] = {}  # of an inference, by the rail's name
 
-    def __enter__(self) -> Self:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The daemon ends the trace with the attempt."""
+    @property
+    def counted(self) -> Sequence[str]:
+        """The rails whose readings add up to the power; none before the first trace."""
+        return [each.name for each in self._rails if each.counted]
 
     def period_s(self) -> float:
         """Seconds between two counts; they begin."""
-        self._daemon.call("rails.watch")
+        list(self.until(0.0))
         return self._period_s
 
-    def until(self, end_s: float) -> list[PowerReading]:  # noqa: ARG002 - as other meters
-        """None: they come at the end.
+    def until(self, end_s: float) -> Iterator[PowerReading]:  # noqa: ARG002 - as other meters
+        """The readings of all rails in traces that have ended since the last call.
 
         Raises:
-            PhoneError: the phone stopped counting.
+            PhoneError: the phone stopped counting, or printed something else than a trace.
         """
-        self._daemon.call("rails.watch")
-        return []
+        return self._new(last=False)
+
+    def rest(self) -> Iterator[PowerReading]:
+        """Those of the last trace, which ends now.
+
+        Raises:
+            PhoneError: as `until`, or no trace names a rail that counts.
+        """
+        yield from self._new(last=True)
+        if not self.counted:
+            raise rails_error("its traces of the whole run name none")
 
     def joules(
-        self, times: Sequence[CycleTimes], planned: CyclePlan, half_width: float
+        self, readings: Sequence[PowerReading], times: Sequence[CycleTimes], planned: CyclePlan, half_width: float
     ) -> EnergyEstimate | EnergyNotResolved:
-        """The joules of one inference through the rails that count, and for the certificate those of each rail.
-
-        Raises:
-            PhoneError: the phone's trace is none, or names no rail.
-        """
-        clock = self._read()
+        """The joules of one inference through the rails that count, and for the certificate those of each rail."""
         by_rail = {}
         for rail in self._rails:
-            found = cycles_of(readings_of(rail, clock), times, planned, 0.0)  # energy is counted exactly: no steps
+            own = [each for each in readings if each.rail == rail.name]
+            found = cycles_of(own, times, planned, 0.0)  # energy is counted exactly: no steps
             if not isinstance(found, EnergyNotResolved):
                 by_rail[rail.name] = found
             elif rail.counted:
                 return found
-        counted = [by_rail[rail.name] for rail in self._rails if rail.counted]
+        counted = [by_rail[name] for name in self.counted]
         total = estimate([added(each) for each in zip(*counted, strict=True)], planned.run_s, half_width)
         if isinstance(total, EnergyEstimate):
             for name, cycles in by_rail.items():
@@ -79,16 +88,25 @@ class RailsMeter:
         ]
         return {"source": "power rails", "rails": rails}
 
-    def _read(self) -> UptimeClock:
-        trace, total = b"", 1
-        while len(trace) < total:
-            answer = self._daemon.call("rails.read", offset=len(trace))
-            trace, total = trace + base64.b64decode(answer["data"]), answer["total"]
-        try:
-            self._rails = read_rails(trace)
-        except ValueError as error:
-            raise rails_error(str(error)) from error
-        if not any(each.counted for each in self._rails):
-            raise rails_error("its trace of the whole run names none")
-        begun, ended = answer["clock"]
-        return UptimeClock(tuple(begun), tuple(ended))
+    def _new(self, *, last: bool) -> Iterator[PowerReading]:
+        while answer := self._daemon.call("rails.read", last=last):
+            clock = UptimeClock(*map(tuple, answer["clock"]))
+            try:
+                self._rails = read_rails(base64.b64decode(answer["trace"]), self._rails)
+            except ValueError as error:
+                raise rails_error(str(error)) from error
+            yield from (reading for rail in self._rails for reading in readings_of(rail, clock))
+
+
+@contextlib.contextmanager
+def opened_meter(source: PowerSource, daemon: DaemonChannel) -> Iterator[PowerMeter | GaugeMeter | RailsMeter]:
+    """The meter that a source names. The daemon ends the reading of a phone with the attempt.
+
+    Raises:
+        HostError: its command cannot be started.
+    """
+    if source.meter:
+        with tempfile.TemporaryDirectory() as folder, PowerMeter(source.meter, Path(folder)) as meter:
+            yield meter
+    else:
+        yield GaugeMeter(daemon) if source.rails_period_s is None else RailsMeter(daemon, source.rails_period_s)

@@ -30,10 +30,24 @@ class EnergySpec(MeasureSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSource:
+    """What tells a phone's power: its meter, else its power rails, else its fuel gauge."""
+
+    meter: tuple[str, ...] = ()  # the words of the command that prints it; (): the phone's own figures
+    rails_period_s: float | None = None  # of its power rails, which are read; None: the fuel gauge is
+    no_rails: str = ""  # why the fuel gauge is read and not power rails, a clause
+    none: str = ""  # why nothing is read, a sentence; "": it is
+
+    def notes(self) -> list[str]:
+        """What readers of its figures must know."""
+        if self.rails_period_s is not None:
+            return ["by power rails: what CPU, GPU, accelerators and memory take, and not the rest of the phone"]
+        return [f"by the fuel gauge and not by power rails: {self.no_rails}"] if self.no_rails else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyTask(ModelTask[EnergySpec]):
     """An energy job for one phone."""
 
     spec: EnergySpec  # declared again: pydantic does not look up the parameter of a base class
-    meter: tuple[str, ...]  # the words of the command that prints the phone's power; (): the phone's own figures
-    rails_period_s: float | None  # of the phone's power rails, which are read; None: the fuel gauge is
-    no_rails: str  # why the fuel gauge is read and not power rails, a clause
+    power: PowerSource

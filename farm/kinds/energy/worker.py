@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
 from farm.kinds.energy.gauge import GaugeMeter
 from farm.kinds.energy.meter import PowerMeter
-from farm.kinds.energy.rails import RailsMeter
+from farm.kinds.energy.rails import RailsMeter, opened_meter
 from farm.kinds.energy.spec import EnergyTask
 from farm.measure.conditions import Conditions
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
@@ -25,8 +23,6 @@ from farm.worker.certificate import VIRTUAL
 from farm.worker.channel import DaemonChannel
 from farm.worker.checked_model import checked_model, circumstances
 from farm.worker.timing import Timer, first_runs
-
-Meter = PowerMeter | GaugeMeter | RailsMeter
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
@@ -39,11 +35,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         UserError: the phone's fuel gauge does not tell its power.
     """
     task = task_from_wire(EnergyTask, payload)
-    with (
-        checked_model(task, daemon) as model,
-        tempfile.TemporaryDirectory() as folder,
-        _meter(task, daemon, Path(folder)) as meter,
-    ):
+    with checked_model(task, daemon) as model, opened_meter(task.power, daemon) as meter:
         daemon.progress("reading the power")
         period_s = meter.period_s()
         before, started_at = daemon.conditions(), datetime.now(UTC)
@@ -52,25 +44,13 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     certificate = {
         **circumstances(model, task, conditions, started_at),
         "meter": {**meter.about(), "period_s": period_s},
-        "notes": [*([VIRTUAL] if task.virtual else []), *_source_notes(task)],
+        "notes": [*([VIRTUAL] if task.virtual else []), *task.power.notes()],
     }
     return {**model.numerics, **model.built.about(), **to_wire(found), "certificate": certificate}
 
 
-def _meter(task: EnergyTask, daemon: DaemonChannel, folder: Path) -> Meter:
-    if task.meter:
-        return PowerMeter(task.meter, folder)
-    return GaugeMeter(daemon) if task.rails_period_s is None else RailsMeter(daemon, task.rails_period_s)
-
-
-def _source_notes(task: EnergyTask) -> list[str]:
-    if task.rails_period_s is not None:
-        return ["by power rails: what CPU, GPU, accelerators and memory take, and not the rest of the phone"]
-    return [f"by the fuel gauge and not by power rails: {task.no_rails}"] if task.no_rails else []
-
-
 def _measured(
-    meter: Meter, model: Timer, period_s: float, task: EnergyTask, daemon: DaemonChannel
+    meter: PowerMeter | GaugeMeter | RailsMeter, model: Timer, period_s: float, task: EnergyTask, daemon: DaemonChannel
 ) -> EnergyEstimate | EnergyNotResolved:
     planned = plan(task.spec.measure_s, period_s, meter.settle_periods)
     if isinstance(planned, EnergyNotResolved):
@@ -83,8 +63,9 @@ def _measured(
         times.append(_cycle(model, runs, planned))
         readings += meter.until(times[-1].ended_s)
     daemon.progress("reading the power")
+    readings += meter.rest()
     if isinstance(meter, RailsMeter):
-        return meter.joules(times, planned, task.spec.half_width)
+        return meter.joules(readings, times, planned, task.spec.half_width)
     return joules(readings, times, planned, task.spec.half_width, meter.step(readings))
 
 

@@ -40,6 +40,7 @@ class ComparedCourses:
     notes: tuple[str, ...]
     unlike: tuple[str, ...]  # sentences on differences of the inputs
     bucket_s: float
+    one_source: bool  # their watts are by one meter, gauge or set of rails
 
     @property
     def moments(self) -> tuple[tuple[str, Comparison, tuple[Stretch, Stretch]], ...]:
@@ -79,6 +80,7 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
         ),
         unlike=tuple(unlike_edges("input", *inputs)),
         bucket_s=a["bucket_s"],
+        one_source=_source(certificates[0]) == _source(certificates[1]),
     )
 
 
@@ -107,6 +109,12 @@ def check_alike(rows: Sequence[Mapping[str, Any]]) -> None:
                 Code.BAD_SPEC,
                 hint=f"one phone: --on {one['name']}; those like it: --on alike={one['labels']['alike']}",
             )
+
+
+def _source(certificate: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """What told its watts: a kind of source, and the rails that count."""
+    meter = certificate.get("meter") or {}
+    return meter.get("source", ""), [rail["name"] for rail in meter.get("rails", ()) if rail["counted"]]
 
 
 def _end(result: Mapping[str, Any]) -> Stretch:

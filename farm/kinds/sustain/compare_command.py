@@ -116,14 +116,19 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
     """A line per phone and time; below, the reasons for doubt, and what all phones say."""
     if not found:
         return
+    powered = any(_watts(each, rows) for each in found for _, _, rows in each.moments)
     print_table(
-        ("DEVICE", "WHEN", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "A °C", "B °C"),
+        (
+            "DEVICE", "WHEN", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "A °C", "B °C",
+            *(("A W", "B W") if powered else ()),
+        ),
         [
             (
                 each.device, when, compared.answer, ratio_words(compared.ratio),
                 f"{ratio_words(compared.low)} .. {ratio_words(compared.high)}",
                 *(digits(row["median_ms"]) for row in rows),
                 *("-" if row["celsius"] is None else f"{row['celsius']:.1f}" for row in rows),
+                *((_watts(each, rows) or ("-", "-")) if powered else ()),
             )
             for each in found
             for when, compared, rows in each.moments
@@ -140,6 +145,12 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
     if len(found) > 1:
         for when, compared in _together(found).items():
             print_line(f"all {len(found)} phones, {when}: {compared.sentence}")
+
+
+def _watts(found: ComparedCourses, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The watts of A and of B; () unless one source told both."""
+    watts = [digits(row["busy_w"]) for row in rows if row.get("busy_w") is not None]
+    return tuple(watts) if found.one_source and len(watts) == len(rows) else ()
 
 
 def _together(found: Sequence[ComparedCourses]) -> dict[str, Any]:

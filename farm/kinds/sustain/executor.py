@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from farm.common.errors import FarmError
+from farm.common.errors import PhoneError, UserError
 from farm.jobs.executor import AttemptContext
-from farm.kinds.energy.executor import charges
-from farm.kinds.execution import ModelExecutor, placement_on
+from farm.kinds.energy.executor import PowerExecutor
+from farm.kinds.energy.spec import PowerSource
+from farm.kinds.execution import placement_on
 from farm.kinds.sustain.spec import SustainTask
 
-CHARGED = "its battery is charged, which its power meter sees, too"
 BELOW_LIMIT_C = 2.0  # of the finding that takes the phone away: readings are seconds apart
 
 
-class SustainExecutor(ModelExecutor):
+class SustainExecutor(PowerExecutor):
     """Runs attempts of kind sustain."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
@@ -25,24 +25,26 @@ class SustainExecutor(ModelExecutor):
         Raises:
             FarmError: as `ModelExecutor.run`.
         """
-        report = await ModelExecutor.run(self, context)
-        certificate = report["certificate"]
-        with suppress(FarmError):  # a phone that is silent now has done its run
-            if certificate["meter"] and await charges(self.parts, context.view):
-                certificate["notes"].append(CHARGED)
+        task = await self.task(context)
+        report = await self.measured(context, task)
+        if task.power.meter:
+            with suppress(PhoneError):  # one that is silent now has done its run
+                try:
+                    await self.refuse_fed(context.view, task.power)
+                except UserError as error:
+                    report["certificate"]["notes"].append(error.message)
         return report
 
     async def task(self, context: AttemptContext) -> SustainTask:
-        """The worker's task.
+        """The worker's task. A phone whose power nothing tells runs, too.
 
         Raises:
             PhoneError: the phone does not answer.
         """
         placements = placement_on(context.spec, context.view)
         stop_c = self.parts.fleet.findings.battery_hot_c - BELOW_LIMIT_C
-        meter = tuple(self.parts.meters.get(context.view.name, ()))
-        no_meter = CHARGED if meter and await charges(self.parts, context.view) else ""
-        return SustainTask(
-            **self.model(context), placements=placements, stop_c=stop_c, meter=() if no_meter else meter,
-            no_meter=no_meter,
-        )  # fmt: skip
+        try:
+            power = await self.source(context.view)
+        except UserError as error:
+            power = PowerSource(none=error.message)
+        return SustainTask(**self.model(context), placements=placements, stop_c=stop_c, power=power)

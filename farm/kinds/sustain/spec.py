@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from farm.common.durations import format_duration, parse_duration
 from farm.common.errors import Code, UserError
+from farm.kinds.energy.spec import PowerSource
 from farm.model.identity import CpuCluster
 from farm.model.placement import placed
 from farm.model.specs import (
@@ -88,5 +89,4 @@ class SustainTask(ModelTask[SustainSpec]):
 
     spec: SustainSpec  # declared again: pydantic does not look up the parameter of a base class
     stop_c: float  # the battery's temperature at which the run ends
-    meter: tuple[str, ...] = ()  # the words of the command that prints the phone's power; none: it has no meter
-    no_meter: str = ""  # why its meter is not read; "": it is, or there is none
+    power: PowerSource

@@ -33,21 +33,28 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = task_from_wire(SustainTask, payload)
-    with checked_model(task, daemon) as model, run_power(task.meter, task.no_meter) as power:
+    with checked_model(task, daemon) as model, run_power(task.power, daemon) as power:
         threads = [place(model.session, daemon, each).words for each in task.placements]
         started_at = datetime.now(UTC)
         course = run_through(
             model.timer(), power.around(daemon.conditions), task.spec.sustain_s, task.stop_c,
             on_look=partial(_report_progress, daemon, task.spec.sustain_s),
         )  # fmt: skip
+        power.end()
     course.watts, short = power.watts, task.spec.sustain_s < SHORT_S
     looks = [condition for _, condition in course.looks]
     conditions = Conditions(looks[0], tuple(looks[1:-1]), looks[-1])
     certificate = {
         **circumstances(model, task, conditions, started_at),
         "placement": "".join(threads),
-        "meter": {"command": list(task.meter), "period_s": power.period_s} if task.meter else None,
-        "notes": [*threads, *([SHORT] if short else []), *power.notes(), *([VIRTUAL] if task.virtual else [])],
+        "meter": (meter := power.about()),
+        "notes": [
+            *threads,
+            *([SHORT] if short else []),
+            *(task.power.notes() if meter else ()),
+            *power.notes(),
+            *([VIRTUAL] if task.virtual else []),
+        ],
         "raw": daemon.put_artifact(json.dumps(plain(course.to_wire())).encode()),
     }
     found = plain(report(course, task.spec.sustain_s))

@@ -30,6 +30,17 @@ def test_readings_are_means_between_counts_by_this_hosts_clock():
     assert second.at_s - 1e9 == pytest.approx(2.25 * 1.001)
 
 
+def test_a_rail_goes_on_counting_between_two_traces():
+    first = read_rails(trace([(1000, [0]), (1250, [500_000])], NAMES[:1]))
+    (rail,) = read_rails(trace([(2250, [1_500_000]), (2500, [1_600_000])], NAMES[:1]), first)
+    found = readings_of(rail, UptimeClock((0.0, 0.0), (1.0, 1.0)))
+    assert [each.at_s for each in found] == pytest.approx([2.25, 2.5])
+    assert [each.watts for each in found] == pytest.approx([1.0, 0.4])
+    assert {each.rail for each in found} == {NAMES[0][0]}
+    with pytest.raises(ValueError, match="went back"):
+        read_rails(trace([(3000, [1])], NAMES[:1]), [rail])
+
+
 def test_the_period_is_that_of_the_counts_and_not_of_the_polls():
     counts = steady((1.0, 0.5, 0.9, 2.0, 0.1))
     assert period_of(trace(counts), UPTIME_S) == pytest.approx(0.25)

@@ -13,7 +13,7 @@ from farm.adb.shell import ShellResult
 from farm.common.errors import Code
 from farm.kinds.energy import phone as phone_side
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes
-from farm.kinds.energy.phone import LEARN_S, RailsTrace, rails_period
+from farm.kinds.energy.phone import LEARN_S, RailsTraces, rails_period
 from farm.kinds.energy.rails import RailsMeter
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved
 from tests.support.errors import raises_code
@@ -25,19 +25,19 @@ IDLE_W, NET_W = (0.3, 0.2, 0.9, 1.5, 0.1), (2.0, 0.5, 0.0, 2.6, 0.0)
 
 
 class FakeDaemon:
-    """A daemon with a trace that it hands out in small parts."""
+    """A daemon with traces that have ended after the first call, all but the last one."""
 
-    def __init__(self, made):
-        self.trace, self.verbs = made, []
+    def __init__(self, *made):
+        self.traces, self.begun = list(made), False
 
-    def call(self, verb, offset=None):
-        self.verbs.append(verb)
-        if verb == "rails.watch":
+    def call(self, verb, last):
+        assert verb == "rails.read"
+        begun, self.begun = self.begun, True
+        if not begun or len(self.traces) <= (not last):
             return {}
         ended_s = WINDOW_S * 3 * CYCLES + 1
         clock = [[BEGUN_S, UPTIME_S], [BEGUN_S + ended_s, UPTIME_S + ended_s]]
-        part = self.trace[offset : offset + 5000]
-        return {"data": base64.b64encode(part).decode(), "total": len(self.trace), "clock": clock}
+        return {"trace": base64.b64encode(self.traces.pop(0)).decode(), "clock": clock}
 
 
 def counted(until_s=WINDOW_S * 3 * CYCLES + 1, poll_s=0.25):
@@ -55,19 +55,24 @@ def counted(until_s=WINDOW_S * 3 * CYCLES + 1, poll_s=0.25):
     return counts
 
 
-def measured(counts, names=NAMES):
-    meter = RailsMeter(FakeDaemon(trace(counts, names)), 0.25)
+def measured(*traces):
+    meter = RailsMeter(FakeDaemon(*traces), 0.25)
     times = [
         CycleTimes(*(BEGUN_S + WINDOW_S * (3 * cycle + border) for border in range(4)), inference_s=0.02)
         for cycle in range(CYCLES)
     ]
     assert meter.period_s() == 0.25
-    assert meter.until(BEGUN_S + 1) == []
-    return meter.joules(times, PLAN, 0.1), meter.about()
+    readings = [*meter.until(BEGUN_S + 1), *meter.rest()]
+    return meter.joules(readings, times, PLAN, 0.1), meter.about()
 
 
-def test_the_joules_are_those_of_the_rails_that_count():
-    found, about = measured(counted())
+@pytest.mark.parametrize("traces", [1, 4])
+def test_the_joules_are_those_of_the_rails_that_count(traces):
+    counts = counted()
+    size = len(counts) // traces + 1
+    # The next one begins with its second count: between two traces a phone counts, too.
+    parts = [counts[begin + bool(begin) : begin + size] for begin in range(0, len(counts), size)]
+    found, about = measured(*map(trace, parts))
     assert isinstance(found, EnergyEstimate)
     assert found.net_j == pytest.approx(2.5 * 0.02, rel=0.02)
     assert found.low_j <= 2.5 * 0.02 <= found.high_j
@@ -85,13 +90,13 @@ def test_a_rail_that_is_not_counted_may_tell_rarely():
     counts = [
         (at_ms, energies[:3] if place % 40 == 0 else energies[:2]) for place, (at_ms, energies) in enumerate(counted())
     ]
-    found, about = measured(counts, NAMES[:3])
+    found, about = measured(trace(counts, NAMES[:3]))
     assert isinstance(found, EnergyEstimate)
     assert [each["net_j"] is None for each in about["rails"]] == [False, False, True]
 
 
 def test_a_trace_that_ends_too_early_is_no_number():
-    found, about = measured(counted(until_s=60.0))
+    found, about = measured(trace(counted(until_s=60.0)))
     assert found == EnergyNotResolved("the meter left out readings: a window has fewer than three", None)
     assert {each["net_j"] for each in about["rails"]} == {None}
 
@@ -100,32 +105,38 @@ def test_a_trace_that_ends_too_early_is_no_number():
     ("made", "why"),
     [
         (b"perfetto: not found", "printed no trace"),
-        (trace(counted()[:1], NAMES[2:4]), "its trace of the whole run names none"),
+        (trace(counted()[:1], NAMES[2:4]), "its traces of the whole run name none"),
         (trace([*counted(), *steady(IDLE_W)]), "the counter of S2M_VDD_CPUCL2 went back"),
     ],
 )
 def test_a_trace_that_tells_nothing_is_an_error_of_the_phone(made, why):
     meter = RailsMeter(FakeDaemon(made), 0.25)
+    meter.period_s()
     with raises_code(Code.GAUGE_FAILED, match=why):
-        meter.joules([], PLAN, 0.1)
+        list(meter.rest())
+
+
+def test_a_counter_that_goes_back_between_two_traces_is_an_error():
+    meter = RailsMeter(FakeDaemon(trace(counted()), trace(steady(IDLE_W)), b""), 0.25)
+    meter.period_s()
+    readings = []
+    with raises_code(Code.GAUGE_FAILED, match="the counter of S2M_VDD_CPUCL2 went back"):
+        readings += meter.until(BEGUN_S)
+    assert len(readings) == len(NAMES) * (len(counted()) - 1), "what came before is kept"
 
 
 class FakeStream:
-    """A shell whose perfetto hands a trace out when its input ends, or ends before, or never does."""
+    """A shell whose perfetto hands a trace out when its input ends, or by itself."""
 
-    def __init__(self, parts, *, code=0, early=False, stuck=False):
-        self._parts, self.exit_code, self.stderr = list(parts), code, b"why it ended"
+    def __init__(self, made=b"", *, code=0, by_itself=False, stuck=False):
+        self._parts, self.exit_code, self.stderr = [made] if made else [], code, b"why it ended"
         self._told, self._stuck, self.closed = asyncio.Event(), stuck, False
-        self.read_out = asyncio.Event()
-        if early:
+        if by_itself:
             self._told.set()
 
     async def read(self):
         await self._told.wait()
-        if self._parts:
-            return self._parts.pop(0)
-        self.read_out.set()
-        return b""
+        return self._parts.pop(0) if self._parts else b""
 
     async def close_stdin(self):
         if not self._stuck:
@@ -136,10 +147,11 @@ class FakeStream:
 
 
 class FakeClient:
-    """A phone with an uptime and a perfetto."""
+    """A phone with an uptime and, for each trace, a perfetto."""
 
-    def __init__(self, stream=None, result=None):
-        self.stream, self._result, self.uptime_s, self.commands = stream, result, UPTIME_S, []
+    def __init__(self, *streams, result=None):
+        self.streams, self._result, self.uptime_s, self.commands = list(streams), result, UPTIME_S, []
+        self.last_opens = asyncio.Event()
 
     async def shell(self, serial, command, *, timeout_s, most_bytes=0):
         assert serial == "serial"
@@ -151,52 +163,75 @@ class FakeClient:
         return self._result
 
     async def open_shell(self, serial, command):
-        self.commands.append(command)
-        return self.stream
+        assert f"duration_ms: {phone_side.TRACE_S * 1e3:.0f} " in command
+        self.uptime_s += 10
+        stream = self.streams.pop(0)
+        if not self.streams:
+            self.last_opens.set()
+        return stream
 
 
-async def test_the_trace_is_handed_out_in_parts_once_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr(phone_side, "PART_BYTES", 4)
-    client = FakeClient(FakeStream([b"abc", b"defg"]))
-    tracing = RailsTrace(client, "serial")
-    await tracing.watch()
-    await tracing.watch()
-    client.uptime_s += 10
-    first, second = await tracing.read(0), await tracing.read(4)
-    assert [base64.b64decode(each["data"]) for each in (first, second)] == [b"abcd", b"efg"]
-    assert first["total"] == 7
-    (_, begun_up_s), (_, ended_up_s) = first["clock"]
-    assert (begun_up_s, ended_up_s) == (UPTIME_S, UPTIME_S + 10)
-    assert second["clock"] == first["clock"]
-    assert len([each for each in client.commands if "perfetto" in each]) == 1
+async def test_traces_follow_one_another_until_the_last_one():
+    streams = [FakeStream(b"abc", by_itself=True), FakeStream(b"defg", by_itself=True), FakeStream(b"hi")]
+    client = FakeClient(*streams)
+    tracing = RailsTraces(client, "serial", trace_s=0.0)
+    assert await tracing.read(last=False) == {}
+    await client.last_opens.wait()
+    found = [await tracing.read(last=False), await tracing.read(last=False)]
+    assert await tracing.read(last=False) == {}
+    found += [await tracing.read(last=True)]
+    assert await tracing.read(last=True) == {}
+    assert [base64.b64decode(each["trace"]) for each in found] == [b"abc", b"defg", b"hi"]
+    # The clocks are compared once between two traces.
+    begins, ends = ([each["clock"][place] for each in found] for place in (0, 1))
+    assert begins[1:] == ends[:-1]
+    assert [uptime_s for _, uptime_s in (*begins, ends[-1])] == [UPTIME_S, UPTIME_S + 10, UPTIME_S + 20, UPTIME_S + 30]
     await tracing.close()
-    assert client.stream.closed
+    assert all(each.closed for each in streams)
 
 
-async def test_a_perfetto_that_ends_in_the_middle_is_an_error():
-    client = FakeClient(FakeStream([b"abc"], code=137, early=True))
-    tracing = RailsTrace(client, "serial")
-    await tracing.watch()
-    await client.stream.read_out.wait()
-    with raises_code(Code.GAUGE_FAILED, match="ended with 137 in the middle of the run") as caught:
-        await tracing.watch()
+async def ended(stream, **more):
+    """Reads until the failure."""
+    tracing = RailsTraces(FakeClient(FakeStream(b"abc", by_itself=True), stream), "serial", **more)
+    try:
+        while True:
+            await tracing.read(last=False)
+            await asyncio.sleep(0)
+    finally:
+        await tracing.close()
+
+
+@pytest.mark.parametrize(("code", "more"), [(137, {"trace_s": 0.0}), (0, {})])
+async def test_a_perfetto_that_ends_in_the_middle_is_an_error(code, more):
+    with raises_code(Code.GAUGE_FAILED, match=f"ended with {code} in the middle of the run") as caught:
+        await ended(FakeStream(b"abc", code=code, by_itself=True), **more)
     assert caught.value.evidence == "why it ended"
+
+
+async def test_a_trace_before_the_failure_is_handed_out():
+    client = FakeClient(FakeStream(b"abc", by_itself=True), FakeStream(b"", code=1, by_itself=True))
+    tracing = RailsTraces(client, "serial", trace_s=0.0)
+    await tracing.read(last=False)
+    await client.last_opens.wait()
+    assert await tracing.read(last=False)
+    with raises_code(Code.GAUGE_FAILED, match="ended with 1"):
+        await tracing.read(last=True)
     await tracing.close()
 
 
 async def test_a_perfetto_that_keeps_its_trace_is_not_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(phone_side, "HAND_OUT_S", 0.01)
-    tracing = RailsTrace(FakeClient(FakeStream([], stuck=True)), "serial")
+    tracing = RailsTraces(FakeClient(FakeStream(stuck=True)), "serial")
     with raises_code(Code.GAUGE_FAILED, match="did not hand its trace out"):
-        await tracing.read(0)
+        await tracing.read(last=True)
     await tracing.close()
 
 
 async def test_a_perfetto_that_prints_without_end_is_an_error(monkeypatch):
     monkeypatch.setattr(phone_side, "MOST_TRACE_BYTES", 1 << 20)
-    tracing = RailsTrace(FakeClient(FakeStream([b"a" * (1 << 20)] * 3)), "serial")
+    tracing = RailsTraces(FakeClient(FakeStream(b"a" * (1 << 20) + b"a")), "serial")
     with raises_code(Code.GAUGE_FAILED, match="printed more than 1 MiB"):
-        await tracing.read(0)
+        await tracing.read(last=True)
     await tracing.close()
 
 

@@ -125,6 +125,30 @@ def test_different_inputs_are_a_warning(capsys, inputs, said):
     )
 
 
+def by_rails(*names):
+    return {"source": "power rails", "rails": [{"name": each, "counted": each != "DISPLAY"} for each in names]}
+
+
+@pytest.mark.parametrize(
+    ("meters", "shown"),
+    [
+        (({"source": "fuel gauge", "name": "battery"},) * 2, True),
+        ((by_rails("CPU", "DISPLAY"), by_rails("CPU")), True),
+        ((by_rails("CPU"), by_rails("CPU", "GPU")), False),
+        ((by_rails("CPU"), {"source": "meter"}), False),
+        (({"command": ["m"], "period_s": 0.1},) * 2, True),  # of a former release
+    ],
+)
+def test_watts_stand_where_one_source_told_both(capsys, meters, shown):
+    runs = [run(10.0, 15.0, meter=each) for each in meters]
+    for each, watts in zip(runs, (2.0, 3.0), strict=True):
+        each["plateau"]["busy_w"] = watts
+    print_compared([compare_courses(*runs, 0.01)], why=False)
+    head, first, end, *_ = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert (head[-4:] == ["A", "W", "B", "W"], end[-2:] == ["2.000", "3.000"]) == (shown, shown)
+    assert (first[-2:] == ["-", "-"]) == shown
+
+
 def test_a_run_shorter_than_ten_minutes_has_no_minutes(capsys):
     short = {"bucket_s": 0.5, "wanted_s": 5.0}
     found = compare_courses(run(10.0, 15.0) | short, run(8.0, 20.0, plateau=False) | short, 0.01)

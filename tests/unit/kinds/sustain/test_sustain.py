@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code, HostError, UserError
+from farm.kinds.energy.meter import Meter
+from farm.kinds.energy.spec import PowerSource
 from farm.kinds.sustain.command import print_results, ranking, remarks
 from farm.kinds.sustain.course import report, run_through
 from farm.kinds.sustain.page import PAGE
@@ -105,33 +107,64 @@ def test_watts_between_looks_become_joules_of_each_minute_and_of_the_plateau():
     assert course.to_wire()["watts"] == course.watts
 
 
-class Meter:
+class SimulatedMeter(Meter):
     """A power meter with readings each 10 ms of simulated time."""
 
-    def __init__(self, phone, watts, fails_at_s=math.inf):
-        self.phone, self.watts, self.fails_at_s, self.read_to_s = phone, watts, fails_at_s, 0.0
+    settle_periods = 1.5
+
+    def __init__(self, phone, watts, fails_at_s=math.inf, period_s=0.01):
+        self.phone, self.watts, self.fails_at_s, self.read_to_s, self._period_s = (
+            phone,
+            watts,
+            fails_at_s,
+            0.0,
+            period_s,
+        )
 
     def period_s(self):
-        return 0.01
+        return self._period_s
+
+    def about(self):
+        return {"source": "meter"}
 
     def until(self, end_s):
         if end_s > self.fails_at_s:
             raise HostError("the power meter (m) ended with 1")
-        times = np.arange(self.read_to_s + 0.01, end_s + 0.01, 0.01)
-        self.read_to_s = end_s
+        now_s = self.phone.now_s
+        assert end_s <= now_s, "a meter is asked for what it has told, and the phone does not wait"
+        times = np.arange(self.read_to_s + self._period_s, now_s, self._period_s)
+        self.read_to_s = float(times[-1]) if times.size else self.read_to_s
         return [PowerReading(float(at_s), self.watts(at_s)) for at_s in times]
+
+
+class SimulatedRails(SimulatedMeter):
+    """Two rails that tell in batches of half a minute, at moments of their own, and a third that does not count."""
+
+    counted = ("CPU", "GPU")
+
+    def until(self, end_s):
+        return self.rest() if self.phone.now_s - self.read_to_s > 30 else []
+
+    def rest(self):
+        found = SimulatedMeter.until(self, self.read_to_s)
+        return [
+            PowerReading(each.at_s + late_s, watts, rail=rail)
+            for rail, watts, late_s in (("CPU", 2.0, 0.0), ("GPU", 0.5, 0.1), ("Display", 0.9, 0.0))
+            for each in found
+        ]
 
 
 def powered_course(phone, meter):
     power = RunPower(meter, clock=lambda: phone.now_s)
     course = run_through(phone.timer, power.around(phone.look), 1800.0, 53.0, clock=lambda: phone.now_s)
+    power.end()
     course.watts = power.watts
     return power, course
 
 
 def test_the_power_of_a_look_is_in_no_stretch():
     phone = WarmPhone()
-    power, course = powered_course(phone, Meter(phone, lambda at_s: 2.0 if at_s > 0.2 else 9.0))
+    power, course = powered_course(phone, SimulatedMeter(phone, lambda at_s: 2.0 if at_s > 0.2 else 9.0))
     assert len(course.watts) == len(course.looks) - 1
     assert course.watts == pytest.approx([2.0] * len(course.watts))
     assert power.notes() == []
@@ -139,18 +172,57 @@ def test_the_power_of_a_look_is_in_no_stretch():
 
 def test_a_meter_that_fails_leaves_what_it_has_said():
     phone = WarmPhone()
-    power, course = powered_course(phone, Meter(phone, lambda _: 2.0, fails_at_s=900.0))
+    power, course = powered_course(phone, SimulatedMeter(phone, lambda _: 2.0, fails_at_s=900.0))
     found = report(course, 1800.0)
     assert (found["buckets"][0]["busy_w"], found["buckets"][-1]["busy_w"]) == (pytest.approx(2.0), None)
     assert power.notes() == ["its power is not known to the end: the power meter (m) ended with 1"]
 
 
-def test_a_phone_without_a_meter_and_one_whose_meter_does_not_start_have_no_power():
-    for words, notes in (((), 0), (("/absent/meter",), 1)):
-        with run_power(words) as power:
+def test_rails_add_up_in_batches_of_their_own():
+    phone = WarmPhone()
+    meter = SimulatedRails(phone, lambda _: 0.0, period_s=0.25)
+    power, course = powered_course(phone, meter)
+    assert course.watts == pytest.approx([2.5] * (len(course.looks) - 1))
+    assert power.about() == {"source": "meter", "period_s": 0.25}
+    assert power.notes() == []
+
+
+def test_of_readings_only_those_are_kept_that_a_stretch_awaits():
+    phone, kept = WarmPhone(), []
+    power = RunPower(SimulatedRails(phone, lambda _: 0.0, period_s=0.25), clock=lambda: phone.now_s)
+    look = power.around(phone.look)
+    for _ in range(100):
+        look()
+        phone.timer(1000, 1)
+        kept.append(len(power._readings))
+    assert max(kept[-50:]) <= max(kept[:50])
+
+
+def test_a_source_too_slow_for_a_run_is_named():
+    phone = WarmPhone()
+    power, course = powered_course(phone, SimulatedMeter(phone, lambda _: 2.0, period_s=9.0))
+    assert set(course.watts) == {None}
+    assert power.notes() == ["its power is not known: a reading every 9 s is too rare between two looks at the phone"]
+
+
+class NoDaemon:
+    """It is told the steps."""
+
+    def progress(self, step):
+        self.step = step
+
+
+def test_a_phone_without_a_source_and_one_whose_meter_does_not_start_have_no_power():
+    for source, why in (
+        (PowerSource(none="p has no power meter"), "p has no power meter"),
+        (PowerSource(meter=("/absent/meter",)), "the power meter (/absent/meter) cannot be started"),
+    ):
+        with run_power(source, NoDaemon()) as power:
             look = power.around(PhoneCondition)
             look(), look()
-        assert (power.watts, len(power.notes())) == ([None], notes)
+            power.end()
+        assert (power.watts, power.about()) == ([None], None)
+        assert [each.startswith(f"its power is not known: {why}") for each in power.notes()] == [True]
 
 
 def test_columns_of_power_stand_only_where_there_is_power(capsys):
