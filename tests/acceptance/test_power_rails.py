@@ -168,29 +168,44 @@ def test_a_phone_that_nothing_measures_runs_with_a_note(farm, model):
     assert "no power rails that serve (its perfetto names none), and its own fuel gauge sees only" in notes[0]
 
 
+def test_a_phone_that_is_unplugged_ends_its_sustained_run_and_no_trace_is_left(farm, model):
+    rails(farm, "there")
+    nickname = phones(farm)[0].nickname
+    run = Running(farm, model)
+    assert traces(farm)
+    farm.lab.fault(nickname, "unplug")
+    run.story.until("job.failed", subject=run.job)
+    error = answer(farm.farm("job", "show", run.job, "--json"))["job"]["error"]
+    assert error["fault"] == "phone"
+    assert "rails" not in error["message"]
+    until(lambda: not traces(farm))
+    farm.lab.fault(nickname, "plug")
+    until_ready(farm)
+
+
 class Running:
     """A sustained run that has begun."""
 
     def __init__(self, farm, model, length="1m"):
-        self._farm, self._story = farm, Story(farm)
+        self._farm, self.story = farm, Story(farm)
         words = ("bench", model, "--on", phones(farm)[0].name, "--sustain", length, "--threads", "1", "--detach")
         [submitted] = answer(farm.farm(*words, "--max-attempts", "1", "--json"))["jobs"]
-        self._job = submitted["id"]
+        self.job = submitted["id"]
         self.until_past(0)
 
     def until_past(self, seconds):
         """Wait for the first report from then on."""
         while True:
-            step = self._story.until("job.progress", subject=self._job)["data"]["step"]
+            step = self.story.until("job.progress", subject=self.job)["data"]["step"]
             words = step.split()
             if words[0] == "running," and float(words[1].rstrip("s")) >= seconds:
                 return
 
     def result(self):
-        done = self._farm.farm("watch", self._job, timeout_s=170)
+        done = self._farm.farm("watch", self.job, timeout_s=170)
         assert done.returncode == 0, done.stdout + done.stderr
-        found = answer(self._farm.farm("job", "show", self._job, "--json"))
-        return {**found["result"], "job": self._job}
+        found = answer(self._farm.farm("job", "show", self.job, "--json"))
+        return {**found["result"], "job": self.job}
 
 
 def busy_s(farm):
