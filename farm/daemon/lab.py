@@ -17,7 +17,7 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.leasing.remote_head import RemoteHead
-from farm.store.mailbox import WakeUps, channel_of
+from farm.store.mailbox import WakeUpListener, WakeUps
 
 TRY_AGAIN_S = 1.0  # after an error of the database
 
@@ -30,7 +30,8 @@ class HeadLetters:
     def __init__(self, host: str, persistence: Persistence, writes: LeaseWriteQueue) -> None:
         """Listen for wake-ups of this host."""
         store = persistence.store
-        self._wake_ups = WakeUps(store.database, channel_of(host))
+        self._wake_ups = WakeUps(store.database)
+        self._listener = WakeUpListener(store.database, host)
         self.head = RemoteHead(
             host, store.epoch, store.mailbox, store.leases, writes, self._wake_ups.wake, wall=store.now
         )
@@ -50,13 +51,14 @@ class HeadLetters:
                     left.result()
                 with contextlib.suppress(HostError):  # the writer reports it
                     await self.head.take()
-                await self._wake_ups.wait()
+                await self._listener.wait()
         finally:
             left.cancel()
 
     async def stop(self) -> None:
         """Report to the head that this host stops, and read no more letters."""
         await self.head.stop()
+        await self._listener.close()
         await self._wake_ups.close()
 
     async def _end_left(self) -> None:

@@ -45,7 +45,7 @@ from farm.model.device import DeviceState, Life
 from farm.model.job import Job
 from farm.model.requests import Lease, LeaseSource
 from farm.store.database import BackgroundWrites
-from farm.store.mailbox import HostRecord, Letter, channel_of
+from farm.store.mailbox import HostRecord, Letter
 from farm.store.store import Store
 
 SALVAGE_LIMIT_S = 5.0  # for a host to salvage results; a job ends without a host that is away
@@ -77,7 +77,7 @@ class Hosts(AttemptRunner):
     """Sends each message to the host that it concerns. Call `note` with a host's message before any other method."""
 
     def __init__(self, store: Store, wake: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """`wake` wakes the host that listens to a channel. `clock`: monotonic seconds."""
+        """`wake` wakes a host. `clock`: monotonic seconds."""
         self._store = store
         self._wake = wake
         self._clock = clock
@@ -271,7 +271,7 @@ class Hosts(AttemptRunner):
         if host is None:
             log.debug("no host is to get %s", message)
         elif isinstance(message, LeaseGranted | RunAttempt):
-            self._wake(channel_of(host))
+            self._wake(host)
         elif isinstance(message, StopAttempt):
             self.send(host, replace(message, attempt=self._of_job[message.job][0]))
         else:
@@ -299,7 +299,7 @@ class Hosts(AttemptRunner):
 
         def sent(count: int) -> None:
             over(count)
-            self._wake(channel_of(host))
+            self._wake(host)
 
         def refused(error: Exception) -> None:
             log_error(log, error, "a letter to %s cannot be stored and is given up", host)

@@ -49,12 +49,15 @@ from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
-from farm.store.mailbox import HEAD, MOST_AT_ONCE, Letter, WakeUps
+from farm.store.mailbox import MOST_AT_ONCE, POLL_S, Letter, WakeUps
 from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database
+LOOK_EVERY_S = 0.004  # into the mailbox while letters come
+IDLE_LOOK_EVERY_S = 0.02  # some 1 % of a core
+BUSY_S = 1.0  # letters come, this long after the latest
 END_LIMIT_S = 5.0  # for writes of a head that stops
 WAITING = "waits for the term of the head before it"
 
@@ -183,7 +186,7 @@ class HeadTerm:
         self.events = EventLog(store.epoch)
         self._history = EventHistory(self.events, store.events)
         stack.push_async_callback(self._history.close)
-        self._wake_ups = WakeUps(store.database, HEAD)
+        self._wake_ups = WakeUps(store.database)
         stack.push_async_callback(self._wake_ups.close)
         self._hosts = Hosts(store, self._wake_ups.wake, time.monotonic)
         stack.push_async_callback(self._hosts.flush)
@@ -225,14 +228,20 @@ class HeadTerm:
 
     async def _read_mailbox(self) -> None:
         """Act upon the letters of hosts, for ever."""
+        came_s = time.monotonic()
         while True:
-            letters: tuple[Letter, ...] = ()
-            with contextlib.suppress(HostError):  # the writer reports it; a lost term ends all of this
+            try:
                 letters = await self.store.mailbox.take_all()
+            except HostError:  # the writer reports it; a lost term ends all of this
+                await asyncio.sleep(POLL_S)
+                continue
             for letter in letters:
                 self._read(letter)
-            if len(letters) < MOST_AT_ONCE:  # what comes later comes with a wake-up of its own
-                await self._wake_ups.wait()
+            now_s = time.monotonic()
+            if letters:
+                came_s = now_s
+            if len(letters) < MOST_AT_ONCE:
+                await asyncio.sleep(LOOK_EVERY_S if now_s < came_s + BUSY_S else IDLE_LOOK_EVERY_S)
 
     def _read(self, letter: Letter) -> None:
         """Act upon one letter; an error is logged, and the next letter is read."""

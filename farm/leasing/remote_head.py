@@ -66,10 +66,10 @@ from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.leasing.head_orders import HeadOrders, RemoteOrders
 from farm.model.device import DeviceState
 from farm.model.job import AttemptState, Job
-from farm.model.requests import LeaseRequest, LeaseSource
+from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.store.leases import LeaseTable
-from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
+from farm.store.mailbox import HostRemovedError, Letter, Mailbox
 
 NOT_STORED = "its host cannot store that it has it"
 STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
@@ -101,7 +101,7 @@ class RemoteHead(RemoteOrders):
             mailbox: of the database.
             table: its leases.
             writes: of the host's leases.
-            wake: wakes the head, or another host, through its channel: there are letters.
+            wake: wakes another host: there are letters.
             clock: monotonic seconds.
             wall: the time to be stored.
         """
@@ -109,7 +109,7 @@ class RemoteHead(RemoteOrders):
         self._mailbox = mailbox
         self._table = table
         self._writes = writes
-        self._wake_channel = wake
+        self._wake = wake
         self._clock = clock
         self._wall = wall
         self._deliver: Callable[[HeadMessage], None]  # from `connect` on
@@ -120,7 +120,6 @@ class RemoteHead(RemoteOrders):
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
-        self._waking = 0  # letters to the head that are being written, each of which will wake it
         self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> the next state of its job
         self._orders = HeadOrders(f"order-{host}-{epoch}", self._send_order)
         self._drained = ""
@@ -134,7 +133,6 @@ class RemoteHead(RemoteOrders):
             StoreWriteError: the database cannot be written now.
         """
         await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL, __version__)
-        self._wake()
         self._beating = asyncio.create_task(self._beat(), name="beats of this host")
 
     async def start(self, runner: AttemptRunner) -> None:
@@ -183,7 +181,6 @@ class RemoteHead(RemoteOrders):
         await asyncio.gather(self._beating, return_exceptions=True)
         with contextlib.suppress(HostError):  # the head will miss its beats
             await self._mailbox.leave(self._letter(HostLeft()))
-            self._wake()
 
     # --- the host's side ------------------------------------------------------------------------------------------
 
@@ -214,13 +211,10 @@ class RemoteHead(RemoteOrders):
             case LeaseRestored(lease):
                 self._held[lease.device] = lease.id
                 self._send(lease.device, message)
-            case LeaseArmed():
-                pass  # committed; only a job without a claim needs the head now, and `arm` wakes it
-            case LeaseExtended():  # committed
-                self._wake()
+            case LeaseArmed() | LeaseExtended():
+                pass  # committed
             case LeaseEnded(device):
-                self._held.pop(device, None)
-                self._post(device, _nothing)  # its letter is stored with the end, before this
+                self._held.pop(device, None)  # its letter is stored with the end, before this
             case SlotKept(device, lease_id):
                 self._slots[lease_id] = device
                 self._keep_slot(device, lease_id, message, kept=True)
@@ -254,12 +248,10 @@ class RemoteHead(RemoteOrders):
             self._requests.pop(message.request_id, None)
             self._held[lease.device] = lease.id
             if to_holder is not None:
-                self._wake_channel(channel_of(holder))
+                self._wake(holder)
             armed()
             if claim is not None:
                 self._runner.receive(RunAttempt(claim.job, claim.attempt, lease))
-            elif lease.request.source is LeaseSource.JOB:
-                self._wake()
             for each in behind:
                 self._receive(each)
 
@@ -279,7 +271,7 @@ class RemoteHead(RemoteOrders):
         """By a letter to that host."""
         letter = Letter(host, wire.encode(message, self._clock()))
         subject = f"dial back of {host}" if isinstance(message, DialBack) else message.lease
-        self._post(subject, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
+        self._post(subject, lambda: self._mailbox.send_to_hosts((letter,)), wakes=host)
 
     async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
         """Ask until a head answers, without a limit: the attempt's end is written together with the answer.
@@ -304,10 +296,8 @@ class RemoteHead(RemoteOrders):
         """See `decide_end`: the head has the job."""
         return await self.decide_end(job, message)
 
-    def job_saved(self, became: Job) -> None:  # noqa: ARG002
-        """Wake the head for the committed letter, unless a letter being written (the lease's end) will wake it."""
-        if not self._waking:
-            self._wake()
+    def job_saved(self, became: Job) -> None:
+        """The head reads it in the committed letter."""
 
     def close(self, reason: str) -> None:  # noqa: ARG002
         """Withdraw the requests of this host; a lease that is armed now ends at the next start."""
@@ -319,7 +309,6 @@ class RemoteHead(RemoteOrders):
     async def drain(self, reason: str) -> None:
         """See `Head.drain`."""
         await self._mailbox.drain(reason, self._letter(HostDrained(reason)))
-        self._wake()
         self._drained = reason
 
     async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
@@ -414,7 +403,6 @@ class RemoteHead(RemoteOrders):
 
     async def _send_order(self, order: Order) -> None:
         await self._mailbox.send(self._letter(order))
-        self._wake()
 
     def _keep_slot(self, device: str, lease_id: str, message: HostMessage, *, kept: bool) -> None:
         self._post(device, lambda: self._table.keep_slot(lease_id, kept=kept, letter=self._letter(message)))
@@ -422,28 +410,18 @@ class RemoteHead(RemoteOrders):
     def _send(self, subject: str, message: ToHead) -> asyncio.Future[None]:
         return self._post(subject, lambda: self._mailbox.send(self._letter(message)))
 
-    def _post(
-        self, subject: str, write: Callable[[], Awaitable[object]], channel: str = HEAD
-    ) -> asyncio.Future[None]:  # fmt: skip
-        """Write a letter after the earlier ones about its subject, then wake its receiver."""
+    def _post(self, subject: str, write: Callable[[], Awaitable[object]], wakes: str = "") -> asyncio.Future[None]:
+        """Write a letter after the earlier ones about its subject; `wakes`: the other host that is then to read it."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waking += channel == HEAD
 
         def done(_: object = None) -> None:
-            self._waking -= channel == HEAD
-            self._wake_channel(channel)
+            if wakes:
+                self._wake(wakes)
             if not over.done():
                 over.set_result(None)
 
         self._writes.add(subject, LeaseWrite(lambda _: write(), None, done, done))
         return over
 
-    def _wake(self) -> None:
-        self._wake_channel(HEAD)
-
     def _letter(self, message: ToHead) -> Letter:
         return Letter(self._host, wire.encode(message, self._clock()))
-
-
-async def _nothing() -> None:
-    """Write nothing."""

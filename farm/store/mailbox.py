@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Table, TextClause, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, TextClause, bindparam, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,11 +29,10 @@ from farm.common.errors import HostError
 from farm.common.events import Event
 from farm.store.appended_rows import AppendedRows
 from farm.store.database import Database, TableAccess
-from farm.store.schema import device_state, host, lease, metadata, request, to_head, to_host
+from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
-HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
@@ -97,8 +96,8 @@ def post(box: Table, *letters: Letter | None) -> AppendedRows:
     return [(box, {"host": letter.host, "body": letter.body}) for letter in letters if letter is not None]
 
 
-def channel_of(host: str) -> str:
-    """The channel of a host's wake-ups: a name that PostgreSQL accepts for any host's name."""
+def _channel_of(host: str) -> str:
+    """The channel of NOTIFY for a host's wake-ups: a name that PostgreSQL accepts for any host's name."""
     return f"farm_host_{hashlib.sha256(host.encode()).hexdigest()[:16]}"
 
 
@@ -108,9 +107,8 @@ class Mailbox(TableAccess):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._taken: dict[str, set[int]] = {}  # by host; "": of all hosts, to the head
-        latest = database.writer.is_latest()
-        letters = [select(box).where(latest).order_by(box.c.id).limit(bindparam("most")) for box in (to_head, to_host)]
-        self._all, self._of_host = letters[0], letters[1].where(to_host.c.host == bindparam("of"))
+        self._all = self._letters(to_head)
+        self._of_host = self._letters(to_host).where(to_host.c.host == bindparam("of"))
 
     # --- at a host ------------------------------------------------------------------------------------------------
 
@@ -240,6 +238,14 @@ class Mailbox(TableAccess):
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
         return await self.in_thread(self._take, self._all, to_head, "")
 
+    def _letters(self, box: Table) -> Select[Any]:
+        """The first `most` letters, for a process whose name no later start has.
+
+        It locks `meta` first, as the transaction does that gives the tables to another role: no deadlock.
+        """
+        of_this_start = meta.join(box, self._database.writer.own_mark())
+        return select(box).select_from(of_this_start).order_by(box.c.id).limit(bindparam("most"))
+
     def _take(self, letters: Select[Any], box: Table, host: str) -> tuple[Letter, ...]:
         """Read the letters that were not taken yet, and have the next commit delete them.
 
@@ -258,41 +264,28 @@ class Mailbox(TableAccess):
 
 
 class WakeUps:
-    """Says when to look into a mailbox: at a wake-up, and at least every `POLL_S`. Used on the event loop.
+    """Wakes hosts after the commit of letters to them. Used on the event loop.
 
-    A wake-up is a transaction of its own, after that of its letters: NOTIFY inside that one would make commits wait for
-    each other. Wake-ups that come together are sent as one.
+    A wake-up is a transaction of its own: NOTIFY inside that of the letters would make commits wait for each other.
+    Wake-ups that come together are sent as one, as each signals the connections of all hosts that listen. So the head,
+    which gets most letters, gets none: it looks often.
     """
 
-    def __init__(self, database: Database, channel: str) -> None:
-        """Listen for wake-ups through `channel`."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._channel = channel
-        self._loop = asyncio.get_running_loop()
-        self._some = asyncio.Event()
         self._wanted: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
-        self._thread.start()
 
-    async def wait(self) -> None:
-        """Wait until it is time to look again."""
-        await self._some.wait()
-        self._some.clear()
-
-    def wake(self, channel: str) -> None:
-        """Wake the listener of a channel, after the commit of its letters."""
-        self._wanted.add(channel)
+    def wake(self, host: str) -> None:
+        """Wake a host, after the commit of its letters."""
+        self._wanted.add(_channel_of(host))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send(), name="wake-ups")
 
     async def close(self) -> None:
-        """Stop listening, after sending the wake-ups under way."""
-        self._stop.set()
+        """Send those under way."""
         if self._sending is not None:
             await self._sending
-        await asyncio.to_thread(self._thread.join)
 
     async def _send(self) -> None:
         while self._wanted:
@@ -304,19 +297,43 @@ class WakeUps:
         with self._database.reading() as connection:
             connection.execute(_NOTIFY, {"channels": list(channels)})
 
+
+class WakeUpListener:
+    """Says when a host is to look into its mailbox: at a wake-up, at least every `POLL_S`. Used on the event loop."""
+
+    def __init__(self, database: Database, host: str) -> None:
+        """Listen for the host's wake-ups."""
+        self._engine = database.engine
+        self._channel = _channel_of(host)
+        self._loop = asyncio.get_running_loop()
+        self._some = asyncio.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
+        self._thread.start()
+
+    async def wait(self) -> None:
+        """Wait until it is time to look again."""
+        await self._some.wait()
+        self._some.clear()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join)
+
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self._listen(self._database.engine)
+                self._listen()
             except (SQLAlchemyError, OSError) as error:
                 logger.debug("wake-ups are not heard: %s", error)
                 self._wake()
                 self._stop.wait(POLL_S)
 
-    def _listen(self, engine: Engine) -> None:
+    def _listen(self) -> None:
         from psycopg import Error
 
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.detach()  # it goes on listening: the pool must not give it away
             driver: Any = connection.connection.dbapi_connection
             try:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, bindparam, exists, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, and_, bindparam, select, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.common.errors import Code, FarmError, HostError
@@ -199,9 +199,9 @@ class Writer:
         """
         self._with_next[subject] = statement
 
-    def is_latest(self) -> ColumnElement[bool]:
-        """On a server: the condition that no later start writes under this writer's `mark`."""
-        return exists().where(meta.c.name == self._name, meta.c.value < self._next_epoch)
+    def own_mark(self) -> ColumnElement[bool]:
+        """On a server: which row of `meta` there is as long as no later start writes under this writer's `mark`."""
+        return and_(meta.c.name == self._name, meta.c.value < self._next_epoch)
 
     @property
     def problem(self) -> str:

@@ -114,7 +114,7 @@ async def ordered(host, method, **fields):
 async def until(host, holds):
     """Look at each wake-up of the host, and twice a second."""
     while not await asyncio.to_thread(holds):
-        await host.wake_ups.wait()
+        await host.listener.wait()
 
 
 def events_of(host):

@@ -20,7 +20,7 @@ from farm.model.device import DeviceState, Life
 from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
-from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
+from farm.store.mailbox import Letter, WakeUpListener
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 
@@ -59,7 +59,7 @@ class LabHost:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, *, reads: bool = True) -> None:
-        self.wake_ups = WakeUps(self.store.database, channel_of(self.name))
+        self.listener = WakeUpListener(self.store.database, self.name)
         await self.store.mailbox.begin(self.letter(m.HostBegan()), self.protocol)
         for name in self.devices:
             await self.report(name)
@@ -74,7 +74,7 @@ class LabHost:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.wake_ups.close()
+        await self.listener.close()
         if self._owns_store:
             await asyncio.to_thread(self.store.close)
 
@@ -86,7 +86,6 @@ class LabHost:
             name, name, life, adopted=True, identity=identity, labels={"soc": "sm8550"}, aliases=(name,)
         )
         await self.store.mailbox.device_changed(name, self.letter(m.DeviceChanged(state)))
-        self.wake_ups.wake(HEAD)
 
     async def ask(self, selector: str = "soc=sm8550") -> asyncio.Future[Lease]:
         """Ask for a device; the answer is the armed lease."""
@@ -95,12 +94,10 @@ class LabHost:
         granted = self._granted[request_id] = asyncio.get_running_loop().create_future()
         added = m.RequestAdded(request_id, LeaseRequest(Selector.parse(selector), "ann", LeaseSource.TVM))
         await self.store.mailbox.request_added(request_id, self.letter(added))
-        self.wake_ups.wake(HEAD)
         return granted
 
     async def drain(self, reason: str) -> None:
         await self.store.mailbox.drain(reason, self.letter(m.HostDrained(reason)))
-        self.wake_ups.wake(HEAD)
 
     async def give_back(self, lease: Lease) -> None:
         if self.held.pop(lease.device, None) is None:  # its head did not want it any more
@@ -108,7 +105,6 @@ class LabHost:
         ended = self.letter(m.LeaseEnded(lease.device, lease.id))
         now = datetime.now(UTC)
         assert await self.store.leases.end(lease.id, ended_at=now, reason="given back", held_s=0.0, letter=ended)
-        self.wake_ups.wake(HEAD)
 
     def end_attempts(self) -> None:
         for over in self._over.values():
@@ -129,7 +125,7 @@ class LabHost:
             await self.reaches.wait()
             with contextlib.suppress(HostError):
                 await self._read()
-            await self.wake_ups.wait()
+            await self.listener.wait()
 
     async def _read(self) -> None:
         for letter in await self.store.mailbox.take(self.name):
@@ -168,7 +164,6 @@ class LabHost:
         if lease.device in self.held:
             refused = self.letter(m.LeaseRefused(lease.device, lease.id, "it is held"))
             await self.store.mailbox.send(refused)
-            self.wake_ups.wake(HEAD)
             return
         armed = self.letter(m.LeaseArmed(lease.device, lease.id, claim.attempt.id if claim else ""))
         begun = (claim.attempt, claim.job.attempts) if claim else None
@@ -182,9 +177,7 @@ class LabHost:
         self.armed.append(lease)
         if (asked := self._granted.pop(message.request_id, None)) is not None:
             asked.set_result(lease)
-        if claim is None:
-            self.wake_ups.wake(HEAD)
-        else:
+        if claim is not None:
             self.run(claim.job, claim.attempt, lease)
 
     async def _end(self, job_id: str) -> None:
@@ -207,7 +200,6 @@ class LabHost:
         becomes = self._becomes[message.job] = asyncio.get_running_loop().create_future()
         while not becomes.done():
             await self.store.mailbox.send(self.letter(message))
-            self.wake_ups.wake(HEAD)
             await asyncio.wait((becomes,), timeout=self.ask_again_s)
         return becomes.result()
 

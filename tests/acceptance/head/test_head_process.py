@@ -77,7 +77,7 @@ async def test_a_lease_that_no_host_has_armed_was_never_held(heads):
     async with a_host(heads, "a", reads=False) as host:
         waits = await host.ask()
         while not (granted := await host.store.read(host.store.leases.unarmed)):
-            await host.wake_ups.wait()
+            await host.listener.wait()
         head.kill()
         await heads.decides(heads.begin(), "took over: 1 phones, 1 requests, 0 leases, 0 jobs")
         host.read_letters()
@@ -105,7 +105,7 @@ async def test_a_host_that_had_not_armed_its_lease_begins_anew(heads):
     async with a_host(heads, "a", reads=False) as host:
         await host.ask()
         while not (granted := await host.store.read(host.store.leases.unarmed)):
-            await host.wake_ups.wait()
+            await host.listener.wait()
     async with a_host(heads, "a") as again:
         assert (await (await again.ask())).fence > granted[0].fence
         assert again.store.leases.get(granted[0].id).reason == "one began anew before it had it"
@@ -174,7 +174,7 @@ async def test_an_order_of_a_host_is_carried_out_and_answered(heads, claims):
         assert "no order 'no_such'" in answers["o2"].error["message"]
         (submitted,) = orders.answer_from_wire("submit", answers["o1"].value).ids
         while await states(host, [submitted]) != [JobState.DONE]:
-            await host.wake_ups.wait()
+            await host.listener.wait()
 
 
 async def test_each_job_is_done_once_however_often_the_head_is_killed(heads):
@@ -186,11 +186,11 @@ async def test_each_job_is_done_once_however_often_the_head_is_killed(heads):
     async with a_host(heads, "a", "b") as host:
         for done in (3, 8):
             while sum(state is JobState.DONE for state in await states(host, names)) < done:
-                await host.wake_ups.wait()
+                await host.listener.wait()
             deciding.kill()
             deciding, standby = standby, heads.begin()
         while set(await states(host, names)) != {JobState.DONE}:
-            await host.wake_ups.wait()
+            await host.listener.wait()
         assert len(await host.store.read(host.store.jobs.attempts_of, names)) == len(names)
         standby.kill()
 

@@ -207,7 +207,7 @@ async def test_while_the_database_is_away_no_host_is_lost():
                 await until(host, lambda: len(host.ran) == 1)
                 database.stop()
                 while host.beaten_in_vain < 6 * LOST_AFTER:
-                    await host.wake_ups.wait()
+                    await host.listener.wait()
                 database.start()
                 beaten = host.beaten
                 await until(host, lambda: host.beaten > beaten + 3 * LOST_AFTER)

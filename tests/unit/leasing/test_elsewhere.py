@@ -19,7 +19,7 @@ from farm.leasing.remote_head import RemoteHead
 from farm.leasing.sessions import digest
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.sessions import NoSuchMatchKeyError, Peer
-from farm.store.mailbox import Letter, channel_of
+from farm.store.mailbox import Letter
 from tests.support.memory_post import MemoryPost
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -94,7 +94,7 @@ async def test_a_client_gets_a_key_that_only_its_hash_was_told_of(lab):
     assert (added.request.holder_host, added.request.key) == ("one", "android")
     lease = await lab.grant(added)
     await until(lambda: lab.to_head(LeaseArmed))
-    assert lab.two.woken[-1] == channel_of("one")
+    assert lab.two.woken[-1] == "one"
     await lab.one.take()
     key = await asking
     assert key.startswith("android:")
@@ -136,7 +136,7 @@ async def test_a_client_that_left_meanwhile_has_its_lease_given_back(lab):
     assert (letter.host, wire.to_host(letter.body, 0.0)) == (
         "two", LeaseUnwanted(lease.id, "the requester left"),
     )  # fmt: skip
-    assert lab.one.woken[-1] == channel_of("two")
+    assert lab.one.woken[-1] == "two"
     await lab.two.take()
     await until(lambda: lab.post.rows[lease.id].ended_at is not None)
 

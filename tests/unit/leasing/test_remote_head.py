@@ -75,15 +75,11 @@ class Lab:
     def __init__(self):
         self.post, self.devices, self.runner = MemoryPost(), FakeDevices(), Runner()
         self.devices.add("a", "android")
-        self.woken = 0
         events = EventLog()
         writes = LeaseWriteQueue(events)
-        self.head = RemoteHead("one", 1, self.post, self.post, writes, self.wake)
+        self.head = RemoteHead("one", 1, self.post, self.post, writes, lambda host: None)
         self.leasing = Leasing(self.devices, events, 1, self.post, head=self.head, writes=writes)
         self.got = []
-
-    def wake(self, channel):
-        self.woken += 1
 
     def ask(self):
         return self.leasing.ask(ANDROID, self.got.append)
@@ -134,10 +130,8 @@ async def test_a_lease_is_held_once_that_is_written():
     assert lab.leasing.lease_of("a") == "L1"
     assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1")
     assert lab.post.requests == {}
-    woken = lab.woken
     lab.leasing.release("L1")
     assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
-    await until(lambda: lab.woken > woken)
 
 
 async def test_a_lease_that_the_head_has_ended_was_never_held():
@@ -180,31 +174,15 @@ async def claim_of(lab, number):
 async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
     lab = await begun_lab()
     granted = await claim_of(lab, 1)
-    await until(lambda: lab.woken)  # for the phone
+    await until(lambda: lab.post.to_head)  # about the phone
     lab.post.gate.clear()
     await lab.tell(granted)
     assert lab.runner.got == []
-    woken = lab.woken
     lab.post.gate.set()
     await until(lambda: lab.runner.got)
     assert lab.runner.got == [RunAttempt(granted.claim.job, granted.claim.attempt, lab.runner.got[0].lease)]
     assert lab.leasing.lease_of("a") == "L1"
     assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1", "j.1")
-    assert lab.woken == woken  # no one waits until the head has read that
-
-
-async def test_the_end_of_a_job_and_of_its_lease_wake_the_head_once():
-    lab = await begun_lab()
-    await lab.tell(await claim_of(lab, 1))
-    await until(lambda: lab.runner.got and lab.woken)
-    woken = lab.woken
-    lab.leasing.release("L1")
-    lab.head.job_saved(job("j"))
-    await lab.told(LeaseEnded)
-    await until(lambda: lab.woken > woken)
-    assert lab.woken == woken + 1
-    lab.head.job_saved(job("j"))  # of a lease that goes on
-    assert lab.woken == woken + 2
 
 
 async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(monkeypatch):

@@ -10,7 +10,7 @@ from farm.common.errors import Code
 from farm.store import mailbox
 from farm.store.database import Database
 from farm.store.engine import server_engine
-from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
+from farm.store.mailbox import Letter, WakeUpListener, WakeUps
 from farm.store.schema import device_state, request, to_host
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
@@ -209,19 +209,18 @@ async def test_a_lease_is_armed_or_ended_whoever_comes_first(store):
 
 async def test_wake_ups_are_heard_at_once(store, monkeypatch):
     monkeypatch.setattr(mailbox, "POLL_S", 60.0)
-    hearing, speaking = WakeUps(store.database, HEAD), WakeUps(store.database, channel_of(TWO))
+    listener, wake_ups = WakeUpListener(store.database, ONE), WakeUps(store.database)
     try:
         for _ in range(3):
-            waiting = asyncio.ensure_future(hearing.wait())
+            waiting = asyncio.ensure_future(listener.wait())
             while not waiting.done():  # until it listens, they are lost
-                speaking.wake(HEAD)
+                wake_ups.wake(ONE)
                 await asyncio.wait((waiting,), timeout=0.05)
             await waiting
     finally:
-        monkeypatch.setattr(mailbox, "POLL_S", 0.01)
-        hearing._stop.set(), speaking._stop.set()
-        speaking.wake(HEAD), speaking.wake(channel_of(TWO))
-        await asyncio.gather(hearing.close(), speaking.close())
+        listener._stop.set()
+        wake_ups.wake(ONE)  # it waits POLL_S otherwise
+        await asyncio.gather(listener.close(), wake_ups.close())
 
 
 async def test_a_host_says_where_others_dial_it(store):
@@ -237,17 +236,17 @@ async def test_a_host_says_where_others_dial_it(store):
 
 async def test_without_wake_ups_the_mailbox_is_looked_into_all_the_same(store, monkeypatch):
     monkeypatch.setattr(mailbox, "POLL_S", 0.01)
-    hearing = WakeUps(store.database, HEAD)
+    listener = WakeUpListener(store.database, ONE)
     try:
         for _ in range(3):
-            assert not await hearing.wait()
+            await listener.wait()
     finally:
-        await hearing.close()
+        await listener.close()
 
 
 async def test_who_listens_goes_on_after_its_connection_was_cut(store, monkeypatch):
     monkeypatch.setattr(mailbox, "POLL_S", 0.05)
-    hearing = WakeUps(store.database, HEAD)
+    listener = WakeUpListener(store.database, ONE)
 
     def cut(connection):
         query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN %%'"
@@ -256,7 +255,7 @@ async def test_who_listens_goes_on_after_its_connection_was_cut(store, monkeypat
     try:
         for _ in range(2):
             while not await store.database.write(cut):
-                await hearing.wait()
-        await hearing.wait()
+                await listener.wait()
+        await listener.wait()
     finally:
-        await hearing.close()
+        await listener.close()
