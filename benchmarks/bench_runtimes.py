@@ -105,13 +105,12 @@ def _covered(each: bool) -> Callable[[Random], bool]:
     plan = SamplingPlan(
         HALF_WIDTH, BENCH_S, number=RUNS // MOST_GROUPS if each else RUNS, block=MOST_GROUPS if each else 1
     )
-    true_s = _true_median_s(each)
 
     def trial(random: Random) -> bool:
         phone = SimulatedPhone(random)
         timer = phone.program(RUN_S, tells_each=each)
         _, found = measure(timer, phone.reference, plan, nominal_s=REFERENCE_S, clock=phone.clock)
-        return found.estimate.low_s <= true_s <= found.estimate.high_s
+        return found.estimate.low_s <= _true_median_s(each) <= found.estimate.high_s
 
     return trial
 

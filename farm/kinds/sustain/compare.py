@@ -64,15 +64,13 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
     if a["wanted_s"] != b["wanted_s"]:
         lengths = " and ".join(format_duration(each["wanted_s"]) for each in (a, b))
         raise ValueError(f"the two runs are not equally long: {lengths}")
-    least = max(min_effect, LEAST_EFFECT)
     inputs = [[*map(shown, each["model"]["inputs"].values())] for each in (a, b)]
-    begins, ends = (a["buckets"][0], b["buckets"][0]), (_end(a), _end(b))
-    first = compare_results(*map(_estimate, begins), min_effect=least)
-    doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
+    begins, ends, end = (a["buckets"][0], b["buckets"][0]), (_end(a), _end(b)), compare_ends(a, b, min_effect)
+    first = compare_results(*map(_estimate, begins), min_effect=end.min_effect)
     return ComparedCourses(
         device=certificates[0]["device"],
         first=replace(first, reasons=(*judge_conditions(_conditions(*begins)), *first.reasons)),
-        end=compare_results(*map(_estimate, ends), min_effect=least, doubts=doubts),
+        end=end,
         begins=begins,
         ends=ends,
         notes=tuple(
@@ -82,6 +80,12 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
         bucket_s=a["bucket_s"],
         one_source=_source(certificates[0]) == _source(certificates[1]),
     )
+
+
+def compare_ends(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
+    """B against A at the end, by what `course.report` tells of each; arguments as of `compare_courses`."""
+    doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
+    return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, LEAST_EFFECT), doubts=doubts)
 
 
 def orders(phones: Iterable[str], *, b_first: bool) -> dict[str, bool]:
