@@ -36,9 +36,12 @@ from farm.control.client import ControlClient
 from farm.control.server import ControlServer
 from farm.control.verbs.device import ReadingsVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
+from farm.control.verbs.lease import LeaseVerbs
 from farm.devices.health.series import COARSE_S, FleetReadings, columns_of
+from farm.head.model import WaitingPage
 from farm.head.planning import plan
 from farm.kinds import KINDS
+from farm.leasing.lab_view import LabView
 from farm.metrics.exposition import rendered
 from farm.model.device import DeviceView
 from farm.model.job import Job
@@ -58,6 +61,13 @@ PING_EVERY_S = 0.05
 JOB_LIMIT_S = 300.0
 GOAL_MS = 100.0
 PART = "what changes of it"  # asked for as an open page does
+OF_A_FLEET = {
+    "fleet wall": "/",
+    PART: "/",
+    "its filter": "/?text=oneplus",
+    "readings of a day": "/devices/oneplus-12-0/readings?seconds=86400",
+    "metrics": "/metrics",
+}
 CONFIG = f"[quota]\njobs = {2 * JOBS}\n"
 
 
@@ -65,17 +75,7 @@ def run(context: Context) -> list[Figure]:
     """Each page's median and 99th percentile."""
     context.say(f"{DEVICES} devices with a day of readings each")
     with made_up_fleet(context.folder) as (url, pid):
-        figures = pages(
-            url,
-            pid,
-            {
-                "fleet wall": "/",
-                PART: "/",
-                "its filter": "/?text=oneplus",
-                "readings of a day": "/devices/oneplus-12-0/readings?seconds=86400",
-                "metrics": "/metrics",
-            },
-        )
+        figures = pages(url, pid, OF_A_FLEET)
     with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, report=context.say) as farm:
         farm.wait_ready(LIVE)
         name = farm.status()["devices"][0]["name"]
@@ -216,6 +216,7 @@ def made_up_fleet(folder: Path) -> Iterator[tuple[str, int]]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(folder, theirs), daemon=True)
     process.start()
+    theirs.close()  # so that its end is seen here
     try:
         assert process.pid is not None
         yield ours.recv(), process.pid
@@ -230,6 +231,9 @@ class _Fleet:
     def __init__(self) -> None:
         self._views = tuple(device(number) for number in range(DEVICES))
 
+    def note_view(self) -> None:
+        """Nothing is looked for while somebody looks."""
+
     def views(self) -> Sequence[DeviceView]:
         return self._views
 
@@ -237,10 +241,20 @@ class _Fleet:
         return next(view for view in self._views if view.name == name)
 
 
+class _Head:
+    """The host is not drained, and nobody waits."""
+
+    drained = ""
+
+    async def waiting(self, _limit: int) -> WaitingPage:
+        return WaitingPage(())
+
+
 class _Leasing:
-    """Every other device is held."""
+    """Every other device is held, for no job."""
 
     def __init__(self, fleet: _Fleet) -> None:
+        self.active, self.head = self, _Head()
         self._holders = tuple(holder(view, number) for number, view in enumerate(fleet.views()) if number % 2)
 
     def holders(self) -> Any:
@@ -262,7 +276,12 @@ async def _serving(folder: Path, pipe: Connection) -> None:
     facts = DaemonFacts(
         "bench", 1, lambda: ("127.0.0.1", 9190), lambda: {"server_info": [], "queue_info": {}}, "", no_problems
     )
-    FleetVerbs(cast("Any", fleet), cast("Any", _Leasing(fleet)), cast("Any", None), events, facts).register(desk)
+    leasing, aliases = cast("Any", _Leasing(fleet)), cast("Any", None)
+    FleetVerbs(cast("Any", fleet), leasing, aliases, events, facts).register(desk)
+    LeaseVerbs(
+        cast("Any", fleet), leasing, aliases, events, records=Store.open(folder / "farm.db").leases, lab=LabView(),
+        head=leasing.head, adb_key=folder, explain_job=cast("Any", None), notes_of=lambda _: {}, heat_note=str,
+    ).register(desk)  # fmt: skip
     ReadingsVerbs(cast("Any", fleet), series).register(desk)
     collector, process = busy_lab(folder), process_registry()
 
