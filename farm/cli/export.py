@@ -22,7 +22,7 @@ from farm.common.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MLFLOW = "mlflow"
+MLFLOW, BENCHER = "mlflow", "bencher"
 
 Model = Annotated[
     str,
@@ -52,14 +52,15 @@ def export(
 ) -> None:
     """Every stored bench with its interval, verdict, phone and build, newest first, for other programs.
 
-    Times are seconds at the phone's nominal speed, but nanoseconds for Bencher, which gets the newest result of each
-    model, phone and build. OpenMetrics has the time of each result, for promtool tsdb create-blocks-from openmetrics.
+    Times are seconds at the phone's nominal speed, but nanoseconds for Bencher, which gets the newest trusted result of
+    each model, phone and build: it has no field for a verdict. OpenMetrics has the time of each result, for promtool
+    tsdb create-blocks-from openmetrics.
 
     Exit code 2 when nothing was measured.
     """
     if (format == MLFLOW) != bool(to):
         raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
-    rows = _measured(model, device, since, trusted=trusted)
+    rows = _measured(model, device, since, trusted=trusted or format == BENCHER)
     if format == MLFLOW:
         from farm.results.mlflow import log_runs, shown_uri
 

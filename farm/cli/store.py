@@ -15,7 +15,7 @@ from farm.cli.output import emit, print_note
 from farm.common.errors import Code, DaemonUnreachableError, ExitCode, HostError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from farm.config import FarmConfig
     from farm.store.moving import Moved
@@ -178,13 +178,16 @@ def init(
     name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
     file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
     if not (loaded.state_dir / "farm.db").exists():
-        answer = {"url": url, "backup": "", "rows": {}, "before": False, "lab": found_lab(url)}
-        emit(answer, ("the lab's tables are there; this host has nothing to move", *_next(file, url, name)), json=json)
+        found, hosts = found_lab(url)
+        answer = {"url": url, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
+        steps = _joining(name, hosts) if hosts and name not in hosts else _next(file, url, name)
+        emit(answer, ("the lab's tables are there; this host has nothing to move", *steps), json=json)
         return
     moved = _move(loaded, url)
+    found, hosts = found_lab(url)
     answer = {
         "url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before,
-        "lab": found_lab(url),
+        "lab": found, "hosts": hosts,
     }  # fmt: skip
     emit(
         answer,
@@ -195,6 +198,11 @@ def init(
         ),
         json=json,
     )
+
+
+def _joining(name: str, hosts: Sequence[str]) -> Iterator[str]:
+    yield f"the lab has hosts: {', '.join(hosts)}; to join it, on one of them: farm host token {name}"
+    yield "then here: farm host join TOKEN --write"
 
 
 def _next(file: Path | str, url: str, name: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ import typer
 from farm.cli.output import emit, print_json, print_note
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import TransferBars, interruptible
-from farm.common.durations import format_duration
+from farm.common.durations import BadTimeError, format_duration, parse_duration, parse_when
 from farm.common.errors import (
     DaemonUnreachableError,
     ExitCode,
@@ -406,9 +406,7 @@ def timeout_s(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    from farm.common.durations import parse_duration
-
-    seconds = float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
+    seconds = _seconds(text)
     if not 1 <= seconds <= MAX_TIMEOUT_S:
         raise UserError(f"--timeout {text} is out of range", hint=f"1s to {MAX_TIMEOUT_S / 3600:g}h")
     return seconds
@@ -420,10 +418,10 @@ def wait_s(text: str | None) -> float | None:
     Raises:
         UserError: it cannot be read.
     """
-    if not text:
-        return None
-    from farm.common.durations import parse_duration
+    return _seconds(text) if text else None
 
+
+def _seconds(text: str) -> float:
     return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
 
 
@@ -433,8 +431,6 @@ def lease_s(text: str) -> float:
     Raises:
         UserError: it cannot be read, or is longer than a lease may be.
     """
-    from farm.common.durations import parse_duration
-
     seconds = parse_duration(text)
     if seconds > MAX_LEASE_S:
         raise UserError(f"a lease lasts at most {format_duration(MAX_LEASE_S)}, not {text}", hint="--for 2h")
@@ -449,8 +445,6 @@ def deadline_s(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    from farm.common.durations import BadTimeError, parse_duration, parse_when
-
     try:
         return parse_duration(text)
     except BadTimeError:

@@ -54,14 +54,18 @@ class OrderedBy:
     origin: str  # "uid 0 on lab1"
 
 
-def found_lab(url: str) -> str:
-    """Make the tables of a lab in an empty database, unless they are there; returns the lab's id.
+def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
+    """Make the tables of a lab in an empty database, unless they are there.
+
+    Returns:
+        The lab's id, and the names of the hosts that it has already.
 
     Raises:
         HostError: the database cannot be used, or is of another release or program.
     """
     with _operating(url) as connection:
-        return lab_of(connection)
+        hosts = connection.execute(select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name))
+        return lab_of(connection), tuple(hosts.scalars())
 
 
 def lab_of(connection: Connection) -> str:

@@ -98,6 +98,7 @@ ci bisect absent1 absent2 --model net.onnx --on android -- true
 ci compare absent.onnx absent2.onnx --on android
 ci init nonsense
 compare {bench} absent
+compare {bench} {bench}
 compile absent.onnx --target rpi4
 device adopt absent
 device add no:where

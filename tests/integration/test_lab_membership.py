@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from farm.cli.main import app
 from farm.common.errors import HostError, NotAllowedError, UserError
 from farm.store import membership
 from farm.store.host_token_policy import HostToken
@@ -36,7 +38,7 @@ class Lab:
         )
         self.superuser(f"ALTER DATABASE {name} OWNER TO farm")
         self.url = f"postgresql://farm:x@127.0.0.1:{server.port}/{name}"
-        self.id = membership.found_lab(self.url)
+        self.id, _ = membership.found_lab(self.url)
         self.passwords = []
 
     def superuser(self, statement):
@@ -79,6 +81,13 @@ def test_a_token_is_good_once_and_its_host_logs_in_with_a_password_of_its_own(la
         ("lab2", "1.0", f"farm_{lab.id[:8]}_lab2", None)
     ]
     assert lab.rows('SELECT kind, subject, "user" FROM audit') == [("host.token", "lab2", "ann")]
+
+
+def test_a_lab_that_has_hosts_is_joined_and_not_begun_anew(lab, tmp_path):
+    lab.join(lab.token())
+    said = CliRunner().invoke(app, ["lab", "init", "--url", lab.url, "--state-dir", str(tmp_path)])
+    assert "the lab has hosts: lab2; to join it, on one of them: farm host token " in said.output
+    assert "[store]" not in said.output
 
 
 def test_what_one_host_creates_all_can_use_and_no_host_makes_roles(lab):

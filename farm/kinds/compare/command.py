@@ -212,6 +212,8 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
     from farm.measure.comparison import compare_stored, two_models
 
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
+    if outcomes[0].job.id == outcomes[1].job.id:
+        raise UserError(f"A and B are one result, {outcomes[0].job.id}", hint="two ids of `farm history MODEL`")
     if all(each.job.kind == "sustain" for each in outcomes):
         from farm.kinds.sustain.compare_command import compare_stored_runs
 

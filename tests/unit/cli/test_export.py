@@ -79,6 +79,12 @@ def test_only_trusted_results_of_one_phone(daemon, tmp_path):
     assert jobs(tmp_path / "out") == ["bench-1"]
 
 
+def test_bencher_gets_trusted_results_only(daemon, tmp_path):
+    daemon(row(1), row(2, verdict="suspect", device="galaxy"))
+    export.export(format="bencher", output=tmp_path / "out")
+    assert len(json.loads((tmp_path / "out").read_text("utf-8"))) == 1
+
+
 def test_without_results_nothing_is_written(daemon, tmp_path):
     daemon(row(1, verdict="rejected"))
     with pytest.raises(UserError, match="there is no trusted result on pixel since 3d"):
