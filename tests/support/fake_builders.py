@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -82,6 +83,7 @@ def main(folder: Path, slots: int, behaviour: str) -> None:
     from farm.builders import worker
 
     FakeBuilds.behaviour = behaviour
+    tempfile.tempdir = str(folder)  # a killed builder leaves its scratch folder
     worker.CandidateBuilds = FakeBuilds  # type: ignore[misc,assignment]
     identity = "0" * 64 if behaviour == "other" else IDENTITY
     worker.build_identities = lambda: {identity: {"tvm": "0.27.0", "ffi": "0.1"}}  # type: ignore[assignment]
