@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ import pytest
 from numpy.typing import NDArray
 
 from farm.simulation.virtual_farm import VirtualFarm
+from tests.support.gguf_files import write_tiny_llama
 from tests.support.needs import needs
 from tests.support.pages import ROOT, missing, shown
 from tests.support.tflite_files import by_numpy, convolution_and_dense
 from tests.support.tvm import environment
 from tests.support.whole_farm import running_farm
 
+LLAMA_BENCH = os.environ.get("LLAMA_BENCH") or shutil.which("llama-bench") or ""
 pytestmark = [
     needs("mksh", "toybox"),
     pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime not found: pip install onnxruntime"),
@@ -89,6 +92,26 @@ def test_litert_computes_what_numpy_does(farm: VirtualFarm, folder: Path) -> Non
     wanted = by_numpy(*weights, np.full((1, 5, 5, 2), 0.5, np.float32))
     result = checked(farm, folder / "litert-here" / "litert_runner.toml", model, wanted)
     assert result["certificate"]["runtime"]["version"] == version("ai-edge-litert")
+
+
+@pytest.mark.skipif(not LLAMA_BENCH, reason="llama-bench not found: docs/runtimes.md compiles it")
+@pytest.mark.skipif(find_spec("gguf") is None, reason="gguf not found: pip install gguf")
+@pytest.mark.timeout(300)
+def test_llama_bench_runs_on_a_phone(farm: VirtualFarm, tmp_path: Path) -> None:
+    runtime, model = tmp_path / "runtime", tmp_path / "tiny.gguf"
+    runtime.mkdir()
+    (runtime / "llama-bench").symlink_to(LLAMA_BENCH)
+    write_tiny_llama(model)
+    settings = ("--set", "generate=16", "--set", "threads=1", "--runtime-folder", runtime)
+    done = farm.farm(
+        "bench", model, "--on", "android", "--runtime", "llama.cpp", *settings, "--repeat", "10", "--json",
+        timeout_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["latency"]["median_ms"] > 0
+    assert result["certificate"]["runtime"]["name"] == "llama.cpp"
+    assert len(result["samples_s"]) == 10
 
 
 def checked(farm: VirtualFarm, spec: Path, model: Path, wanted: NDArray[np.float32]) -> dict[str, Any]:

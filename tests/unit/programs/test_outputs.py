@@ -35,6 +35,7 @@ def genuine(name):
         ("executor_runner", "executor_runner-iterations.txt", [0.241944288], 1),
         ("executor_runner", "qnn_executor_runner.txt", [0.01096626], 100),
         ("llama-bench", "llama-bench.json", [0.0746019, 0.0716329, 0.0717452, 0.0719527, 0.0707455], 1),
+        ("llama-bench", "llama-bench-2026.json", [0.000496629, 0.00062422, 0.000447217, 0.00043675, 0.000456771], 1),
         ("mnn", "mnn-2019.txt", [0.024489], 10),
         ("ncnn", "ncnn-2021.txt", [0.00427], 10),
         ("qnn-profile", "qnn-profile.txt", [0.002952], 0),
