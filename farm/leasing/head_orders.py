@@ -24,7 +24,7 @@ class HeadOrders:
     """The orders of one host that are under way."""
 
     def __init__(self, prefix: str, send: Callable[[Order], Awaitable[None]]) -> None:
-        """`prefix`: of ids, unique among the starts of hosts. `send`: writes an order's letter and wakes the head."""
+        """`prefix`: of ids, unique among the starts of hosts. `send`: writes an order's letter."""
         self._prefix = prefix
         self._send = send
         self._answers: dict[str, asyncio.Future[OrderAnswer]] = {}  # by order

@@ -137,14 +137,14 @@ class Database:
             message = f"the database cannot be read: {outage.reason}"
             raise HostError(message, Code.STORE_READ_FAILED, hint=outage.hint, evidence=outage.evidence) from error
 
-    def rows(self, wanted: Select[Any]) -> Sequence[RowMapping]:
-        """Every row of one select.
+    def rows(self, wanted: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
+        """Every row of one select with these values of its parameters.
 
         Raises:
             HostError: as `reading`.
         """
         with self.reading() as connection:
-            return connection.execute(wanted).mappings().all()
+            return connection.execute(wanted, values).mappings().all()
 
     async def write(
         self,

@@ -183,7 +183,7 @@ class Mailbox(TableAccess):
 
     async def take(self, host: str) -> tuple[Letter, ...]:
         """Take the letters to a host, in order; at most `MOST_AT_ONCE`."""
-        return await self.in_thread(self._take, self._of_host, to_host, host)
+        return await self._take(self._of_host, to_host, host)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
         """Every host, by name."""
@@ -236,7 +236,7 @@ class Mailbox(TableAccess):
 
     async def take_all(self) -> tuple[Letter, ...]:
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
-        return await self.in_thread(self._take, self._all, to_head, "")
+        return await self._take(self._all, to_head, "")
 
     def _letters(self, box: Table) -> Select[Any]:
         """The first `most` letters, for a process whose name no later start has.
@@ -246,21 +246,20 @@ class Mailbox(TableAccess):
         of_this_start = meta.join(box, self._database.writer.own_mark())
         return select(box).select_from(of_this_start).order_by(box.c.id).limit(bindparam("most"))
 
-    def _take(self, letters: Select[Any], box: Table, host: str) -> tuple[Letter, ...]:
+    async def _take(self, letters: Select[Any], box: Table, host: str) -> tuple[Letter, ...]:
         """Read the letters that were not taken yet, and have the next commit delete them.
 
         A taken letter that is still there is not read again, but its deletion is asked for again: that commit failed.
         """
         taken = self._taken.get(host, set())
         most = MOST_AT_ONCE + len(taken)
-        with self._database.reading() as connection:
-            rows = connection.execute(letters, {"of": host, "most": most}).all()
-        seen = {row.id for row in rows}
+        rows = await self.in_thread(self._database.rows, letters, {"of": host, "most": most})
+        seen = {row["id"] for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:
             gone = {"ids": sorted(seen)}
             self._database.writer.with_next((box, host), lambda connection: connection.execute(_GONE[box], gone))
-        return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
+        return tuple(Letter(row["host"], row["body"]) for row in rows if row["id"] not in taken)
 
 
 class WakeUps:

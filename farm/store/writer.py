@@ -333,7 +333,7 @@ class Writer:
         self, connection: Connection, works: Sequence[QueuedWrite[Any]], committing: Outcomes
     ) -> Outcomes:
         """One transaction of these, without savepoints, which cost two statements each; with them if one is refused."""
-        began = False
+        began, behind = False, bool(self._with_next)  # statements that may fail where the works do not
         try:
             with connection.begin():
                 self._begin(connection)
@@ -349,7 +349,7 @@ class Writer:
             if committing or isinstance(error, DatabaseLostError):
                 raise
             refused = _error_of(error)
-            if not began or len(works) == 1:
+            if not began or (len(works) == 1 and not behind):
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
             self._begin(connection)

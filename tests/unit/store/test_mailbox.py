@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 
 from farm.common.errors import Code
 from farm.store import mailbox
@@ -62,6 +62,26 @@ async def test_the_next_commit_deletes_the_letters_that_were_taken(store):
     assert kinds(await box.take(ONE)) == []  # it is asked for again
     await box.send(letter("anything"))
     assert [name for _, name, _ in rows(store, to_host)] == [TWO]
+
+
+async def test_letters_of_a_cancelled_take_are_taken_by_the_next(store):
+    await store.mailbox.send_to_hosts([letter("first")])
+    taking = asyncio.ensure_future(store.mailbox.take(ONE))
+    await asyncio.sleep(0)  # it has asked a thread
+    taking.cancel()
+    await asyncio.wait((taking,))
+    assert taking.cancelled()
+    await store.mailbox.send(letter("anything"))
+    assert kinds(await store.mailbox.take(ONE)) == ["first"]
+
+
+async def test_a_failed_deletion_of_letters_spares_the_write_that_it_went_with(store):
+    def fails(connection):
+        connection.execute(text("SELECT 1/0"))
+
+    store.database.writer.with_next("letters", fails)
+    await store.mailbox.send(letter("kept"))
+    assert kinds(await store.mailbox.take_all()) == ["kept"]
 
 
 async def test_a_process_whose_name_another_one_has_taken_gets_no_letters(store, new_database):
