@@ -30,7 +30,7 @@ class CyclePlan:
 
     cycles: int
     window_s: float
-    settle_s: float  # at the begin of a window, left out: readings still tell of what was before
+    settle_s: float  # at the begin of a window, left out: readings still include what was before
 
     @property
     def run_s(self) -> float:
@@ -73,7 +73,7 @@ def too_short(window_s: float, period_s: float, settle_periods: float) -> Energy
 def plan(measure_s: float, period_s: float, settle_periods: float) -> CyclePlan | EnergyNotResolved:
     """The cycles of a measurement of `measure_s` by a meter that reads each `period_s`.
 
-    `settle_periods`: for so many of them after a change of load its readings tell of what was before, too.
+    `settle_periods`: for so many of them after a change of load its readings include what was before.
     """
     needed_s = needed_window_s(period_s, settle_periods)
     cycles = max(FEWEST_CYCLES, int(measure_s / (WINDOWS * max(LONGEST_WINDOW_S, needed_s))))

@@ -42,7 +42,7 @@ class PowerExecutor(ModelExecutor):
             await rails.close()
 
     async def source(self, view: DeviceView) -> PowerSource:
-        """What tells a phone's power now.
+        """What measures a phone's power now.
 
         Raises:
             UserError: nothing does.

@@ -1,6 +1,6 @@
 """The phone's own fuel gauge as a meter. The daemon reads it on the phone, this side makes readings of its lines.
 
-Lines have the phone's uptime; a reading's time is by this host's clock. The line that came fastest tells how both
+Lines have the phone's uptime; a reading's time is by this host's clock. The line that came fastest shows how both
 clocks stand to each other.
 """
 

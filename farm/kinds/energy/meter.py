@@ -27,9 +27,9 @@ POLL_S = 0.01
 
 
 class Meter(ABC):
-    """What tells a phone's power while a model runs: a command, or the phone's own rails or gauge."""
+    """What measures a phone's power while a model runs: a command, or the phone's own rails or gauge."""
 
-    settle_periods: float  # for so many of them after a change of load its readings tell of what was before, too
+    settle_periods: float  # for so many of them after a change of load its readings include what was before
 
     @property
     def counted(self) -> Sequence[str]:
@@ -41,7 +41,7 @@ class Meter(ABC):
         """Seconds between two readings; they begin.
 
         Raises:
-            FarmError: it does not tell the power.
+            FarmError: it does not measure the power.
         """
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Meter(ABC):
         """The readings since the last call, up to one at `end_s` or later if they do not come in batches.
 
         Raises:
-            FarmError: it stopped, or tells something else; the readings before it may have been given.
+            FarmError: it stopped, or printed something else; the readings before it may have been given.
         """
 
     def rest(self) -> Iterable[PowerReading]:
@@ -188,7 +188,7 @@ def step_of(readings: Sequence[PowerReading]) -> float:
 
 
 def gauge_error(why: str) -> UserError:
-    """The error of a gauge that does not tell the phone's power; `why` is a clause."""
+    """The error of a gauge that does not show the phone's power; `why` is a clause."""
     return UserError(
         f"the phone's fuel gauge cannot tell its power: {why}", Code.POWER_NOT_MEASURABLE,
         hint="docs/energy.md: when a fuel gauge serves; a power meter is named in [power.meter]",

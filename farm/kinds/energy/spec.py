@@ -31,7 +31,7 @@ class EnergySpec(MeasureSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSource:
-    """What tells a phone's power: its meter, else its power rails, else its fuel gauge."""
+    """What measures a phone's power: its meter, else its power rails, else its fuel gauge."""
 
     meter: tuple[str, ...] = ()  # the words of the command that prints it; (): the phone's own figures
     rails_period_s: float | None = None  # of its power rails, which are read; None: the fuel gauge is

@@ -32,7 +32,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
         PhoneError: the phone failed, stopped reporting its power, or computed wrong numbers.
         HostError: the power meter failed.
-        UserError: the phone's fuel gauge does not tell its power.
+        UserError: the phone's fuel gauge does not show its power.
     """
     task = task_from_wire(EnergyTask, payload)
     with checked_model(task, daemon) as model, opened_meter(task.power, daemon) as meter:

@@ -83,7 +83,7 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
 
 
 def compare_ends(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
-    """B against A at the end, by what `course.report` tells of each; arguments as of `compare_courses`."""
+    """B against A at the end, by what `course.report` gives of each; arguments as of `compare_courses`."""
     doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
     return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, LEAST_EFFECT), doubts=doubts)
 
@@ -116,7 +116,7 @@ def check_alike(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _source(certificate: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """What told its watts: a kind of source, and the rails that count."""
+    """What measured its watts: a kind of source, and the rails that count."""
     meter = certificate.get("meter") or {}
     return meter.get("source", ""), [rail["name"] for rail in meter.get("rails", ()) if rail["counted"]]
 

@@ -148,7 +148,7 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
 
 
 def _watts(found: ComparedCourses, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The watts of A and of B; () unless one source told both."""
+    """The watts of A and of B; () unless one source measured both."""
     watts = [digits(row["busy_w"]) for row in rows if row.get("busy_w") is not None]
     return tuple(watts) if found.one_source and len(watts) == len(rows) else ()
 

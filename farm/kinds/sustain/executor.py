@@ -36,7 +36,7 @@ class SustainExecutor(PowerExecutor):
         return report
 
     async def task(self, context: AttemptContext) -> SustainTask:
-        """The worker's task. A phone whose power nothing tells runs, too.
+        """The worker's task. A phone whose power nothing measures runs, too.
 
         Raises:
             PhoneError: the phone does not answer.

@@ -1,4 +1,4 @@
-"""The power of a phone between two looks of a sustained run, by what tells it: its meter, power rails or fuel gauge.
+"""The power of a phone between two looks of a sustained run, by what measures it: meter, power rails or fuel gauge.
 
 A source that fails does not end the run: its readings until then count, and a note gives the reason.
 """
@@ -27,7 +27,7 @@ class RunPower:
     """
 
     def __init__(self, meter: Meter | None, why_not: str = "", clock: Callable[[], float] = time.time) -> None:
-        """`meter` None: nothing tells the power, for the reason `why_not`. `clock`: the one of the readings."""
+        """`meter` None: nothing measures the power, for the reason `why_not`. `clock`: the one of the readings."""
         self.watts: list[float | None] = []
         self.period_s: float | None = None
         self._meter, self._why_not, self._clock = meter, why_not, clock
@@ -61,7 +61,7 @@ class RunPower:
             self._why_not = f"a reading every {self.period_s:.3g} s is too rare between two looks at the phone"
 
     def about(self) -> dict[str, Any] | None:
-        """What told it, for the certificate; None: nothing."""
+        """What measured it, for the certificate; None: nothing."""
         if self._meter is None or self.period_s is None:
             return None
         return {**self._meter.about(), "period_s": self.period_s}
