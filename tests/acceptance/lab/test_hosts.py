@@ -151,7 +151,7 @@ def test_a_phone_that_two_hosts_reach_is_used_by_one(lab, here, there):
 
 def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
     made = answer(here.farm("host", "token", "lab3", "--url", lab.url, "--json"))
-    assert answer(here.farm("host", "list", "--json"))["tokens"][0]["name"] == "lab3"
+    until(lambda: [each["name"] for each in answer(here.farm("host", "list", "--json"))["tokens"]] == ["lab3"])
     config = tmp_path / "farm.toml"
     own = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
     config.write_text("[web]\nport = 0\n")
