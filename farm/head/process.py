@@ -49,7 +49,7 @@ from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
-from farm.store.mailbox import MOST_AT_ONCE, POLL_S, Letter, WakeUps
+from farm.store.mailbox import MOST_AT_ONCE, Letter, WakeUps
 from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
@@ -233,7 +233,7 @@ class HeadTerm:
             try:
                 letters = await self.store.mailbox.take_all()
             except HostError:  # the writer reports it; a lost term ends all of this
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(TRY_AGAIN_S)
                 continue
             for letter in letters:
                 self._read(letter)

@@ -31,7 +31,7 @@ from farm.store.appended_rows import AppendedRows
 from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
 
-MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
+MOST_AT_ONCE = 500  # letters of one look: the loop serves others before the next
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
 
 logger = logging.getLogger(__name__)
@@ -266,8 +266,8 @@ class WakeUps:
     """Wakes hosts after the commit of letters to them. Used on the event loop.
 
     A wake-up is a transaction of its own: NOTIFY inside that of the letters would make commits wait for each other.
-    Wake-ups that come together are sent as one, as each signals the connections of all hosts that listen. So the head,
-    which gets most letters, gets none: it looks often.
+    Wake-ups that come together are sent as one, as each signals the connections of all hosts that listen. The head,
+    which gets most letters, is not woken for this reason: it looks often.
     """
 
     def __init__(self, database: Database) -> None:
