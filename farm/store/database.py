@@ -150,16 +150,16 @@ class Database:
         self,
         statement: Callable[[Connection], T],
         events: Sequence[Event] = (),
-        letters: AppendedRows = (),
+        appended: AppendedRows = (),
         *,
         last: bool = False,
     ) -> T:
-        """Commit `statement`, its events and its letters together; drafts among the events are settled.
+        """Commit `statement`, its events and its appended rows together; drafts among the events are settled.
 
         Args:
             statement: what to do; anything it raises undoes it, and only it.
             events: stored with it.
-            letters: of `farm.store.mailbox.post`, sent with it.
+            appended: rows that go with it: letters (`farm.store.mailbox.post`), a lease.
             last: an end that must be stored when the disk is full: the reserve pays for it.
 
         Raises:
@@ -169,47 +169,47 @@ class Database:
         if self._readers is not None and len(events) > MOST_OF_ONE_WRITE:
             raise ValueError(f"{len(events):,} events of one write: at most {MOST_OF_ONE_WRITE:,} get numbers")
         drafts = events if isinstance(events, UncommittedEvents) else None
-        return await self.writer.write(statement, [*letters, *event_rows(events)], last=last, drafts=drafts)
+        return await self.writer.write(statement, [*appended, *event_rows(events)], last=last, drafts=drafts)
 
     async def write_if(
         self,
         statement: Callable[[Connection], object],
         events: Sequence[Event] = (),
-        letters: AppendedRows = (),
+        appended: AppendedRows = (),
         *,
         last: bool = False,
     ) -> bool:
         """`write` with a condition; False when `statement` raised ConditionFailedError."""
         try:
-            await self.write(statement, events, letters, last=last)
+            await self.write(statement, events, appended, last=last)
         except ConditionFailedError:
             return False
         return True
 
     async def execute(
-        self, statement: Executable, events: Sequence[Event] = (), letters: AppendedRows = (), *, last: bool = False
+        self, statement: Executable, events: Sequence[Event] = (), appended: AppendedRows = (), *, last: bool = False
     ) -> None:
         """`write` of one statement."""
-        await self.write(lambda connection: connection.execute(statement) and None, events, letters, last=last)
+        await self.write(lambda connection: connection.execute(statement) and None, events, appended, last=last)
 
     async def put(
-        self, table: Table, values: Mapping[str, Any], events: Sequence[Event] = (), letters: AppendedRows = ()
+        self, table: Table, values: Mapping[str, Any], events: Sequence[Event] = (), appended: AppendedRows = ()
     ) -> None:
         """`write` of one row: insert it, or replace the one with its primary key."""
-        await self.write(lambda connection: put(connection, table, values), events, letters)
+        await self.write(lambda connection: put(connection, table, values), events, appended)
 
     async def change(
         self,
         statement: UpdateBase,
         events: Sequence[Event] = (),
         values: Mapping[str, Any] | None = None,
-        letters: AppendedRows = (),
+        appended: AppendedRows = (),
         *,
         last: bool = False,
     ) -> bool:
         """`write_if` of one statement with these values of its parameters; False when it finds no row."""
         return await self.write_if(
-            lambda connection: must_change(connection, statement, values), events, letters, last=last
+            lambda connection: must_change(connection, statement, values), events, appended, last=last
         )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Select,
+    Table,
     Text,
     and_,
     bindparam,
@@ -63,7 +64,6 @@ CLAIM = update(job).where(  # the state as an expression, for the reason of `has
     job.c.state.concat("") == JobState.QUEUED,
     job.c.attempts == bindparam("attempts_before"),
 )
-BEGIN = insert(attempt)
 RUNNING = update(attempt).where(  # of an attempt that runs under that fence
     attempt.c.id == bindparam("of"), attempt.c.fence == bindparam("under"), attempt.c.state == AttemptState.RUNNING
 )
@@ -76,14 +76,18 @@ def select_jobs() -> Select[Any]:
 
 
 def claim(connection: Connection, begun: Attempt, attempts_before: int) -> None:
-    """Write that the job runs under this attempt.
+    """Write that the job runs under this attempt, whose row is appended (`begin`).
 
     Raises:
         ConditionFailedError: it is not queued any more, or has had another number of attempts.
     """
     claimed = {"state": JobState.RUNNING, "attempts": attempts_before + 1, "not_before": None, "error": None}
     must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
-    connection.execute(BEGIN, values_of(begun))
+
+
+def begin(begun: Attempt) -> tuple[Table, Mapping[str, Any]]:
+    """The row of an attempt that begins, for the write that claims its job."""
+    return attempt, values_of(begun)
 
 
 class JobTable(TableAccess):
@@ -243,7 +247,7 @@ class JobTable(TableAccess):
             self._database.hold_term(connection)
             claim(connection, begun, attempts_before)
 
-        return await self._database.write_if(start, events, post(schema.to_host, letter))
+        return await self._database.write_if(start, events, [begin(begun), *post(schema.to_host, letter)])
 
     async def finish(
         self,

@@ -32,7 +32,7 @@ from farm.model.job import Attempt
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import UtcTime, utc_time
 from farm.store.database import TableAccess, must_change, selector_number, values_of
-from farm.store.jobs import claim
+from farm.store.jobs import begin, claim
 from farm.store.mailbox import Letter, post
 from farm.store.schema import has_no_end, lease, request, reservation, selector, to_head, to_host
 
@@ -101,7 +101,6 @@ def select_leases() -> Select[Any]:
 
 
 # Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
-GRANT = insert(lease)
 OPEN = update(lease).where(lease.c.id == bindparam("of"), has_no_end(lease))
 REQUEST_OVER = delete(request).where(request.c.id == bindparam("of"))
 UNARMED = OPEN.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
@@ -188,15 +187,16 @@ class LeaseTable(TableAccess):
         Raises:
             FarmError: the device has an open lease, the fence was given before, or another daemon has taken over.
         """
+        held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
+        row = {**values_of(record), **held}
 
-        def grant(connection: Connection) -> int:
+        def number_selector(connection: Connection) -> int:
             self._database.hold_term(connection)
             number = self._database.selectors.get(record.selector) or selector_number(connection, record.selector)
-            held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
-            connection.execute(GRANT, {**values_of(record), "selector": number, **held})
+            row["selector"] = number
             return number
 
-        number = await self._database.write(grant, events, post(to_host, letter))
+        number = await self._database.write(number_selector, events, [(lease, row), *post(to_host, letter)])
         if len(self._database.selectors) >= MOST_SELECTORS:
             self._database.selectors.clear()
         self._database.selectors[record.selector] = number
@@ -234,7 +234,9 @@ class LeaseTable(TableAccess):
             else:
                 claim(connection, *begun)
 
-        return await self._database.write_if(arm, events, [*post(to_head, letter), *post(to_host, to_holder)])
+        attempts = [] if begun is None else [begin(begun[0])]
+        appended = [*attempts, *post(to_head, letter), *post(to_host, to_holder)]
+        return await self._database.write_if(arm, events, appended)
 
     async def end(
         self,
@@ -273,7 +275,7 @@ class LeaseTable(TableAccess):
     async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
         """The worker slot that came with the lease outlasts it, or is needed no more; the head gets the letter."""
         change = update(lease).where(lease.c.id == lease_id).values(slot=kept)
-        await self._database.execute(change, letters=post(to_head, letter))
+        await self._database.execute(change, appended=post(to_head, letter))
 
 
 def read_reservations(connection: Connection) -> tuple[tuple[ReservationRecord, ...], tuple[str, ...]]:

@@ -47,10 +47,6 @@ _BEAT = sql(
     "UPDATE host SET beat_at = extract(epoch FROM clock_timestamp()), protocol = :protocol "
     "WHERE name = :name AND removed_at IS NULL"
 )
-_GONE = {
-    to_head: sql("DELETE FROM to_head WHERE id = ANY(CAST(:ids AS bigint[]))"),
-    to_host: sql("DELETE FROM to_host WHERE id = ANY(CAST(:ids AS bigint[]))"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ class Mailbox(TableAccess):
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=""))
             connection.execute(update(lease).where(lease.c.host == letter.host, lease.c.slot == 1).values(slot=False))
 
-        await self._database.write(begin, letters=post(to_head, letter))
+        await self._database.write(begin, appended=post(to_head, letter))
 
     async def leave(self, letter: Letter) -> None:
         """The letter's host stops: delete its requests; the head misses no beat of it. Its phones stay in the lists."""
@@ -137,7 +133,7 @@ class Mailbox(TableAccess):
             connection.execute(delete(request).where(request.c.host == letter.host))
             connection.execute(update(host).where(host.c.name == letter.host).values(beat_at=None))
 
-        await self._database.write(leave, letters=post(to_head, letter))
+        await self._database.write(leave, appended=post(to_head, letter))
 
     async def beat(self, name: str, protocol: int) -> None:
         """Write a host's beat.
@@ -155,31 +151,31 @@ class Mailbox(TableAccess):
     async def drain(self, reason: str, letter: Letter) -> None:
         """Hand out no phone of the letter's host, for this reason; "": hand them out again."""
         drained = update(host).where(host.c.name == letter.host).values(drained=reason)
-        await self._database.execute(drained, letters=post(to_head, letter))
+        await self._database.execute(drained, appended=post(to_head, letter))
 
     async def send(self, *letters: Letter) -> None:
         """Send letters to the head that report no change of a row."""
-        await self._database.write(lambda _: None, letters=post(to_head, *letters), last=True)
+        await self._database.write(lambda _: None, appended=post(to_head, *letters), last=True)
 
     async def device_changed(self, name: str, letter: Letter) -> None:
         """Write the state of a phone of the letter's host."""
         values = {"host": letter.host, "name": name, "body": letter.body}
-        await self._database.put(device_state, values, letters=post(to_head, letter))
+        await self._database.put(device_state, values, appended=post(to_head, letter))
 
     async def device_forgotten(self, name: str, letter: Letter) -> None:
         """Delete a phone of the letter's host."""
         gone = device_state.c.host == letter.host, device_state.c.name == name
-        await self._database.execute(delete(device_state).where(*gone), letters=post(to_head, letter))
+        await self._database.execute(delete(device_state).where(*gone), appended=post(to_head, letter))
 
     async def request_added(self, request_id: str, letter: Letter) -> None:
         """Write a request of the letter's host."""
         added = insert(request).values(id=request_id, host=letter.host, body=letter.body)
-        await self._database.execute(added, letters=post(to_head, letter))
+        await self._database.execute(added, appended=post(to_head, letter))
 
     async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
         """Delete a request."""
         withdrawn = delete(request).where(request.c.id == request_id)
-        await self._database.execute(withdrawn, letters=post(to_head, letter), last=True)
+        await self._database.execute(withdrawn, appended=post(to_head, letter), last=True)
 
     async def take(self, host: str) -> tuple[Letter, ...]:
         """Take the letters to a host, in order; at most `MOST_AT_ONCE`."""
@@ -257,8 +253,7 @@ class Mailbox(TableAccess):
         seen = {row["id"] for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:
-            gone = {"ids": sorted(seen)}
-            self._database.writer.with_next((box, host), lambda connection: connection.execute(_GONE[box], gone))
+            self._database.writer.delete_read(box, host, sorted(seen))
         return tuple(Letter(row["host"], row["body"]) for row in rows if row["id"] not in taken)
 
 

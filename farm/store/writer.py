@@ -21,20 +21,21 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, and_, bindparam, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, Table, and_, bindparam, select, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
 from farm.common.histogram import QUICK_S, Histogram
-from farm.store.appended_rows import AppendedRows, append_rows
+from farm.store.appended_rows import AppendedRows, append_rows, close_transaction
 from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_of
 from farm.store.event_numbers import MOST_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
@@ -149,7 +150,7 @@ class Writer:
         expected = meta.c.name == mark, meta.c.value < number, meta.c.value >= bindparam("confirmed")
         self._mark_row = update(meta).where(*expected).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
-        self._with_next: dict[Hashable, Callable[[Connection], object]] = {}
+        self._read: dict[tuple[Table, str], Sequence[int]] = {}  # ids of letters by mailbox and reader
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[QueuedWrite[Any] | None] = queue.SimpleQueue()
@@ -192,12 +193,12 @@ class Writer:
             if drafts is not None:
                 drafts.settle(committed=done.done() and not done.cancelled() and done.exception() is None)
 
-    def with_next(self, subject: Hashable, statement: Callable[[Connection], object]) -> None:
-        """Run `statement` in the next commit, whatever that writes, in place of an earlier one of the same subject.
+    def delete_read(self, box: Table, reader: str, ids: Sequence[int]) -> None:
+        """Have the next commit delete a reader's letters with these ids, and not those of its earlier call.
 
-        It is lost with a commit that fails.
+        That is lost with a commit that fails.
         """
-        self._with_next[subject] = statement
+        self._read[box, reader] = ids
 
     def own_mark(self) -> ColumnElement[bool]:
         """On a server: which row of `meta` there is as long as no later start writes under this writer's `mark`."""
@@ -333,43 +334,58 @@ class Writer:
         self, connection: Connection, works: Sequence[QueuedWrite[Any]], committing: Outcomes
     ) -> Outcomes:
         """One transaction of these, without savepoints, which cost two statements each; with them if one is refused."""
-        began, behind = False, bool(self._with_next)  # statements that may fail where the works do not
+        rows = [row for work in works for row in work.rows]
+        read = self._take_read()
+        began = False
         try:
             with connection.begin():
                 self._begin(connection)
                 began = True
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
-                append_rows(connection, [row for work in works for row in work.rows])
-                while self._with_next:
-                    self._with_next.popitem()[1](connection)
-                self._mark(connection, committing, outcomes)
+                self._close(connection, committing, outcomes, rows, read)
             self._confirmed = self._number
             return outcomes
         except Exception as error:
             if committing or isinstance(error, DatabaseLostError):
                 raise
             refused = _error_of(error)
-            if not began or (len(works) == 1 and not behind):
+            if not began or (len(works) == 1 and not read):
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
             self._begin(connection)
             outcomes = [work.run(connection) for work in works]
-            self._mark(connection, committing, outcomes)
+            self._close(connection, committing, outcomes)
         self._confirmed = self._number
         return outcomes
 
-    def _mark(self, connection: Connection, committing: Outcomes, outcomes: Outcomes) -> None:
-        """On a server: number the transaction, of which only the commit is left.
+    def _take_read(self) -> Mapping[Table, Sequence[int]]:
+        """The letters to be deleted, by mailbox."""
+        read: defaultdict[Table, list[int]] = defaultdict(list)
+        while self._read:
+            (box, _), ids = self._read.popitem()
+            read[box] += ids
+        return read
+
+    def _close(
+        self,
+        connection: Connection,
+        committing: Outcomes,
+        outcomes: Outcomes,
+        rows: AppendedRows = (),
+        read: Mapping[Table, Sequence[int]] = {},
+    ) -> None:
+        """Append rows; on a server also delete letters and number the transaction, of which only the commit is left.
 
         Raises:
             WentBackError: the latest confirmed one is missing.
             NameTakenError: a later start has written already.
         """
         if not self._number:
+            append_rows(connection, rows)
             return
         self._number += 1
         known = {"number": self._number, "confirmed": self._confirmed}
-        if connection.execute(self._mark_row, known).rowcount == 0:
+        if not close_transaction(connection, self._mark_row, known, rows, read):
             error = self._why_lost(connection.execute(self._marked).scalar_one_or_none())
             if not self._lost.done() and self._lost.set_running_or_notify_cancel():
                 self._lost.set_exception(copy(error))
