@@ -48,9 +48,9 @@ class TimedHost(LabHost):
         ]
         await asyncio.gather(*told)
 
-    async def _read(self) -> None:
+    async def _read(self, within_s: float) -> None:
         """Act upon all letters at once: those about one lease come one after the other."""
-        letters = await self.store.mailbox.take(self.name)
+        letters = await self.store.mailbox.take(self.name, within_s)
         await asyncio.gather(*(self._receive(wire.to_host(each.body, time.monotonic())) for each in letters))
 
     async def give_back(self, lease: Lease) -> None:

@@ -33,7 +33,14 @@ class HeadLetters:
         self._wake_ups = WakeUps(store.database)
         self._listener = WakeUpListener(store.database, host)
         self.head = RemoteHead(
-            host, store.epoch, store.mailbox, store.leases, writes, self._wake_ups.wake, wall=store.now
+            host,
+            store.epoch,
+            store.mailbox,
+            store.leases,
+            writes,
+            self._wake_ups.wake,
+            self._listener.expect,
+            wall=store.now,
         )
         self.attempts: Attempts  # of this host, from before `run`
 
@@ -44,14 +51,15 @@ class HeadLetters:
             HostRemovedError: this host was removed from the lab.
         """
         left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
+        within_s = 0.0
         try:
             while True:
                 self.head.check_belongs()
                 if left.done():
                     left.result()
                 with contextlib.suppress(HostError):  # the writer reports it
-                    await self.head.take()
-                await self._listener.wait()
+                    await self.head.take(within_s)
+                within_s = await self._listener.wait()
         finally:
             left.cancel()
 

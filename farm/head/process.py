@@ -49,15 +49,16 @@ from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
-from farm.store.mailbox import MOST_AT_ONCE, Letter, WakeUps
+from farm.store.mailbox import Letter, WakeUps
 from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database
-LOOK_EVERY_S = 0.004  # into the mailbox while letters come
-IDLE_LOOK_EVERY_S = 0.03  # an idle head takes 2 to 3 % of a core
+LOOK_EVERY_S = 0.003  # into the mailbox while letters come
+IDLE_LOOK_EVERY_S = 0.03  # an idle head takes 1 to 2 % of a core
 BUSY_S = 1.0  # letters come, this long after the latest
+LOOK_FOR_S = 0.25  # in a thread, for which the end of a term waits
 END_LIMIT_S = 5.0  # for writes of a head that stops
 WAITING = "waits for the term of the head before it"
 
@@ -228,20 +229,18 @@ class HeadTerm:
 
     async def _read_mailbox(self) -> None:
         """Act upon the letters of hosts, for ever."""
-        came_s = time.monotonic()
+        busy_until_s = 0.0
         while True:
+            every_s = LOOK_EVERY_S if time.monotonic() < busy_until_s else IDLE_LOOK_EVERY_S
             try:
-                letters = await self.store.mailbox.take_all()
+                letters = await self.store.mailbox.take_all(LOOK_FOR_S, every_s)
             except HostError:  # the writer reports it; a lost term ends all of this
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue
             for letter in letters:
                 self._read(letter)
-            now_s = time.monotonic()
             if letters:
-                came_s = now_s
-            if len(letters) < MOST_AT_ONCE:
-                await asyncio.sleep(LOOK_EVERY_S if now_s < came_s + BUSY_S else IDLE_LOOK_EVERY_S)
+                busy_until_s = time.monotonic() + BUSY_S
 
     def _read(self, letter: Letter) -> None:
         """Act upon one letter; an error is logged, and the next letter is read."""

@@ -89,6 +89,7 @@ class RemoteHead(RemoteOrders):
         table: LeaseTable,
         writes: LeaseWriteQueue,
         wake: Callable[[str], None],
+        expect: Callable[[], None] = lambda: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -102,6 +103,7 @@ class RemoteHead(RemoteOrders):
             table: its leases.
             writes: of the host's leases.
             wake: wakes another host: there are letters.
+            expect: called when the head is about to answer.
             clock: monotonic seconds.
             wall: the time to be stored.
         """
@@ -110,6 +112,7 @@ class RemoteHead(RemoteOrders):
         self._table = table
         self._writes = writes
         self._wake = wake
+        self._expect = expect
         self._clock = clock
         self._wall = wall
         self._deliver: Callable[[HeadMessage], None]  # from `connect` on
@@ -157,13 +160,13 @@ class RemoteHead(RemoteOrders):
     def clock_jumped(self) -> None:
         """The head apart has its own clock."""
 
-    async def take(self) -> None:
-        """Take the letters of the head, and act upon them.
+    async def take(self, within_s: float = 0.0) -> None:
+        """Take the letters of the head, as soon as some come within this time, and act upon them.
 
         Raises:
             HostError: the database is away.
         """
-        for letter in await self._mailbox.take(self._host):
+        for letter in await self._mailbox.take(self._host, within_s):
             message = wire.to_host(letter.body, self._clock())
             if message is None:
                 continue
@@ -215,6 +218,7 @@ class RemoteHead(RemoteOrders):
                 pass  # committed
             case LeaseEnded(device):
                 self._held.pop(device, None)  # its letter is stored with the end, before this
+                self._expect()
             case SlotKept(device, lease_id):
                 self._slots[lease_id] = device
                 self._keep_slot(device, lease_id, message, kept=True)

@@ -66,13 +66,12 @@ class ConditionFailedError(Exception):
 class Database:
     """One engine to read with and one writer."""
 
-    def __init__(self, engine: Engine, writer: Writer, term: Term | None = None, *, always: bool = False) -> None:
-        """`term`: of a database on a server, which transactions that grant hold; `always`: the writer's all do."""
+    def __init__(self, engine: Engine, writer: Writer, term: Term | None = None) -> None:
+        """`term`: of a daemon or a head over a database on a server, which the writer's transactions hold."""
         self.engine = engine
         self.writer = writer
         self.term = term
         self.selectors: dict[str, int] = {}  # the numbers of some that are committed, which stay
-        self._always = always
         # Each select is a transaction of its own on a server: to begin and to end one takes two round trips.
         on_file = engine.dialect.name == "sqlite"
         self._reader = engine if on_file else engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -84,15 +83,6 @@ class Database:
         if self._readers is not None:
             self._readers.shutdown(wait=False, cancel_futures=True)
         self.writer.close()
-
-    def hold_term(self, connection: Connection) -> None:
-        """In a transaction that grants: no other daemon takes over before it ends.
-
-        Raises:
-            HostError: another daemon has taken over.
-        """
-        if self.term is not None and not self._always:
-            self.term.hold(connection)
 
     async def read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a short read of the event loop: here with SQLite, which takes some 50 µs; a server's in a thread.

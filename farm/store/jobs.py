@@ -75,14 +75,10 @@ def select_jobs() -> Select[Any]:
     return select(*_JOB_COLUMNS).join_from(job, selector)
 
 
-def claim(connection: Connection, begun: Attempt, attempts_before: int) -> None:
-    """Write that the job runs under this attempt, whose row is appended (`begin`).
-
-    Raises:
-        ConditionFailedError: it is not queued any more, or has had another number of attempts.
-    """
+def claim(begun: Attempt, attempts_before: int) -> Mapping[str, Any]:
+    """The values of `CLAIM` for the job of an attempt, whose row is appended (`begin`)."""
     claimed = {"state": JobState.RUNNING, "attempts": attempts_before + 1, "not_before": None, "error": None}
-    must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
+    return {"of": begun.job, "attempts_before": attempts_before, **claimed}
 
 
 def begin(begun: Attempt) -> tuple[Table, Mapping[str, Any]]:
@@ -242,12 +238,8 @@ class JobTable(TableAccess):
         Raises:
             FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
         """
-
-        def start(connection: Connection) -> None:
-            self._database.hold_term(connection)
-            claim(connection, begun, attempts_before)
-
-        return await self._database.write_if(start, events, [begin(begun), *post(schema.to_host, letter)])
+        appended = [begin(begun), *post(schema.to_host, letter)]
+        return await self._database.change(CLAIM, events, claim(begun, attempts_before), appended)
 
     async def finish(
         self,

@@ -32,7 +32,7 @@ from farm.model.job import Attempt
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import UtcTime, utc_time
 from farm.store.database import TableAccess, must_change, selector_number, values_of
-from farm.store.jobs import begin, claim
+from farm.store.jobs import CLAIM, begin, claim
 from farm.store.mailbox import Letter, post
 from farm.store.schema import has_no_end, lease, request, reservation, selector, to_head, to_host
 
@@ -104,6 +104,13 @@ def select_leases() -> Select[Any]:
 OPEN = update(lease).where(lease.c.id == bindparam("of"), has_no_end(lease))
 REQUEST_OVER = delete(request).where(request.c.id == bindparam("of"))
 UNARMED = OPEN.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
+# Both in one statement of a server.
+_ARMED = (
+    update(lease)
+    .where(lease.c.id == bindparam("armed"), has_no_end(lease), lease.c.armed_at.is_(None))
+    .values(armed_at=bindparam("armed_at", type_=UtcTime))
+)
+ARM_AND_CLAIM = CLAIM.where(select(_ARMED.returning(lease.c.id).cte("armed")).exists())
 
 
 class LeaseTable(TableAccess):
@@ -191,7 +198,6 @@ class LeaseTable(TableAccess):
         row = {**values_of(record), **held}
 
         def number_selector(connection: Connection) -> int:
-            self._database.hold_term(connection)
             number = self._database.selectors.get(record.selector) or selector_number(connection, record.selector)
             row["selector"] = number
             return number
@@ -228,11 +234,11 @@ class LeaseTable(TableAccess):
         """
 
         def arm(connection: Connection) -> None:
-            must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
             if begun is None:
+                must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
                 connection.execute(REQUEST_OVER, {"of": request_id})
             else:
-                claim(connection, *begun)
+                must_change(connection, ARM_AND_CLAIM, {**claim(*begun), "armed": lease_id, "armed_at": at})
 
         attempts = [] if begun is None else [begin(begun[0])]
         appended = [*attempts, *post(to_head, letter), *post(to_host, to_holder)]

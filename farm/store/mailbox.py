@@ -16,12 +16,13 @@ import contextlib
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, TextClause, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, TextClause, bindparam, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,6 +34,8 @@ from farm.store.schema import device_state, host, lease, meta, metadata, request
 
 MOST_AT_ONCE = 500  # letters of one look: the loop serves others before the next
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
+EXPECTED_S = 0.03  # a host looks by itself for so long when an answer of the head is due
+LOOK_EVERY_S = 0.002  # meanwhile
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
@@ -177,9 +180,9 @@ class Mailbox(TableAccess):
         withdrawn = delete(request).where(request.c.id == request_id)
         await self._database.execute(withdrawn, appended=post(to_head, letter), last=True)
 
-    async def take(self, host: str) -> tuple[Letter, ...]:
-        """Take the letters to a host, in order; at most `MOST_AT_ONCE`."""
-        return await self._take(self._of_host, to_host, host)
+    async def take(self, host: str, within_s: float = 0.0) -> tuple[Letter, ...]:
+        """Take the letters to a host, in order; at most `MOST_AT_ONCE`. Looks until there are some, for `within_s`."""
+        return await self._take(self._of_host, to_host, host, within_s, LOOK_EVERY_S)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
         """Every host, by name."""
@@ -230,9 +233,12 @@ class Mailbox(TableAccess):
         """Send letters to hosts that report no change of a row."""
         await self._database.write(lambda _: None, events, post(to_host, *letters), last=True)
 
-    async def take_all(self) -> tuple[Letter, ...]:
-        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
-        return await self._take(self._all, to_head, "")
+    async def take_all(self, within_s: float = 0.0, every_s: float = 0.0) -> tuple[Letter, ...]:
+        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`.
+
+        Looks every `every_s` until there are some, for `within_s` at most.
+        """
+        return await self._take(self._all, to_head, "", within_s, every_s)
 
     def _letters(self, box: Table) -> Select[Any]:
         """The first `most` letters, for a process whose name no later start has.
@@ -242,19 +248,43 @@ class Mailbox(TableAccess):
         of_this_start = meta.join(box, self._database.writer.own_mark())
         return select(box).select_from(of_this_start).order_by(box.c.id).limit(bindparam("most"))
 
-    async def _take(self, letters: Select[Any], box: Table, host: str) -> tuple[Letter, ...]:
+    async def _take(
+        self, letters: Select[Any], box: Table, host: str, within_s: float = 0.0, every_s: float = 0.0
+    ) -> tuple[Letter, ...]:
         """Read the letters that were not taken yet, and have the next commit delete them.
 
         A taken letter that is still there is not read again, but its deletion is asked for again: that commit failed.
         """
         taken = self._taken.get(host, set())
         most = MOST_AT_ONCE + len(taken)
-        rows = await self.in_thread(self._database.rows, letters, {"of": host, "most": most})
-        seen = {row["id"] for row in rows}
+        parameters = {"of": host, "most": most}
+        rows = await self.in_thread(self._look, letters, parameters, taken, within_s, every_s)
+        seen = {row.id for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:
             self._database.writer.delete_read(box, host, sorted(seen))
-        return tuple(Letter(row["host"], row["body"]) for row in rows if row["id"] not in taken)
+        return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
+
+    def _look(
+        self,
+        letters: Select[Any],
+        parameters: Mapping[str, Any],
+        taken: Collection[int],
+        within_s: float,
+        every_s: float,
+    ) -> Sequence[Row[Any]]:
+        """The letters that are there, once some of them were not taken or `within_s` is over.
+
+        In one thread and on one connection: another look costs half as much as a first one.
+        """
+        until_s = time.monotonic() + within_s
+        with self._database.reading() as connection:
+            while True:
+                if within_s:
+                    time.sleep(every_s)
+                rows = connection.execute(letters, parameters).all()
+                if any(row.id not in taken for row in rows) or time.monotonic() >= until_s:
+                    return rows
 
 
 class WakeUps:
@@ -293,7 +323,11 @@ class WakeUps:
 
 
 class WakeUpListener:
-    """Says when a host is to look into its mailbox: at a wake-up, at least every `POLL_S`. Used on the event loop."""
+    """Says when a host is to look into its mailbox: at a wake-up, at least every `POLL_S`. Used on the event loop.
+
+    Where an answer is due (`expect`) it looks without being woken: a wake-up costs the server more, the more hosts
+    listen.
+    """
 
     def __init__(self, database: Database, host: str) -> None:
         """Listen for the host's wake-ups."""
@@ -301,14 +335,22 @@ class WakeUpListener:
         self._channel = _channel_of(host)
         self._loop = asyncio.get_running_loop()
         self._some = asyncio.Event()
+        self._expected = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
         self._thread.start()
 
-    async def wait(self) -> None:
-        """Wait until it is time to look again."""
+    def expect(self) -> None:
+        """An answer of the head is due: look now, until it comes."""
+        self._expected = True
+        self._some.set()
+
+    async def wait(self) -> float:
+        """Wait until it is time to look again; returns for how long, seconds."""
         await self._some.wait()
         self._some.clear()
+        expected, self._expected = self._expected, False
+        return EXPECTED_S if expected else 0.0
 
     async def close(self) -> None:
         """Stop listening."""

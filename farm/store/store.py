@@ -39,7 +39,7 @@ class Store:
         self.role = role
         self.path = path  # of the SQLite file; None on a server
         self.term = opened.term
-        self.database = database = Database(opened.reading, writer, opened.term, always=role is StoreRole.HEAD)
+        self.database = database = Database(opened.reading, writer, opened.term)
         self.read, self.in_thread = database.read, database.in_thread
         self.devices = DeviceTable(database, host)
         self.aliases = AliasTable(database)
@@ -85,8 +85,7 @@ class Store:
         if isinstance(where, str):
             opened = open_server(where, state_dir, role, host)
             mark = mark_of(host) if role is StoreRole.HOST else NUMBER
-            first = opened.term.hold if role is StoreRole.HEAD and opened.term is not None else None
-            writer = Writer(opened.writing, epoch=opened.epoch, mark=mark, first=first)
+            writer = Writer(opened.writing, epoch=opened.epoch, mark=mark, term=opened.term)
             return cls(opened, writer, None, host, role)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve, host)

@@ -2,8 +2,8 @@
 
 The term is the number of the start (`meta.epoch`), above every one before, and the upper part of every fence. It holds
 until a time by the server's clock (`meta.until`), which a thread moves on. A daemon that comes takes the next term when
-that time is over: the one before was stopped, lost its network or died. Each granting transaction locks the row of its
-own term: a daemon that wakes up later finds another term there, and grants nothing. No session lock: one whose holder
+that time is over: the one before was stopped, lost its network or died. Each writing transaction locks the row of its
+own term: a daemon that wakes up later finds another term there, and writes nothing. No session lock: one whose holder
 was cut off or stopped is held on.
 """
 
@@ -15,11 +15,12 @@ import logging
 import threading
 from concurrent.futures import Future
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import ColumnElement, Connection, Engine, exists, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import Code, HostError
+from farm.store.schema import meta
 
 TERM_S = 5.0  # how long a term holds without its daemon
 RENEWED_EVERY_S = 1.5
@@ -58,6 +59,12 @@ def take_term(connection: Connection) -> None:
     connection.execute(_TAKE, {"lasts_ms": int(TERM_S * 1000)})
 
 
+class TermOverError(HostError):
+    """Another daemon has taken over the database."""
+
+    code = "database_unusable"
+
+
 class Term:
     """A daemon's own term, which a thread renews."""
 
@@ -77,6 +84,11 @@ class Term:
             self._renew(0.0)
         except SQLAlchemyError as error:
             logger.info("the term of the database was not ended: %s", error)
+
+    def held(self) -> ColumnElement[bool]:
+        """The condition of a statement that writes only in this term, and keeps the term until its transaction ends."""
+        mine = select(meta.c.value).where(meta.c.name == "epoch", meta.c.value == self.number)
+        return exists(select(mine.with_for_update(read=True).cte("term")))
 
     def hold(self, connection: Connection) -> None:
         """Keep the term until this transaction ends.
@@ -128,9 +140,8 @@ class Term:
         return _over()
 
 
-def _over() -> HostError:
-    return HostError(
+def _over() -> TermOverError:
+    return TermOverError(
         "another daemon has taken over the database",
-        Code.DATABASE_UNUSABLE,
         hint="this one was stopped or cut off for some seconds; end one of the two, or give it a database of its own",
     )

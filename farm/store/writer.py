@@ -40,6 +40,7 @@ from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_o
 from farm.store.event_numbers import MOST_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
 from farm.store.schema import meta
+from farm.store.term import Term, TermOverError
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class Writer:
         reserve: ReserveFile | None = None,
         epoch: int = 0,
         mark: str = NUMBER,
-        first: Callable[[Connection], None] | None = None,
+        term: Term | None = None,
     ) -> None:
         """Begin to write.
 
@@ -131,7 +132,7 @@ class Writer:
             reserve: space for the last writes, made now.
             epoch: the number of the start on a server, where transactions are numbered; 0: they are not.
             mark: the row of `meta` with the number of this writer's latest transaction.
-            first: begins each transaction; when it raises FarmError, the transaction writes nothing.
+            term: each transaction holds it, or writes nothing.
         """
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
@@ -145,10 +146,11 @@ class Writer:
         self._number = epoch << 32
         self._confirmed = 0  # the number of the latest transaction that is known to be committed
         self._lost: Future[None] = Future()
-        self._begin = first or (lambda _: None)
+        self._term = term
         number: BindParameter[int] = bindparam("number")
         expected = meta.c.name == mark, meta.c.value < number, meta.c.value >= bindparam("confirmed")
-        self._mark_row = update(meta).where(*expected).values(value=number)
+        held = () if term is None else (term.held(),)
+        self._mark_row = update(meta).where(*expected, *held).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._read: dict[tuple[Table, str], Sequence[int]] = {}  # ids of letters by mailbox and reader
         self._uncertain: UncertainCommit | None = None
@@ -314,7 +316,7 @@ class Writer:
             with self._engine.connect() as connection:
                 outcomes = self._run_together(connection, wanted, committing)
             self.commits.observe(time.monotonic() - begun_s)
-        except DatabaseLostError as error:
+        except (DatabaseLostError, TermOverError) as error:
             outcomes = [(None, copy(error)) for _ in wanted]
         except Exception as error:
             outage = outage_of(error)
@@ -336,23 +338,19 @@ class Writer:
         """One transaction of these, without savepoints, which cost two statements each; with them if one is refused."""
         rows = [row for work in works for row in work.rows]
         read = self._take_read()
-        began = False
         try:
             with connection.begin():
-                self._begin(connection)
-                began = True
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
                 self._close(connection, committing, outcomes, rows, read)
             self._confirmed = self._number
             return outcomes
         except Exception as error:
-            if committing or isinstance(error, DatabaseLostError):
+            if committing or isinstance(error, DatabaseLostError | TermOverError):
                 raise
             refused = _error_of(error)
-            if not began or (len(works) == 1 and not read):
+            if len(works) == 1 and not read and self._term is None:  # else: is it because the term is over?
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
-            self._begin(connection)
             outcomes = [work.run(connection) for work in works]
             self._close(connection, committing, outcomes)
         self._confirmed = self._number
@@ -379,6 +377,7 @@ class Writer:
         Raises:
             WentBackError: the latest confirmed one is missing.
             NameTakenError: a later start has written already.
+            TermOverError: the term is over.
         """
         if not self._number:
             append_rows(connection, rows)
@@ -386,6 +385,8 @@ class Writer:
         self._number += 1
         known = {"number": self._number, "confirmed": self._confirmed}
         if not close_transaction(connection, self._mark_row, known, rows, read):
+            if self._term is not None:
+                self._term.hold(connection)
             error = self._why_lost(connection.execute(self._marked).scalar_one_or_none())
             if not self._lost.done() and self._lost.set_running_or_notify_cancel():
                 self._lost.set_exception(copy(error))

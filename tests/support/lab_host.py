@@ -105,6 +105,7 @@ class LabHost:
         ended = self.letter(m.LeaseEnded(lease.device, lease.id))
         now = datetime.now(UTC)
         assert await self.store.leases.end(lease.id, ended_at=now, reason="given back", held_s=0.0, letter=ended)
+        self.listener.expect()
 
     def end_attempts(self) -> None:
         for over in self._over.values():
@@ -121,14 +122,15 @@ class LabHost:
                 self.beaten_in_vain += 1
 
     async def _run(self) -> None:
+        within_s = 0.0
         while True:
             await self.reaches.wait()
             with contextlib.suppress(HostError):
-                await self._read()
-            await self.listener.wait()
+                await self._read(within_s)
+            within_s = await self.listener.wait()
 
-    async def _read(self) -> None:
-        for letter in await self.store.mailbox.take(self.name):
+    async def _read(self, within_s: float) -> None:
+        for letter in await self.store.mailbox.take(self.name, within_s):
             await self._receive(wire.to_host(letter.body, time.monotonic()))
 
     async def _receive(self, message: m.ToHost | None) -> None:

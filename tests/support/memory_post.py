@@ -131,7 +131,7 @@ class MemoryPost(MemoryKeeper):
         await self._commit("")
         self.to_host += letters
 
-    async def take(self, host: str) -> tuple[Letter, ...]:
+    async def take(self, host: str, within_s: float = 0.0) -> tuple[Letter, ...]:
         await asyncio.sleep(0)
         mine = [each for each in self.to_host if each.host == host]
         taken = mine[: self.let_through.get(host, len(mine))]
