@@ -34,7 +34,7 @@ from farm.store.schema import device_state, host, lease, meta, metadata, request
 
 MOST_AT_ONCE = 500  # letters of one look: the loop serves others before the next
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
-EXPECTED_S = 0.03  # a host looks by itself for so long when an answer of the head is due
+EXPECTED_S = 0.03  # for so long a host looks by itself when an answer of the head is due
 LOOK_EVERY_S = 0.002  # meanwhile
 
 logger = logging.getLogger(__name__)
@@ -325,7 +325,7 @@ class WakeUps:
 class WakeUpListener:
     """Says when a host is to look into its mailbox: at a wake-up, at least every `POLL_S`. Used on the event loop.
 
-    Where an answer is due (`expect`) it looks without being woken: a wake-up costs the server more, the more hosts
+    While an answer is due (`expect`) it looks without being woken: a wake-up costs the server more, the more hosts
     listen.
     """
 
@@ -341,7 +341,7 @@ class WakeUpListener:
         self._thread.start()
 
     def expect(self) -> None:
-        """An answer of the head is due: look now, until it comes."""
+        """An answer of the head is due: look until it comes, for `EXPECTED_S` at most."""
         self._expected = True
         self._some.set()
 

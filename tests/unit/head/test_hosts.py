@@ -1,5 +1,6 @@
 """What the head knows of its hosts: whose phone a name is, and which leases they may still arm."""
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -8,8 +9,16 @@ import pytest
 
 from farm.common.selector import Selector
 from farm.head import wire
-from farm.head.hosts import Hosts
-from farm.head.messages import AttemptClaim, DeviceChanged, DeviceForgotten, LeaseArmed, LeaseGranted, YieldWanted
+from farm.head.hosts import WOKEN_AFTER_S, Hosts
+from farm.head.messages import (
+    AttemptClaim,
+    DeviceChanged,
+    DeviceForgotten,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseGranted,
+    YieldWanted,
+)
 from farm.model.device import DeviceState, Life
 from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt
@@ -73,6 +82,26 @@ def test_a_phone_that_its_host_does_not_use_is_not_handed_out_and_stands_in_no_o
     hosts.note("one", phone("a", Life.GONE, identity=SAME))
     (taken_up,) = hosts.note("two", phone("b", identity=SAME))
     assert taken_up.state.leasable
+
+
+@pytest.mark.parametrize("finds_it", [True, False])
+async def test_a_host_that_has_ended_a_lease_is_woken_only_if_it_does_not_find_the_next_grant(post, finds_it):
+    woken = []
+    hosts = Hosts(SimpleNamespace(mailbox=post), woken.append, lambda: 0.0)
+    hosts.note("one", phone("a"))
+    hosts.letter(granted("first"))
+    hosts.receive(granted("first"))
+    assert woken == ["one"]
+    hosts.note("one", LeaseEnded("a", "first"))
+    hosts.letter(granted("next"))
+    hosts.receive(granted("next"))
+    assert woken == ["one"]
+    if finds_it:
+        hosts.note("one", LeaseArmed("a", "next", "j.1"))
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(WOKEN_AFTER_S, later.set_result, None)  # behind the one of the grant
+    await later
+    assert woken == (["one"] if finds_it else ["one", "one"])
 
 
 @pytest.mark.parametrize("undone", [True, False])

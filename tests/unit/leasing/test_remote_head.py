@@ -74,10 +74,11 @@ class Lab:
 
     def __init__(self):
         self.post, self.devices, self.runner = MemoryPost(), FakeDevices(), Runner()
+        self.expected = asyncio.Event()  # an answer of the head
         self.devices.add("a", "android")
         events = EventLog()
         writes = LeaseWriteQueue(events)
-        self.head = RemoteHead("one", 1, self.post, self.post, writes, lambda host: None)
+        self.head = RemoteHead("one", 1, self.post, self.post, writes, lambda host: None, self.expected.set)
         self.leasing = Leasing(self.devices, events, 1, self.post, head=self.head, writes=writes)
         self.got = []
 
@@ -130,8 +131,10 @@ async def test_a_lease_is_held_once_that_is_written():
     assert lab.leasing.lease_of("a") == "L1"
     assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1")
     assert lab.post.requests == {}
+    assert not lab.expected.is_set()
     lab.leasing.release("L1")
     assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
+    await lab.expected.wait()
 
 
 async def test_a_lease_that_the_head_has_ended_was_never_held():

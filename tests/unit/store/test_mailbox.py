@@ -240,6 +240,26 @@ async def test_wake_ups_are_heard_at_once(store, monkeypatch):
         await asyncio.gather(listener.close(), wake_ups.close())
 
 
+async def test_while_an_answer_is_due_a_host_looks_without_a_wake_up(store, monkeypatch):
+    monkeypatch.setattr(mailbox, "EXPECTED_S", 60.0)
+    listener = WakeUpListener(store.database, ONE)
+    try:
+        assert await listener.wait() == 0.0  # it has begun
+        listener.expect()
+        within_s = await listener.wait()
+        assert within_s == 60.0
+        taking = asyncio.ensure_future(store.mailbox.take(ONE, within_s))
+        await store.mailbox.send_to_hosts([letter("granted")])
+        assert kinds(await taking) == ["granted"]
+    finally:
+        await listener.close()
+
+
+async def test_a_look_for_letters_that_do_not_come_ends(store):
+    assert await store.mailbox.take(ONE, 0.01) == ()
+    assert await store.mailbox.take_all(0.01, 0.001) == ()
+
+
 async def test_a_host_says_where_others_dial_it(store):
     await store.mailbox.begin(letter("began"), 1)
     (before,) = await store.mailbox.hosts()
