@@ -300,7 +300,7 @@ class Beside(RuleBasedStateMachine):
     @invariant()
     def promises_are_to_those_who_wait(self):
         yields = self.allocator._yields
-        assert yields._promised == {request: device for device, request in yields._asked_for.items()}
+        assert yields._promised.items() == {(request, device) for device, request in yields._asked_for.items()}
         assert yields._promised.keys() <= self.model.waiting.keys()
         asked = {name for name, lease in self.model.held.items() if lease.asked}
         assert yields._asked_for.keys() | yields._unclaimed == asked

@@ -114,7 +114,7 @@ class Yields:
         for device in [device for device, at_s in self._check_s.items() if at_s <= now_s]:
             self._check_s[device] = now_s + self._state.policy.min_slice_s
             self._ask_for_best(device)
-        if new_request is not None:
+        if new_request is not None and new_request.id not in self._promised:  # a check above may have promised it one
             self._ask_for_new_request(new_request)
 
     def ask_for_slot(self, new_request: QueuedRequest | None) -> None:

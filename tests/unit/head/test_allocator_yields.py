@@ -128,6 +128,21 @@ def test_a_phone_asked_for_somebody_who_left_goes_to_the_next_who_waits():
     assert lab.end(lab.asked()[0]) == "bench-2"
 
 
+def test_of_two_phones_asked_for_those_who_left_a_new_request_is_promised_one():
+    lab = Lab("a", "b", "c")
+    for name in ("one", "two", "three"):
+        tune(lab, name, user=name)
+    lab.later(SLICE_S)
+    for name in ("bench-1", "bench-2"):
+        lab.want(name, user="bob")
+    for name in ("bench-1", "bench-2"):
+        lab.decide(Allocator.request_withdrawn, name)
+    lab.now_s += 2 * SLICE_S  # the third lease is due to be checked when the next request comes
+    lab.want("bench-3", user="bob")
+    lab.want("bench-4", user="bob")
+    assert len(lab.yields) == 2
+
+
 def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     lab = Lab("a", "b", workers=1)
     assert tune(lab, worker=True, device="a") == "a"
