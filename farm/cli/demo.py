@@ -73,11 +73,14 @@ def demo(
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
+    alone = [name for name, on in (("--arm64", arm64), ("--physics", physics), ("--why", why)) if on]
+    if hosts > 1 and alone:
+        raise UserError(
+            f"{alone[0]} does not go with --hosts", hint=f"leave out {', '.join(alone)}; or leave out --hosts"
+        )
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
     if hosts > 1:
-        if arm64 or physics or why:
-            raise UserError("--hosts goes with --stay, --phones, --trials and --isolation only")
         from farm.cli.demo_hosts import PHONE, run
 
         profiles = (phones or PHONE).split(",")

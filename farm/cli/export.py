@@ -98,7 +98,8 @@ def _measured(model: str, device: str, since: str, *, trusted: bool) -> Iterator
         UserError: there are none.
     """
     oldest = parse_since(since, datetime.now().astimezone()) if since else None
-    rows = (row for row in _stored(model, device, oldest) if not trusted or row["verdict"] == "trusted")
+    every = _stored(model, device, oldest)
+    rows = _trusted(every) if trusted else every
     first = next(rows, None)
     if first is None:
         limits = {"of": model, "on": device, "since": since}
@@ -107,6 +108,18 @@ def _measured(model: str, device: str, since: str, *, trusted: bool) -> Iterator
             f"there is no {'trusted ' if trusted else ''}result{which}", hint="farm bench measures; farm history MODEL"
         )
     return chain([first], rows)
+
+
+def _trusted(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The trusted ones; at the end, the number of the others on stderr."""
+    left_out = 0
+    for row in rows:
+        if row["verdict"] == "trusted":
+            yield row
+            continue
+        left_out += 1
+    if left_out:
+        print_note(f"left out, as not trusted: {many(left_out, 'result')}")
 
 
 def _stored(model: str, device: str, oldest: datetime | None) -> Iterator[dict[str, Any]]:

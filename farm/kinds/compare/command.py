@@ -161,6 +161,7 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
         for line in (*_bundles(each), *_runtimes(each), *_doubts(each["comparison"], why=why))
     )
     print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
+    print_line("  B / A is the median over pairs taken in turns, not B ms over A ms")
     print_unlike(each.get("unlike", ()) for each in results)
 
 

@@ -79,10 +79,11 @@ def test_only_trusted_results_of_one_phone(daemon, tmp_path):
     assert jobs(tmp_path / "out") == ["bench-1"]
 
 
-def test_bencher_gets_trusted_results_only(daemon, tmp_path):
-    daemon(row(1), row(2, verdict="suspect", device="galaxy"))
+def test_bencher_gets_trusted_results_and_the_number_of_the_others_is_told(daemon, tmp_path, capsys):
+    daemon(row(1), row(2, verdict="suspect", device="galaxy"), row(3, verdict="rejected"))
     export.export(format="bencher", output=tmp_path / "out")
     assert len(json.loads((tmp_path / "out").read_text("utf-8"))) == 1
+    assert "left out, as not trusted: 2 results\n" in capsys.readouterr().err
 
 
 def test_without_results_nothing_is_written(daemon, tmp_path):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.cli import history
-from farm.cli.history import PLOT_COLUMNS, drawn
+from farm.cli.history import PLOT_COLUMNS, _series_json, drawn
 from farm.common.errors import UserError
 from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
@@ -117,6 +117,8 @@ def test_commits_are_shown_where_a_result_has_one(told):
     head, without, commit = (line.split() for line in lines[2:5])
     assert head.index("COMMIT") == head.index("TVM") + 1
     assert ("-" in without, "0123456789ab" in commit) == (True, True)
+    (series,) = series_of([row(1, commit="0123456789abcdef")])
+    assert _series_json(series, ())["results"][0]["commit"] == "0123456789abcdef"
 
 
 def test_another_reference_kernel_begins_another_line(told):
@@ -176,6 +178,7 @@ def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
         "  pixel: the ratio went between two levels",
         f"  pixel: 300 pairs taken in turns would find a difference of 3% with 95 % power, {NONE}",
         "  pixel: a virtual phone",
+        "  B / A is the median over pairs taken in turns, not B ms over A ms",
     ]
 
 

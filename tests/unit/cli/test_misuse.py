@@ -85,6 +85,12 @@ def test_a_time_out_of_range_is_told_by_its_option(monkeypatch, capsys, words, s
     assert (code, out.err.splitlines()) == (2, [f"error: {said} is out of range", f"  hint: {hint}"])
 
 
+def test_a_demo_of_several_hosts_names_what_to_leave_out(monkeypatch, capsys):
+    code, out = told(monkeypatch, capsys, "demo", "--hosts", "2", "--physics", "--why")
+    said = ["error: --physics does not go with --hosts", "  hint: leave out --physics, --why; or leave out --hosts"]
+    assert (code, out.err.splitlines()) == (2, said)
+
+
 @pytest.mark.parametrize("words", [[], ["device"]])
 def test_a_group_alone_is_asked_for_its_help(monkeypatch, capsys, words):
     code, out = told(monkeypatch, capsys, *words)

@@ -1,9 +1,13 @@
 """Settings whose names point at nothing."""
 
+import asyncio
+import logging
 from pathlib import Path
 
+import pytest
+
 from farm.config import load
-from farm.daemon.problems import unresolved_names
+from farm.daemon.problems import Problems, unresolved_names
 
 
 def told(keys: set[str], tmp_path: Path, text: str) -> list[str]:
@@ -36,3 +40,20 @@ def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> N
     assert "is no sysfs" in told(set(), tmp_path, f"[usb]\nsysfs = '/{'9' * 300}'")[0]  # stat fails
     (tmp_path / "sys" / "bus").mkdir(parents=True)
     assert told(set(), tmp_path, f"[power]\nuhubctl = '/bin/sh'\n[usb]\nsysfs = '{tmp_path}/sys'") == []
+
+
+def test_a_host_of_a_lab_that_serves_alone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "farm.toml"
+    alone, of_a_lab = (
+        "[adb]\nmanage = false\n[lab]\nhost = 'lab1'",
+        "\nhead = 'apart'\n[store]\nurl = 'postgresql://db/f'",
+    )
+    file.write_text(alone)
+    with caplog.at_level(logging.WARNING):
+        (line,) = asyncio.run(Problems(load(file, environ={})).current())
+    assert line.startswith(
+        '[lab] host = "lab1" is no host of a lab yet, but a single one: a lab also needs [store] url'
+    )
+    assert caplog.messages == [line]
+    file.write_text(alone + of_a_lab)
+    assert asyncio.run(Problems(load(file, environ={})).current()) == []
