@@ -257,8 +257,7 @@ class Mailbox(TableAccess):
         """
         taken = self._taken.get(host, set())
         most = MOST_AT_ONCE + len(taken)
-        parameters = {"of": host, "most": most}
-        rows = await self.in_thread(self._look, letters, parameters, taken, within_s, every_s)
+        rows = await self.in_thread(self._look, letters, {"of": host, "most": most}, taken, within_s, every_s)
         seen = {row.id for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:

@@ -1,6 +1,7 @@
 """Leases over restarts, extended, with traces, under quotas, and in a storm over the real store."""
 
 import asyncio
+import gc
 import random
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ from farm.common.selector import Selector
 from farm.head import reports
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
+from farm.head.waiting_requests import PendingGrant
 from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
@@ -66,6 +68,21 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     after.devices.become(lease.device, Life.READY)
     await settle()
     assert after.got[0].device == lease.device
+
+
+async def test_a_grant_is_forgotten_once_its_lease_is_held_though_no_garbage_is_collected():
+    def kept():
+        return sum(isinstance(each, PendingGrant) for each in gc.get_objects())
+
+    lab = Lab("a")
+    gc.collect()
+    before = kept()
+    gc.disable()  # as for the requests of jobs that a head has read at its start
+    try:
+        await lab.lease()
+        assert kept() == before
+    finally:
+        gc.enable()
 
 
 async def revoke(lab, device, leg):
