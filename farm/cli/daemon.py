@@ -14,6 +14,7 @@ import typer
 from farm.cli import work
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, print_note
+from farm.common.durations import parse_duration
 from farm.common.errors import ExitCode, UserError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -56,7 +57,9 @@ def gate(
     host: Annotated[str, typer.Option(help="Address of the TVM port, unless a socket is passed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The TVM port; 0 lets the kernel choose.", min=0, max=65535)] = 9190,
     socket: Annotated[Path, typer.Option(help="Where the daemon finds this gate ([tvm] gate).")] = GATE_SOCKET,
-    wait_s: Annotated[float, typer.Option(help="How long new clients wait for an absent daemon.", min=0.0)] = 120.0,
+    wait_s: Annotated[
+        str, typer.Option("--wait-s", metavar="DURATION", help="How long new clients wait for an absent daemon.")
+    ] = "2m",
     child: Annotated[tuple[int, int] | None, typer.Option(hidden=True)] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
@@ -79,7 +82,7 @@ def gate(
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-        await GateProcess(wait_s, Notifier.from_environment()).run(tvm, control, stop)
+        await GateProcess(parse_duration(wait_s, zero=True), Notifier.from_environment()).run(tvm, control, stop)
 
     asyncio.run(serve())
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 
 from farm.cli import complete, work
-from farm.common.durations import format_duration
+from farm.common.durations import format_duration, parse_duration, within
 from farm.common.errors import UserError
 from farm.common.limits import CORES_FORM, MAX_CORES
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
@@ -67,8 +67,8 @@ def with_one_placement(fields: Mapping[str, Any], asked: str) -> dict[str, Any]:
 FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {
     "selector": (str, "SELECTOR", str),
     "devices": (str, "N|all", work.device_count),
-    "duration": (str, "DURATION", work.lease_s),
-    "timeout": (str | None, "DURATION", work.timeout_s),
+    "duration": (str, "DURATION", parse_duration),
+    "timeout": (str | None, "DURATION", lambda given: given and parse_duration(given)),
     "deadline": (str | None, "TIME", work.deadline_s),
     "job": (list[str] | None, "JOB", lambda given: tuple(given or ())),
     "shapes": (list[str] | None, "SHAPE", lambda given: parse_shapes(given or ())),
@@ -195,10 +195,8 @@ def _bounds(declared: Any) -> tuple[Any, Any]:
 
 def _read(field: SpecField, given: Any) -> Any:
     value = FORMS[field.help.form][2](given) if field.help.form else given
-    if field.help.form in ("duration", "deadline") and value is not None:
-        least, most = _bounds(field.type)
-        if not least <= value <= most:
-            raise UserError(f"{flag_of(field)} {given} is out of range", hint=f"{least:g}s to {format_duration(most)}")
+    if field.help.form in ("duration", "timeout", "deadline") and value is not None:
+        within(flag_of(field), given, value, *_bounds(field.type))
     return value
 
 

@@ -20,6 +20,7 @@ from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import OutputError, print_json, print_json_line, print_note, terminal
 from farm.cli.output.terminal import interruptible
 from farm.cli.top_picture import PhoneOrder, Snapshot, followed, snapshot
+from farm.common.durations import parse_duration, within
 from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
 from farm.common.install import cache_home, pip_install
 
@@ -37,7 +38,7 @@ HINT = f"keys and panes in farm top: {pip_install('tui')}"
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two pictures.")] = INTERVAL_S,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two pictures.")] = "2s",
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and stop.")] = False,
     plain: Annotated[
         bool, typer.Option("--plain", help="Do without keys and panes, even with the extra `tui`.")
@@ -52,6 +53,7 @@ def top(
     waits. With the extra `tui` there are keys: `?` lists them. Not at a terminal it prints one picture; with --json one
     document per picture, a line each.
     """
+    interval_s = within("--interval", interval, parse_duration(interval), 0.2, 3600)
     reader = FarmReader()
     farm = reader.read()  # a daemon that never answered is an error, one that goes away later is not
     if json or once or not terminal.is_lively(sys.stdout):
@@ -61,12 +63,12 @@ def top(
             elif once:
                 print_json(asdict(farm))
             else:
-                _print_documents(reader, farm, interval)
+                _print_documents(reader, farm, interval_s)
         return
     keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
     code = 0
     try:
-        with interruptible(), Poller(reader, interval) as poller:
+        with interruptible(), Poller(reader, interval_s) as poller:
             if keys:
                 from farm.cli.top_app import TopApp
 

@@ -23,7 +23,7 @@ from farm.common.errors import (
     UserError,
     error_to_wire,
 )
-from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE, MAX_LEASE_S, MAX_TIMEOUT_S
+from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE
 from farm.common.selector import HOST
 from farm.kinds import KINDS
 
@@ -398,43 +398,13 @@ def settings(texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def timeout_s(text: str | None) -> float | None:
-    """The seconds of `--timeout`.
-
-    Raises:
-        UserError: it cannot be read, or is out of range.
-    """
-    if text is None:
-        return None
-    seconds = _seconds(text)
-    if not 1 <= seconds <= MAX_TIMEOUT_S:
-        raise UserError(f"--timeout {text} is out of range", hint=f"1s to {MAX_TIMEOUT_S / 3600:g}h")
-    return seconds
-
-
 def wait_s(text: str | None) -> float | None:
     """The seconds of `--wait`, a duration or a number; None: without limit.
 
     Raises:
         UserError: it cannot be read.
     """
-    return _seconds(text) if text else None
-
-
-def _seconds(text: str) -> float:
-    return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
-
-
-def lease_s(text: str) -> float:
-    """The seconds of `--for`.
-
-    Raises:
-        UserError: it cannot be read, or is longer than a lease may be.
-    """
-    seconds = parse_duration(text)
-    if seconds > MAX_LEASE_S:
-        raise UserError(f"a lease lasts at most {format_duration(MAX_LEASE_S)}, not {text}", hint="--for 2h")
-    return seconds
+    return parse_duration(text, zero=True) if text else None
 
 
 def deadline_s(text: str | None) -> float | None:
@@ -445,12 +415,12 @@ def deadline_s(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    try:
-        return parse_duration(text)
+    now = datetime.now(UTC)
+    try:  # before durations: 20260501 is a date, and no number of seconds
+        seconds = (parse_when(text, now) - now).total_seconds()
     except BadTimeError:
-        now = datetime.now(UTC)
         try:
-            seconds = (parse_when(text, now) - now).total_seconds()
+            return parse_duration(text)
         except BadTimeError:
             raise UserError(f"{text[:40]!r} is no duration and no time", hint=DEADLINE_HINT) from None
     if seconds <= 0:

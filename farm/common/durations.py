@@ -1,4 +1,4 @@
-"""Durations, times and counts as people write them: `90s`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
+"""Durations, times and counts as people write them: `90`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
 
 Standard library only: the thin commands use it. Times without a zone are this host's local time.
 """
@@ -14,11 +14,12 @@ from farm.common.errors import UserError
 
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it it is a mistake, and dates run out of range
-DURATION_HINT = "a number and a unit: 90s, 30m, 2h, 1h30m, 7d, 1w"
+DURATION_HINT = "seconds, or a number and a unit: 90, 90s, 30m, 2h, 1h30m, 7d, 1w"
 WHEN_HINT = "2026-05-01T14:00 (local time), 2026-05-01T14:00Z, 14:00, +30m or now"
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_DURATION = re.compile(rf"(?:{_PART.pattern}\s*)+")
+_SECONDS = r"(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"  # as Python writes numbers
+_DURATION = re.compile(rf"(?:{_PART.pattern}\s*)+|{_SECONDS}")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 
 
@@ -33,8 +34,8 @@ def many(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def parse_duration(text: str) -> float:
-    """Seconds, more than 0, of `90s`, `30m`, `1h30m`, `1.5h`, `7d`.
+def parse_duration(text: str, *, zero: bool = False) -> float:
+    """Seconds of `90`, `90s`, `30m`, `1h30m`, `1.5h`, `7d`; more than 0, or with `zero` also that.
 
     Raises:
         BadTimeError: it is none, or longer than ten years.
@@ -42,10 +43,22 @@ def parse_duration(text: str) -> float:
     given = text.strip().lower()
     if not given.isascii() or len(given) > 64 or not _DURATION.fullmatch(given):
         raise BadTimeError(f"{text[:40]!r} is no duration", hint=DURATION_HINT)
-    seconds = math.fsum(float(number) * UNIT_S[unit] for number, unit in _PART.findall(given))
-    if not 0 < seconds <= LONGEST_S:
+    parts = _PART.findall(given) or [(given, "s")]
+    seconds = math.fsum(float(number) * UNIT_S[unit] for number, unit in parts)
+    if seconds > LONGEST_S or not (seconds or zero):
         what = "no time at all" if seconds == 0 else "longer than ten years"
         raise BadTimeError(f"{text[:40]!r} is {what}", hint=DURATION_HINT)
+    return seconds
+
+
+def within(flag: str, text: str, seconds: float, least_s: float, most_s: float) -> float:
+    """The seconds that `text` means, as the value of an option.
+
+    Raises:
+        UserError: they are not within its bounds.
+    """
+    if not least_s <= seconds <= most_s:
+        raise UserError(f"{flag} {text} is out of range", hint=f"{least_s:g}s to {format_duration(most_s)}")
     return seconds
 
 
@@ -78,11 +91,14 @@ def parse_since(text: str, now: datetime) -> datetime:
     given = text.strip()
     if _CLOCK.fullmatch(given):
         return _clock_time(given, now, later=False)
-    if _DURATION.fullmatch(given.lower()):
-        return now - timedelta(seconds=parse_duration(given))
     if given.lower() == "now":
         return now
-    return _date(given, text, hint="how long ago (7d, 2h) or a time: 2026-05-01, 2026-05-01T14:00, 14:00")
+    try:  # before durations: 20260501 is a date, and no number of seconds
+        return _date(given, text, hint="how long ago (7d, 2h) or a time: 2026-05-01, 2026-05-01T14:00, 14:00")
+    except BadTimeError:
+        if not _DURATION.fullmatch(given.lower()):
+            raise
+    return now - timedelta(seconds=parse_duration(given))
 
 
 def digits(value: float) -> str:

@@ -98,7 +98,7 @@ HalfWidth = Annotated[
     Help("Sample until the 95 % interval of the median is at most +- this part of it."),
 ]
 MeasureSeconds = Annotated[
-    Seconds, Bounds(ge=0.1, le=3600), Help("Sample for at most so many seconds.", flag="--measure")
+    Seconds, Bounds(ge=0.1, le=3600), Help("Sample at most so long: 30, 90s, 5m.", flag="--measure", form="duration")
 ]
 Remeasure = Annotated[
     Whole, Bounds(ge=0, le=5), Help("Measure again at most so often while the result is not trusted.")

@@ -49,7 +49,7 @@ def test_of_a_key_set_by_hand_that_no_phone_has_its_selector_is_explained(farm):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--on", "android", "--user", "ci", "--for", "2"), "'2' is no duration"),
+        (("--on", "android", "--user", "ci", "--for", "two"), "'two' is no duration"),
         (("--on", "android", "--user", "ci", "--for", "2h", "--from", "soonish"), "'soonish' is no time"),
         (("--on", "=", "--user", "ci", "--for", "2h"), "selector term"),
         (("--on", "android", "--user", " ", "--for", "2h"), "for one user"),

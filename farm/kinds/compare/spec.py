@@ -14,6 +14,7 @@ from farm.model.specs import (
     BundleUse,
     Flag,
     Help,
+    MeasureSeconds,
     MeasureSpec,
     ModelSpec,
     ModelTask,
@@ -32,9 +33,7 @@ class CompareSpec(MeasureSpec):
     kind: ClassVar[str] = "compare"
 
     min_effect: Annotated[Seconds, Bounds(ge=0, le=0.5), Help("A smaller relative difference counts as none.")] = 0.01
-    measure_s: Annotated[
-        Seconds, Bounds(ge=0.1, le=3600), Help("Measure for at most so many seconds.", flag="--measure")
-    ] = 60.0
+    measure_s: MeasureSeconds = 60.0
     model_b: Annotated[Sha256, ArtifactOf("model"), Help("The model of B; left out: A's.", option=False)]
     name_b: Annotated[Name, Help("What people call the model of B.", option=False)]
     target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.")] = None

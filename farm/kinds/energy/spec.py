@@ -26,7 +26,9 @@ class EnergySpec(MeasureSpec):
     kind: ClassVar[str] = "energy"
 
     half_width: EnergyHalfWidth = 0.1
-    measure_s: Annotated[Seconds, Bounds(ge=1, le=3600), Help("Measure for so many seconds.", flag="--measure")] = 120.0
+    measure_s: Annotated[
+        Seconds, Bounds(ge=1, le=3600), Help("Measure so long.", flag="--measure", form="duration")
+    ] = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

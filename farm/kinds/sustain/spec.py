@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from farm.common.durations import format_duration, parse_duration
+from farm.common.durations import parse_duration, within
 from farm.common.errors import Code, UserError
 from farm.kinds.energy.spec import PowerSource
 from farm.model.identity import CpuCluster
@@ -75,12 +75,7 @@ def sustained_s(text: str) -> float:
     Raises:
         UserError: it is no duration, or out of range.
     """
-    seconds = parse_duration(text)
-    if not LEAST_SUSTAIN_S <= seconds <= MOST_SUSTAIN_S:
-        raise UserError(
-            f"--sustain {text} is out of range", hint=f"{LEAST_SUSTAIN_S:g}s to {format_duration(MOST_SUSTAIN_S)}"
-        )
-    return seconds
+    return within("--sustain", text, parse_duration(text), LEAST_SUSTAIN_S, MOST_SUSTAIN_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

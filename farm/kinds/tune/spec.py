@@ -42,9 +42,9 @@ class TuneSpec(ModelSpec):
     ] = None
     cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.")] = "xgb"
     seed: Annotated[Whole, Bounds(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
-    candidate_timeout_s: Annotated[Seconds, Bounds(ge=0.5, le=600), Help("Seconds for one candidate on a phone.")] = (
-        10.0
-    )
+    candidate_timeout_s: Annotated[
+        Seconds, Bounds(ge=0.5, le=600), Help("For one candidate on a phone.", form="duration")
+    ] = 10.0
     quiesce: Quiesce = None
     texture: Annotated[Flag, Help("No record is for an operator with textures.", option=False)] = False
 

@@ -29,7 +29,7 @@ class UntetheredSpec(RuntimeSpec):
     measure_s: Annotated[
         Seconds,
         Bounds(ge=1, le=MOST_MEASURE_S),
-        Help("Measure for so many seconds, in which the phone is away.", flag="--measure"),
+        Help("Measure so long; the phone is away meanwhile.", flag="--measure", form="duration"),
     ] = DEFAULT_MEASURE_S
     quiesce: Quiesce = None
     # A failure without the cable is known only afterwards, and as a rule happens again.

@@ -32,11 +32,11 @@ def told(monkeypatch, capsys, *words):
         (["status", "--socket", "x"], "--socket", "it stands before the command: farm --socket ... status"),
         (["bench", "m.onnx", "--wait"], "error: option '--wait' requires an argument", "farm COMMAND"),
         (
-            ["bench", "m.onnx", "--on", "x", "--measure", "nan"],
-            "'--measure': nan is no number",
+            ["bench", "m.onnx", "--on", "x", "--half-width", "nan"],
+            "'--half-width': nan is no number",
             "farm bench [OPTIONS] MODEL",
         ),
-        (["top", "--interval", "inf"], "inf is no", "farm top [OPTIONS]"),
+        (["bench", "m.onnx", "--on", "x", "--half-width", "inf"], "inf is no", "farm bench [OPTIONS] MODEL"),
         (["tune", "m.onnx", "--on", "x", "--trials", "nan"], "'nan' is no whole number", "farm tune [OPTIONS] MODEL"),
         (["records", "remove", "abc"], "'abc' is no whole number", "farm records remove [OPTIONS] SET..."),
         (
@@ -45,8 +45,8 @@ def told(monkeypatch, capsys, *words):
             "farm store prune [OPTIONS]",
         ),
         (
-            ["bench", "m.onnx", "--on", "x", "--measure", "0.05"],
-            "0.05 is not in the range 0.1 to 3600",
+            ["bench", "m.onnx", "--on", "x", "--half-width", "0.9"],
+            "0.9 is not in the range 0.0005 to 0.5",
             "farm bench [OPTIONS] MODEL",
         ),
         (["demo", "--repeat", "1"], "1 is less than 2", "farm demo [OPTIONS] COMMAND [ARGS]..."),
@@ -78,6 +78,11 @@ def test_a_misused_command(monkeypatch, capsys, words, said, hint):
         (["lease", "run", "--on", "x", "--for", "0.1s", "--", "id"], "--for 0.1s", "1s to 7d"),
         (["shell", "--on", "x", "--deadline", "0.01s", "id"], "--deadline 0.01s", "0.1s to 30d"),
         (["shell", "--on", "x", "--deadline", "99d", "id"], "--deadline 99d", "0.1s to 30d"),
+        (["shell", "--on", "x", "--timeout", "2d", "id"], "--timeout 2d", "0.1s to 1d"),
+        (["bench", "m.onnx", "--on", "x", "--measure", "0.05"], "--measure 0.05", "0.1s to 1h"),
+        (["lease", "acquire", "--on", "x", "--for", "8d"], "--for 8d", "1s to 7d"),
+        (["sustain", "m.onnx", "--on", "x", "--for", "2"], "--for 2", "5s to 4h"),
+        (["top", "--interval", "2h"], "--interval 2h", "0.2s to 1h"),
     ],
 )
 def test_a_time_out_of_range_is_told_by_its_option(monkeypatch, capsys, words, said, hint):

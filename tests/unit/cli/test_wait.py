@@ -27,7 +27,9 @@ def test_a_wait_without_a_duration_has_no_limit(line, read):
     assert with_wait_values(line.split()) == read.split()
 
 
-@pytest.mark.parametrize(("text", "seconds"), [(None, None), ("", None), ("90", 90), ("1.5", 1.5), ("2m", 120)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, None), ("", None), ("90", 90), ("0", 0), ("1.5", 1.5), ("2m", 120)]
+)
 def test_durations_and_seconds(text, seconds):
     assert wait_s(text) == seconds
 

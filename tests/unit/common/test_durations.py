@@ -27,13 +27,15 @@ NOW = datetime(2026, 3, 28, 23, 30, tzinfo=UTC)  # Berlin: 00:30 of the day at w
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("90s", 90), ("30m", 1800), (" 2H ", 7200), ("1h30m", 5400), ("1h 30m", 5400), ("1.5h", 5400), ("7d", 604800),
-     ("1w", 604800), ("0.5s", 0.5)],
+     ("1w", 604800), ("0.5s", 0.5), ("30", 30), ("1.5", 1.5), (".5", 0.5), ("1e2", 100)],
 )  # fmt: skip
 def test_a_duration(text, seconds):
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "30", "m", "-5m", "0s", "1y", "1e9h", "9999999d", "30m!", "٣m", "1h" * 99])
+@pytest.mark.parametrize(
+    "text", ["", "0", "1e999", "m", "-5m", "0s", "1y", "1e9h", "9999999d", "30m!", "٣m", "1h" * 99]
+)
 def test_what_is_no_duration_is_said_in_one_line(text):
     with pytest.raises(BadTimeError) as caught:
         parse_duration(text)
@@ -62,10 +64,12 @@ def test_a_look_back():
     assert parse_since("7d", NOW) == NOW - timedelta(days=7)
     assert parse_since("2026-03-01T00:00Z", NOW) == datetime(2026, 3, 1, tzinfo=UTC)
     assert parse_since("now", NOW) == NOW
+    assert parse_since("90", NOW) == NOW - timedelta(seconds=90)
+    assert parse_since("20260301", NOW).date() == parse_since("2026-03-01", NOW).date()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tomorrow", "25:00", "14:61", "+soon", "2026-13-01", "99999-01-01", "30m", "-30m"]
+    "text", ["", "tomorrow", "25:00", "14:61", "+soon", "2026-13-01", "99999-01-01", "30m", "30", "-30m"]
 )
 def test_what_is_no_time_is_said_in_one_line(text):
     with pytest.raises(BadTimeError) as caught:

@@ -54,7 +54,7 @@ def test_a_lease_that_is_too_long_is_refused_in_the_words_it_was_asked_in(daemon
     ):
         command = typed("lease", *words)
         assert command.wait(LIMIT_S) == ExitCode.USAGE
-        assert command.stderr.read().startswith(f"error: a lease lasts at most 7d, not {words[4]}\n")
+        assert command.stderr.read().startswith(f"error: --for {words[4]} is out of range\n  hint: 1s to 7d\n")
 
 
 def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
