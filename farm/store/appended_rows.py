@@ -1,7 +1,7 @@
 """Rows that changes only append (events, letters, leases): a commit adds those of all its writes at its end.
 
 A server takes them, the deletion of letters that were read and the number of the transaction in one statement: each
-statement of a commit is a round trip, for which the two ends of a lease wait.
+statement is a round trip, and a phone's next lease waits for two commits.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _by_table(rows: AppendedRows) -> Mapping[Table, Sequence[Mapping[str, Any]]]
     of_table: defaultdict[Table, list[Mapping[str, Any]]] = defaultdict(list)
     for table, values in rows:
         of_table[table].append(values)
-    return of_table
+    return dict(sorted(of_table.items(), key=lambda item: item[0].name))  # as few different statements as possible
 
 
 @lru_cache(maxsize=256)
