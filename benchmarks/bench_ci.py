@@ -11,9 +11,8 @@ from benchmarks.bench_statistics import ALARM_RUNS, ALL_LOOKS, SEED, compared_wh
 from benchmarks.harness import Context, Figure
 from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import TRUE_S, Noise, Random
-from farm.measure.baseline import ratio_to_baseline
 from farm.measure.comparison import MIN_EFFECT
-from farm.measure.regression import Point
+from farm.measure.regression import Point, ratio_to_baseline
 from farm.results.ci import CiAnswer, FailLimit, answer_of, compared
 
 BASELINE_RUNS = 3000

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from json import loads
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag, call, connect
-from farm.cli.job_trace import TRACE_SUFFIX, no_trace_error, write_trace
 from farm.cli.output import (
     emit,
     local_time,
@@ -30,10 +31,11 @@ from farm.common.durations import took
 from farm.common.errors import UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
-from farm.model.job import JobState
+from farm.model.device import parse_place
+from farm.model.job import MEASURING_KINDS, JobState
 
 if TYPE_CHECKING:
-    from farm.client import Submitted
+    from farm.client import Client, Submitted
     from farm.client.model import Outcome
     from farm.client.specfile import Planned
 
@@ -44,6 +46,8 @@ Jobs = Annotated[
     list[str], typer.Argument(help="A job's id or its beginning, or an array's.", autocompletion=complete.jobs)
 ]
 PAGE_JOBS = 500  # rows of one answer
+TRACE_SUFFIX = ".pftrace"
+NEWEST = 200  # events of a phone that are asked for: a trace made much later lacks other phones' sessions
 
 
 @app.command("list")
@@ -152,11 +156,11 @@ def output(
         outcome = farm.job(job, fetch_outputs=False)
         outputs = outcome.file or outcome.result.get("package")
         if outputs and to.suffix == TRACE_SUFFIX:
-            raise no_trace_error(outcome)
+            raise _no_trace_error(outcome)
         if outputs:
             farm.get_file(outputs, to)
         elif raw := (outcome.result.get("certificate") or {}).get("raw"):
-            write_trace(farm, outcome, raw, to)
+            _write_trace(farm, outcome, raw, to)
         elif "stdout" in outcome.result:
             write_file(to, outcome.result["stdout"].encode())
         else:
@@ -165,6 +169,38 @@ def output(
     emit({"job": outcome.job.id, "file": str(to)}, (), json=json)
     if not json:
         print_note(f"wrote {to}")
+
+
+def _write_trace(farm: Client, outcome: Outcome, raw: str, to: Path) -> None:
+    """Write the trace for Perfetto of a job whose kind keeps samples over time; `raw` is the artifact with them."""
+    from farm.results.perfetto import session_tracks
+
+    kind = KINDS.kinds["bench" if outcome.job.kind in MEASURING_KINDS else outcome.job.kind]
+    if not kind.has("trace"):
+        raise _no_trace_error(outcome)
+    with TemporaryDirectory(prefix="farm-trace-") as folder:
+        farm.get_file(raw, Path(folder, "raw"))
+        taken = loads(Path(folder, "raw").read_bytes())
+    trace = kind.part("trace")
+    beside = session_tracks(_sessions_beside(outcome.device), *trace.span_of(outcome.result))
+    write_file(to, trace.trace_of(outcome.result, taken, beside))
+
+
+def _no_trace_error(outcome: Outcome) -> UserError:
+    return UserError(
+        f"a {outcome.job.kind} job has no trace",
+        hint=f"farm job show {outcome.job.id}; benches and sustained runs have traces",
+    )
+
+
+def _sessions_beside(device: str) -> dict[str, list[dict[str, Any]]]:
+    """By name of each other phone on the same hub: the events of its sessions, newest first."""
+    rows = call("status")["devices"]
+    hubs = {row["name"]: (row.get("host"), place.hub) for row in rows if (place := parse_place(row["usb"])) is not None}
+    names = [name for name, hub in hubs.items() if name != device and hub == hubs.get(device)]
+    return {
+        name: call("events.newest", subject=name, limit=NEWEST, topics=["session"])["events"] for name in sorted(names)
+    }
 
 
 @app.command()
@@ -253,7 +289,11 @@ def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) 
         try:
             outcome = outcome_from(shown)
             if (kind := KINDS.kinds.get(outcome.job.kind)) is not None and kind.has("command"):
-                kind.part("command").print_job(outcome, kept)
+                command = kind.part("command")
+                if hasattr(command, "print_job"):
+                    command.print_job(outcome, kept)
+                else:
+                    command.print_results([{**outcome.result, "device": outcome.device}])
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # stored by another release
             why = f"{type(error).__name__}: {error}"
             print_line(f"this farm cannot read the result ({why}); as it is stored: farm job show {row['id']} --json")

@@ -59,7 +59,8 @@ def submit_model(
     print_results: Callable[[Sequence[Mapping[str, Any]]], None] = KINDS.kinds[spec.kind].part("command").print_results
 
     def show(ended: Sequence[Outcome]) -> None:
-        print_results([work.outcome_json(each) for each in ended if each.ok])
+        if done := [work.outcome_json(each) for each in ended if each.ok]:
+            print_results(done)
         work.print_failures(ended)
 
     document = {"job": submitted.array or submitted.ids[0], "spec": given.to_wire()}

@@ -244,9 +244,13 @@ class Outcome:
         )
 
     @classmethod
-    def details(cls, _spec: Mapping[str, Any], _result: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that a kind has beside these, from a job's spec and result; the result may be empty."""
-        return {}
+    def details(cls, _spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that a kind has beside these, from a job's spec and result; the result may be empty.
+
+        A kind whose fields are those of its result by their names gives them defaults, and has no more to say.
+        """
+        own = [each.name for each in fields(cls) if each not in fields(Outcome)]
+        return {name: result[name] for name in own if name in result}
 
     @property
     def file(self) -> str:

@@ -9,7 +9,8 @@ farm/worker/zygote.py), the others are imported later.
                  control messages, the stored row, the worker's task and the reference are made of it
     executor.py  what the daemon does with an attempt: `<Kind>Executor(parts)`
     worker.py    what runs in the worker: `main(payload, daemon)`; the only part that may import TVM
-    command.py   its command, a function of the kind's name or `app`; `print_job` for `farm job show`
+    command.py   its command, a function of the kind's name or `app`; `print_job` or
+                 `print_results` for `farm job show`
     outcome.py   what came of a job, for the client; without one it is a plain `Outcome`
     trace.py     `trace_of` and `span_of`: a result as a trace for Perfetto; without it `farm job output` makes none
     page.py      the plots on the web page of a job: `PAGE`, a `farm.web.plots.KindPage`; without one there are none

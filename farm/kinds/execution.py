@@ -26,7 +26,6 @@ from farm.jobs.poison import PoisonLedger
 from farm.jobs.supervisor import Supervisor
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
-from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt
 from farm.model.placement import ThreadPlacement, placed
 from farm.model.specs import ModelSpec, ModelTask
@@ -203,17 +202,8 @@ def about_phone(view: DeviceView) -> dict[str, Any]:
         "device": view.name,
         "soc": (identity.soc.model or identity.soc.name) if identity else "",  # as `farm status` has it
         "gpu": identity.gpu.model if identity else "",
-        "identity": _identity(identity),
+        "identity": {name: fact for name, fact in asdict(identity).items() if name != "raw"} if identity else {},
     }
-
-
-def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
-    """All facts but the raw properties; {} for a phone that is not identified."""
-    if identity is None:
-        return {}
-    facts = asdict(identity)
-    del facts["raw"]
-    return facts
 
 
 async def process_killed(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from farm.common.errors import HostError
 from farm.common.tasks import SharedCall
@@ -69,7 +69,7 @@ class KnownHosts:
         if _certified(rows) != _certified(self._rows):
             self._table = _table(self._identity, rows)
         elif rows != self._rows:
-            self._table = PinnedHosts({each.name: each for each in rows}, *_tls_of(self._table))
+            self._table = replace(self._table, hosts={each.name: each for each in rows})
         self._rows = rows
         return self._table
 
@@ -80,10 +80,6 @@ def _counts(row: HostRecord, own: str) -> bool:
 
 def _certified(rows: Sequence[HostRecord]) -> dict[str, str]:
     return {each.name: each.certificate for each in rows}
-
-
-def _tls_of(table: PinnedHosts) -> tuple[Mapping[bytes, str], ssl.SSLContext, ssl.SSLContext]:
-    return table.names, table.server, table.client
 
 
 def _table(identity: HostIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:

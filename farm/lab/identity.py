@@ -41,7 +41,7 @@ def open_identity(folder: Path, host: str) -> HostIdentity:
             certificate = signed(host, key.public_key(), key, name_of(host), LIFE, early=EARLY)
             write_durably(key_file, key_pem(key), 0o600)
             write_durably(certificate_file, certificate.public_bytes(PEM), 0o600)
-        _check_pair(certificate_file, key_file)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file, key_file)  # fails unless they fit
         return HostIdentity(host, certificate_file.read_text(), certificate_file, key_file)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise HostError(
@@ -53,7 +53,3 @@ def open_identity(folder: Path, host: str) -> HostIdentity:
 def _name_in(file: Path) -> str:
     certificate = x509.load_pem_x509_certificate(file.read_bytes())
     return "".join(str(each.value) for each in certificate.subject)
-
-
-def _check_pair(certificate_file: Path, key_file: Path) -> None:
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file, key_file)

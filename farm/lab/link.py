@@ -12,20 +12,23 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from farm.common.errors import Code, FarmError, HostError, HostUnreachableError, ProtocolError
 from farm.common.limiter import Limiter
 from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
-from farm.lab.first_messages import asked, connected, read_preface
 from farm.lab.hosts import KnownHosts, PinnedHosts
 from farm.lab.identity import HostIdentity
 from farm.lab.tls import Secured, TlsError, TlsThreads
 from farm.lab.wire import (
+    MAX_BYTES,
     VERSION,
+    FirstMessageReader,
     Preface,
     PrefaceAnswer,
+    decode_answer,
+    decode_preface,
     encode_answer,
     encode_preface,
 )
@@ -39,6 +42,7 @@ STALLED_S = 30.0  # in which the other host takes what was written, up to some M
 CHECK_EVERY_S = 5.0  # whether the hosts of open connections are still in the table
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,18 +239,12 @@ class HostLink:
         if not row.address:
             return await self._dialled_back(host, preface)
         async with self._dialled[host]:
-            secured = await self._tls.secure(await connected(row.address), table.client)
-        try:
-            if table.names.get(secured.certificate) != host:
-                raise TlsError(f"{row.address} is another host of the lab")
-            self._keep(secured, host)
-            answer, early = await asked(secured.sock, preface, over=secured.over)
-            if answer.error is not None:
-                raise answer.error
-            return LinkConnection(host, answer.fields, secured.sock, early)
-        except BaseException:
+            secured = await self._tls.secure(await _connected(row.address), table.client)
+        if table.names.get(secured.certificate) != host:
             secured.sock.close()
-            raise
+            raise TlsError(f"{row.address} is another host of the lab")
+        self._keep(secured, host)
+        return await _answered(host, secured.sock, preface, over=secured.over)
 
     # --- hosts that do not listen ---------------------------------------------------------------------------------
 
@@ -272,14 +270,7 @@ class HostLink:
             sock, early = await came
         finally:
             del self._awaited[host, token]
-        try:
-            answer, early = await asked(sock, preface, early)
-            if answer.error is not None:
-                raise answer.error
-            return LinkConnection(host, answer.fields, sock, early)
-        except BaseException:
-            sock.close()
-            raise
+        return await _answered(host, sock, preface, early)
 
     def _count_letter(self, host: str) -> None:
         """Bound the letters to a host that takes none of them.
@@ -311,11 +302,11 @@ class HostLink:
         sock, early = connection.take()
         try:
             async with asyncio.timeout(self._limits.preface_s):
-                preface, early = await read_preface(sock, early)
+                preface, early = await _first_message(sock, decode_preface, early)
             call = self._checked(host, preface, sock, early)
         except (OSError, FarmError) as error:  # TimeoutError is an OSError
             sock.close()
-            self._log_refused(host, f"host {host}: {error or 'it has sent no preface'}")
+            self._log_refused(host, f"host {host}: {str(error) or 'it has sent no preface'}")
             return
         await self._handle(preface.service, call)
 
@@ -366,7 +357,7 @@ class HostLink:
             self._seen.add(address)
             try:
                 async with asyncio.timeout(self._limits.preface_s):
-                    preface, early = await read_preface(secured.sock)
+                    preface, early = await _first_message(secured.sock, decode_preface)
                 return preface.service, self._checked(host, preface, secured.sock, early)
             except TimeoutError:
                 reason = f"host {host} has sent no preface within {self._limits.preface_s:g} s"
@@ -428,6 +419,65 @@ class HostLink:
                     self._log_refused(host, "it is no host of the lab any more: its connections are cut")
                     secured.cut()
         self._checking = None
+
+
+async def _connected(address: str) -> socket.socket:
+    """A connection to HOST:PORT."""
+    loop = asyncio.get_running_loop()
+    name, _, port = address.rpartition(":")
+    try:
+        places = await loop.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, place = places[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            set_options(sock)
+            await loop.sock_connect(sock, place)
+        except BaseException:
+            sock.close()
+            raise
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        raise OSError(f"{address}: {getattr(error, 'strerror', '') or error}") from error
+    return sock
+
+
+async def _answered(
+    host: str, sock: socket.socket, preface: bytes, early: bytes = b"", over: asyncio.Future[str] | None = None
+) -> LinkConnection:
+    """The connection whose preface that host has accepted; else the socket is closed.
+
+    Args:
+        host: the other one.
+        sock: of the connection.
+        preface: to be sent.
+        early: bytes that were read already.
+        over: why the connection has ended; None: the reason is not known.
+    """
+    try:
+        try:
+            await asyncio.get_running_loop().sock_sendall(sock, preface)
+            answer, early = await _first_message(sock, decode_answer, early)
+        except ConnectionError as error:  # the thread of the connection has the reason
+            reason = "" if over is None else await asyncio.shield(over)
+            raise ProtocolError(reason or "it closed the connection") from error
+        if answer.error is not None:
+            raise answer.error
+        return LinkConnection(host, answer.fields, sock, early)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _first_message(
+    sock: socket.socket, decode: Callable[[Mapping[str, Any]], T], early: bytes = b""
+) -> tuple[T, bytes]:
+    """The first message, and the bytes behind it; `early` was read already."""
+    loop, reader = asyncio.get_running_loop(), FirstMessageReader(decode)
+    message = reader.feed(early)
+    while message is None:
+        if not (data := await loop.sock_recv(sock, MAX_BYTES)):
+            raise ConnectionResetError("it closed the connection before its first message")
+        message = reader.feed(data)
+    return message, reader.trailing_data()
 
 
 def _send(sock: socket.socket, answer: PrefaceAnswer) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from farm.common.errors import FarmError, ProtocolError, error_from_wire, error_to_wire
 from farm.common.frames import FrameReader
@@ -20,6 +20,7 @@ from farm.common.frames import FrameReader
 VERSION = 1  # grows with a change that both hosts must know, other than a new service
 MAX_BYTES = 128 << 10  # of a preface or an answer; an error of the longest texts, each character escaped, has 74 kB
 _SERVICE = re.compile(r"[a-z][a-z.-]{0,31}")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,59 +58,56 @@ def encode_answer(answer: PrefaceAnswer) -> bytes:
     return _line({"ok": answer.fields} if answer.error is None else {"error": error_to_wire(answer.error)})
 
 
-class _FirstMessage:
+class FirstMessageReader(Generic[T]):
     """Reads the first message of one direction, and keeps the bytes behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[Mapping[str, Any]], T]) -> None:
+        """`decode` makes the message of its fields: `decode_preface` or `decode_answer`."""
+        self._decode = decode
         self._frames = FrameReader(max_line_bytes=MAX_BYTES, max_payload_bytes=0)
 
-    def _next(self, data: bytes) -> dict[str, Any] | None:
+    def feed(self, data: bytes) -> T | None:
+        """The message once it is whole.
+
+        Raises:
+            ProtocolError: the other side sends something else.
+        """
         found = next(self._frames.feed(data), None)
-        return None if found is None else found[0]
+        return None if found is None else self._decode(found[0])
 
     def trailing_data(self) -> bytes:
         """The bytes after the message. Empties the reader."""
         return self._frames.trailing_data()
 
 
-class PrefaceReader(_FirstMessage):
-    """Reads the preface, at the host that was dialled."""
+def decode_preface(fields: Mapping[str, Any]) -> Preface:
+    """The preface, at the host that was dialled.
 
-    def feed(self, data: bytes) -> Preface | None:
-        """The preface once it is whole.
-
-        Raises:
-            ProtocolError: the other side sends something else.
-        """
-        if (fields := self._next(data)) is None:
-            return None
-        version, service, wanted = fields.get("lab"), fields.get("service"), fields.get("fields")
-        if not isinstance(version, int) or isinstance(version, bool):
-            raise ProtocolError("a preface without a version")
-        if not isinstance(service, str) or _SERVICE.fullmatch(service) is None:
-            raise ProtocolError("a preface that names no service")
-        if not isinstance(wanted, dict):
-            raise ProtocolError("a preface whose fields are no object")
-        return Preface(service, wanted, version)
+    Raises:
+        ProtocolError: it is none.
+    """
+    version, service, wanted = fields.get("lab"), fields.get("service"), fields.get("fields")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise ProtocolError("a preface without a version")
+    if not isinstance(service, str) or _SERVICE.fullmatch(service) is None:
+        raise ProtocolError("a preface that names no service")
+    if not isinstance(wanted, dict):
+        raise ProtocolError("a preface whose fields are no object")
+    return Preface(service, wanted, version)
 
 
-class AnswerReader(_FirstMessage):
-    """Reads the answer, at the host that dialled."""
+def decode_answer(fields: Mapping[str, Any]) -> PrefaceAnswer:
+    """The answer, at the host that dialled.
 
-    def feed(self, data: bytes) -> PrefaceAnswer | None:
-        """The answer once it is whole.
-
-        Raises:
-            ProtocolError: the other side sends something else.
-        """
-        if (fields := self._next(data)) is None:
-            return None
-        accepted, error = fields.get("ok"), fields.get("error")
-        if isinstance(accepted, dict):
-            return PrefaceAnswer(accepted)
-        if isinstance(error, dict):
-            return PrefaceAnswer(error=error_from_wire(error))
-        raise ProtocolError("an answer that is neither ok nor an error")
+    Raises:
+        ProtocolError: it is none.
+    """
+    accepted, error = fields.get("ok"), fields.get("error")
+    if isinstance(accepted, dict):
+        return PrefaceAnswer(accepted)
+    if isinstance(error, dict):
+        return PrefaceAnswer(error=error_from_wire(error))
+    raise ProtocolError("an answer that is neither ok nor an error")
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:

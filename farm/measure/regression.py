@@ -1,4 +1,4 @@
-"""When did a model become slower? Changes of level in a history of results."""
+"""Did a model become slower, and when? A new result against a baseline; changes of level in a history of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from farm.measure.interval import autocorrelation, variance_inflation
+from farm.measure.interval import autocorrelation, student, variance_inflation
 from farm.measure.series import MAD_TO_SIGMA, FloatArray
 
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
@@ -23,6 +23,9 @@ MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are
 ASTRAY = 4.0  # standard deviations from that level, and at least half the least change
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median over that of a mean, for normal values
 Z95 = 1.96
+BASELINE_CONFIDENCE = 0.99
+FEWEST_RESULTS = 3  # of a baseline; of fewer the scatter between runs is not known
+MOST_RESULTS = 20  # the newest ones: older ones say little of the phone as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,16 @@ class Point:
     high_s: float
     epoch: str  # of the phone's identity (build fingerprint); results of different epochs are never mixed
     trusted: bool = True  # others are left out
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRatio:
+    """The new result's time over the baseline's: above 1, it is slower."""
+
+    ratio: float
+    low: float  # of the interval of 99 %
+    high: float
+    results: int  # of the baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,26 @@ def changes(points: Sequence[Point]) -> tuple[Change, ...]:
         indices = [index for _, _, index in members]
         found += _settled(points, indices, _split(points, indices))
     return tuple(sorted(found, key=lambda change: (change.at_s, change.index)))
+
+
+def ratio_to_baseline(baseline: Sequence[Point], new: Point) -> BaselineRatio:
+    """The ratio and the interval in which a new result of the same build would lie (a prediction interval).
+
+    Each run of one build has its own level: temperature, where memory lies. The results of the baseline show how much
+    levels differ, so the interval is Student's t of their scatter, or of the interval of the new result if that is
+    wider. An outlier among the baseline widens it.
+
+    Raises:
+        ValueError: the baseline has fewer than `FEWEST_RESULTS` results.
+    """
+    count = len(baseline)
+    if count < FEWEST_RESULTS:
+        raise ValueError(f"{count} results are no baseline; {FEWEST_RESULTS} are needed")
+    levels = np.log([point.median_s for point in baseline])
+    scatter = max(float(np.std(levels, ddof=1)), _sigma(new), LEAST_SIGMA)
+    middle = math.log(new.median_s) - float(np.mean(levels))
+    half = student(0.5 + BASELINE_CONFIDENCE / 2, count - 1) * scatter * math.sqrt(1 + 1 / count)
+    return BaselineRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
 
 
 def _split(points: Sequence[Point], indices: list[int]) -> list[Change]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.common.durations import many
-from farm.measure.baseline import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baseline
+from farm.measure.regression import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baseline
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of
 from farm.results.series import COMPARABLE_BY, changes_in, has_number, point_of, series_key
 

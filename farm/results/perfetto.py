@@ -7,8 +7,10 @@ that a trace needs no further package.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 NS = 1e9
 _PACKET = 1  # Trace
@@ -19,6 +21,9 @@ _EVENT_TYPE, _TRACK, _EVENT_NAME, _VALUE = 9, 11, 23, 44  # TrackEvent
 _BEGIN, _END, _NUMBER = 1, 2, 4  # TrackEvent.Type
 _CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED: the sequence begins
 _WHOLE, _DOUBLE, _BYTES = 0, 1, 2  # wire types
+
+
+Rows = Sequence[Mapping[str, Any]]  # `session.opened` and `session.ended` of a phone, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,36 @@ def trace_bytes(title: str, tracks: Iterable[SliceTrack | NumberTrack]) -> bytes
         if events:
             packets += [_packet(field_bytes(_DESCRIPTOR, _track(uuid, track.name, 1) + unit)), *events]
     return b"".join(packets)
+
+
+def session_tracks(events: Mapping[str, Rows], began_at: datetime, span_s: float) -> list[SliceTrack]:
+    """The TVM sessions of other phones while one measured: a track for each phone that had one.
+
+    Args:
+        events: by phone, as `events.newest` answers.
+        began_at: when the measurement began.
+        span_s: how long it took.
+    """
+    tracks = []
+    for phone, rows in events.items():
+        inside = [(name, max(0.0, begun_s), min(span_s, ended_s)) for name, begun_s, ended_s in _spans(rows, began_at)]
+        slices = [Slice(name, begun_s, ended_s - begun_s) for name, begun_s, ended_s in inside if begun_s < ended_s]
+        if slices:
+            tracks.append(SliceTrack(f"{phone}, on the same hub", slices[::-1]))
+    return tracks
+
+
+def _spans(rows: Rows, began_at: datetime) -> Iterator[tuple[str, float, float]]:
+    """The name, begin and end of each session, seconds since `began_at`; only the newest may still be open."""
+    newest = True
+    for row in rows:
+        at_s = (datetime.fromisoformat(row["at"]) - began_at).total_seconds()
+        name = f"session of {row['data']['user']}"
+        if row["kind"] == "session.ended":
+            yield name, at_s - row["data"]["seconds"], at_s
+        elif row["kind"] == "session.opened" and newest:
+            yield name, at_s, float("inf")
+        newest = False
 
 
 def _track(uuid: int, name: str, parent: int = 0) -> bytes:

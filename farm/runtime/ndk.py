@@ -1,4 +1,4 @@
-"""An Android NDK on this host: whether it builds runtimes for an ABI, and where its parts are."""
+"""An Android NDK and Qualcomm's OpenCL ML SDK on this host: whether they serve an ABI, and where their parts are."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ _LIBRARY_FOLDERS = {  # of an ABI, in the NDK's sysroot
 _CXX_LIBRARY = "libc++_shared.so"
 _FIRST_API = {Abi.RISCV64: 35}  # the first Android with that ABI; the others are as old as NDK_API
 _DOWNLOAD = "https://developer.android.com/ndk/downloads"
+_CLML_HEADER = "CL/cl_qcom_ml_ops.h"
+_CLML_FOLDERS = ("", "include")
+_OPENCL_LIBRARY = "libOpenCL.so"
 
 ndk_error = partial(UserError, code=Code.BAD_NDK)
+clml_error = partial(UserError, code=Code.BAD_CLML_SDK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,20 @@ class Ndk:
     strip: Path
     libraries: Path  # the folder with libc++_shared.so of the ABI
     api: int  # Android's API level that is built for
+
+
+@dataclass(frozen=True, slots=True)
+class ClmlSdk:
+    """Qualcomm's SDK for one ABI, which TVM's CLML runtime is built with."""
+
+    folder: Path
+    headers: Path  # the folder with CL/
+    library: Path  # a phone's libOpenCL.so, to link against
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that decide what is built."""
+        return (*sorted((self.headers / "CL").glob("*.h")), self.library)
 
 
 def find_ndk(folder: Path, abi: Abi) -> Ndk:
@@ -61,6 +79,22 @@ def find_ndk(folder: Path, abi: Abi) -> Ndk:
         hint = f"it has: {', '.join(there) or 'none'}; another NDK: {_DOWNLOAD}"
         raise ndk_error(f"NDK r{major} in {folder} has no {abi}", hint=hint)
     return Ndk(folder, revision, toolchain_file, strip, own, _FIRST_API.get(abi, NDK_API))
+
+
+def find_clml(sdk: Path, abi: Abi) -> ClmlSdk:
+    """Check the folder of Qualcomm's SDK.
+
+    Raises:
+        UserError: headers, or the library for the ABI, are missing.
+    """
+    hint = "unpack Qualcomm's OpenCL ML SDK, and give the folder that has CL/ (or include/CL/) and lib64/"
+    headers = next((sdk / each for each in _CLML_FOLDERS if (sdk / each / _CLML_HEADER).is_file()), None)
+    if headers is None:
+        raise clml_error(f"{sdk} is no OpenCL ML SDK: it has no {_CLML_HEADER}", hint=hint)
+    library = sdk / ("lib64" if abi.bits == 64 else "lib") / _OPENCL_LIBRARY
+    if not library.is_file():
+        raise clml_error(f"the OpenCL ML SDK in {sdk} has no {library.relative_to(sdk)} for {abi}", hint=hint)
+    return ClmlSdk(sdk, headers, library)
 
 
 def _revision(folder: Path) -> tuple[int, str]:

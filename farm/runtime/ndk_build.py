@@ -34,9 +34,8 @@ from farm.runtime.checkout import (
     checkout_error,
     content_of,
 )
-from farm.runtime.clml import find_clml
 from farm.runtime.cmake import build_target, configure, find_cmake, needed_version
-from farm.runtime.ndk import find_ndk
+from farm.runtime.ndk import find_clml, find_ndk
 from farm.runtime.parts import output_of, part
 from farm.runtime.server import SOURCE
 
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
 
     from farm.bundle.model import Abi
     from farm.runtime.checkout import HostTvm
-    from farm.runtime.clml import ClmlSdk
     from farm.runtime.cmake import CMake
-    from farm.runtime.ndk import Ndk
+    from farm.runtime.ndk import ClmlSdk, Ndk
     from farm.runtime.packages import Report
 
 _PROJECT = Path(__file__).with_name("ndk_project")

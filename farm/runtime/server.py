@@ -38,9 +38,8 @@ class Compiler:
         Raises:
             HostError: it does not run.
         """
-        return output_of(
-            [self.command[0], _version_word(self.name)], _VERSION_LIMIT_S, partial(self._failed, SERVER_PROGRAM)
-        )
+        command = [self.command[0], "version" if self.name == "zig" else "--version"]
+        return output_of(command, _VERSION_LIMIT_S, partial(self._failed, SERVER_PROGRAM))
 
     def compile(self, arguments: Sequence[str], out: Path) -> None:
         """Make a program or library.
@@ -95,7 +94,3 @@ def compile_server(compiler: Compiler, wheel: TvmWheel, out: Path, options: Sequ
     paths = [f"-ffile-prefix-map={folder}=" for folder in (*wheel.includes, SOURCE.parent)]  # messages name files
     libraries = [str(library) for library in wheel.libraries]
     compiler.compile([*OPTIONS, *options, *paths, *includes, str(SOURCE), *libraries, "-ldl"], out)
-
-
-def _version_word(name: str) -> str:
-    return "version" if name == "zig" else "--version"

@@ -20,7 +20,6 @@ from farm.common.errors import Code, FarmError, ModelError, PhoneError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import Fill
-from farm.compiler.local_memory import most_local_memory
 from farm.compiler.model import Array
 from farm.compiler.reference import flatten
 from farm.compiler.targets import unpack_records
@@ -38,6 +37,13 @@ _OUT_OF_MEMORY = re.compile(
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
 _ENDED = re.compile(r"kShutdown|RPCCode::kReturn\) is false: code=1\b")  # the answer "shut down" in place of a value
+
+# Kernels and their local memory in the OpenCL source that TVM keeps in a library.
+_LOCAL_LINE = re.compile(rb"// Function: (\w+)|__local ([a-z]+)(\d*) \w+\[(\d+)\];")
+_DTYPE_BYTES = {
+    b"bool": 1, b"char": 1, b"uchar": 1, b"short": 2, b"ushort": 2, b"half": 2, b"int": 4, b"uint": 4, b"float": 4,
+    b"long": 8, b"ulong": 8, b"double": 8,
+}  # fmt: skip
 
 
 class PhoneProcessError(PhoneError):
@@ -164,6 +170,17 @@ def check_local_memory(built: Build, device: Any) -> None:
     kernel, needed_bytes = most_local_memory(built.compiled.library.read_bytes())
     if room_bytes and (refusal := memory_refusal(kernel, needed_bytes, room_bytes)):
         raise _refused("loading the model", refusal)
+
+
+def most_local_memory(library: bytes) -> tuple[str, int]:
+    """The OpenCL kernel of a library that allocates the most local memory, and how many bytes; ("", 0): none does."""
+    needed, kernel = {"": 0}, ""
+    for name, dtype, lanes, count in _LOCAL_LINE.findall(library):
+        if name:
+            kernel = name.decode()
+        else:
+            needed[kernel] = needed.get(kernel, 0) + _DTYPE_BYTES.get(dtype, 0) * int(lanes or 1) * int(count)
+    return max(needed.items(), key=lambda each: each[1])
 
 
 def _refused(step: str, refusal: KernelRefusal, evidence: str = "") -> ModelError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tvm
 
@@ -15,27 +15,27 @@ from farm.compiler.build import Build
 from farm.compiler.compile import EXPECTED
 from farm.compiler.files import replaced
 from farm.compiler.model import Array
-from farm.compiler.reference import flatten
-from farm.compiler.texture.check import load_checks
-from farm.compiler.texture.operator_checks import wrong_operators
+from farm.compiler.reference import compare, flatten
+from farm.compiler.texture.check import OperatorCheck, load_checks
+from farm.compiler.tvm_errors import first_line
 from farm.worker.channel import DaemonChannel
 from farm.worker.session import PhoneSession, on_phone
 
 UNKNOWN_GPU = "a GPU that states no name or driver"
 
 
-class Rebuild(Protocol):
-    """Builds the model again."""
-
-    def __call__(self, *, refused: Sequence[tuple[str, str]]) -> Build:
-        """The build without textures for these operators (name and reason)."""
+Run = Callable[[str, Sequence[Array]], Array]
+"""Calls a function of the checks' library on the device; its errors are TVM's, or a FarmError if the device is lost."""
 
 
-def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel, rebuild: Rebuild) -> Build:
+def checked_textures(
+    built: Build, session: PhoneSession, daemon: DaemonChannel, rebuild: Callable[..., Build]
+) -> Build:
     """The build, made again without textures for each operator that the phone computes wrongly with them.
 
     The outcome is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
-    kept of a GPU that does not state both, nor of a check that did not end.
+    kept of a GPU that does not state both, nor of a check that did not end. `rebuild` makes the build without textures
+    for the operators (name and reason) that its argument `refused` has.
 
     Raises:
         PhoneError: the phone failed, or an operator crashed its RPC worker.
@@ -68,6 +68,30 @@ def gpu_of(device: Any) -> str:
     """A GPU and its driver, as OpenCL states them; "": it does not state both."""
     name, driver = device.device_name, device.driver_version
     return f"{name}, driver {driver}" if name and driver else ""
+
+
+def wrong_operators(checks: Sequence[OperatorCheck], run: Run, precision: str, device: str) -> dict[str, str]:
+    """Functions that must not use textures on this device, each with the reason.
+
+    Raises:
+        FarmError: the device is lost.
+    """
+    wrong: dict[str, str] = {}
+    for each in checks:
+        if each.function in wrong:
+            continue
+        try:
+            got = run(each.entry, each.inputs)
+        except FarmError:
+            raise
+        except Exception as error:  # noqa: BLE001 - TVM has its own kinds: an image that is too large, no resources
+            wrong[each.function] = f"it fails on {device}: {first_line(error)}"
+            continue
+        found = compare([got], [each.expected], [each.function], precision)
+        if not found.ok:
+            by = found.problem or f"off by {found.max_abs_error:.3g} ({found.excess:.3g} times the limit)"
+            wrong[each.function] = f"wrong numbers on {device}: {by}"
+    return wrong
 
 
 def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:

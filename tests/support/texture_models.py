@@ -20,7 +20,7 @@ from farm.compiler.model import Array, ImportedModel
 from farm.compiler.reference import flatten
 from farm.compiler.relax_passes import FLOAT32
 from farm.compiler.texture.check import load_checks
-from farm.compiler.texture.operator_checks import wrong_operators
+from farm.worker.textures import wrong_operators
 
 CHANNELS, ROWS, COLUMNS = 8, 9, 10
 SHAPE = (1, CHANNELS, ROWS, COLUMNS)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import digits
 from farm.kinds.energy.spec import EnergySpec
 
-if TYPE_CHECKING:
-    from farm.kinds.energy.outcome import EnergyOutcome
-
 MJ = 1e3
 
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone; below, why a meter or gauge gives no number."""
-    if not results:
-        return
     print_table(
         ("DEVICE", "mJ", "95% INTERVAL", "WITH IDLE mJ", "IDLE W", "BUSY W", "ms"), [_row(each) for each in results]
     )
@@ -55,9 +50,3 @@ def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
         digits(found["busy_w"]),
         digits(found["inference_s"] * 1e3),
     )
-
-
-def print_job(outcome: EnergyOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """Print the result of one job, for `farm job show`."""
-    if outcome.energy or outcome.unresolved:
-        print_results([{**outcome.result, "device": outcome.device}])

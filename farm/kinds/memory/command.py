@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import digits
 from farm.kinds.memory.spec import MemorySpec
 
-if TYPE_CHECKING:
-    from farm.kinds.memory.outcome import MemoryOutcome
-
 MB = 1e6
 
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone and phase; below, what a phone did not report, and the apps that Android ended meanwhile."""
-    if not results:
-        return
     gpu = any(row["gpu_bytes"] is not None for result in results for row in result["phases"])
     print_table(
         ("DEVICE", "PHASE", "ms", "95% INTERVAL", "PEAK RSS MB", "RSS MB", "SWAP MB", *(("GPU MB",) if gpu else ())),
@@ -56,9 +51,3 @@ def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...
 
 def _mb(size: int | None) -> str:
     return "-" if size is None else f"{size / MB:.1f}"
-
-
-def print_job(outcome: MemoryOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """Print the result of one job, for `farm job show`."""
-    if outcome.phases:
-        print_results([{**outcome.result, "device": outcome.device}])

@@ -1,12 +1,5 @@
-"""The outcome of a program that timed a model."""
+"""The outcome of a program that timed a model: that of a bench; `target` is the program's runtime."""
 
-from __future__ import annotations
+from farm.kinds.bench.outcome import BenchOutcome as ProgramOutcome
 
-from dataclasses import dataclass
-
-from farm.kinds.bench.outcome import BenchOutcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramOutcome(BenchOutcome):
-    """A model timed on one phone by a program; `target` is the program's runtime."""
+__all__ = ["ProgramOutcome"]

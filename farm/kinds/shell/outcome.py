@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from farm.client.model import Outcome
 
@@ -13,15 +11,10 @@ from farm.client.model import Outcome
 class ShellOutcome(Outcome):
     """A line run in one phone's shell."""
 
-    exit_code: int | None  # None when the line did not come to its end
-    stdout: str
-    stderr: str
+    exit_code: int | None = None  # None when the line did not come to its end
+    stdout: str = ""
+    stderr: str = ""
 
     def brief(self) -> str:
         """The exit code."""
         return "-" if self.exit_code is None else f"exit code {self.exit_code}"
-
-    @classmethod
-    def details(cls, _spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields beside those that every kind has."""
-        return {name: result.get(name, "") for name in ("stdout", "stderr")} | {"exit_code": result.get("exit_code")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
@@ -11,14 +11,9 @@ from farm.common.durations import digits
 from farm.kinds.sweep.spec import SweepSpec
 from farm.measure.conditions import versus_fastest
 
-if TYPE_CHECKING:
-    from farm.kinds.sweep.outcome import SweepOutcome
-
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone and setting; below, the recommended one of each phone."""
-    if not results:
-        return
     print_table(
         ("DEVICE", "SETTING", "MEDIAN ms", "95% INTERVAL", "TO THE FASTEST", "ROUNDS"),
         [_row(result["device"], row) for result in results for row in result["settings"]],
@@ -43,9 +38,3 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
 def _row(device: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     interval = f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}"
     return device, row["setting"], digits(row["median_ms"]), interval, versus_fastest(row), row["rounds"]
-
-
-def print_job(outcome: SweepOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """Print the result of one job, for `farm job show`."""
-    if outcome.settings:
-        print_results([{**outcome.result, "device": outcome.device}])

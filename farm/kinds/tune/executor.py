@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,8 +13,8 @@ from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import Pool, not_in_pool_error
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
-from farm.kinds.tune.kept_parts import KeptParts, parts_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
+from farm.model.job import Attempt
 from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import BadSetError, check_set
 
@@ -24,6 +24,8 @@ SALVAGE_S = 15.0  # less than a stopped attempt is waited for
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
 END_PART = 0.25  # of a short attempt
 MAX_NAME_CHARS = 255  # of a model
+PARTS = "parts"  # in an attempt's facts
+END_LIMIT_S = 5.0  # for the last part's second copy when the attempt ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,52 @@ class RecordsHost(LeaseHost):
         job = self.context.job
         self.versions.append(await self.parts.record_sets.save(**found, user=job.user, job=job.id))
         return {"version": self.versions[-1]}
+
+
+class KeptParts:
+    """Keeps a search's records at another host, too; `close` it before the attempt's end is written.
+
+    An attempt's facts name its parts, each once it has its second copy. Only a running attempt can write facts: after
+    the head has ended it, it adds none.
+    """
+
+    def __init__(self, context: AttemptContext, second_copy: Callable[[str], Awaitable[object]]) -> None:
+        """`second_copy` gives an artifact a copy at another place, or raises."""
+        self._context = context
+        self._second_copy = second_copy
+        self._parts: list[str] = []
+        self._saving: asyncio.Task[None] | None = None
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """The worker has put a part into the artifacts; `first`: it has all of the records by itself.
+
+        Raises:
+            ProtocolError: the fields are wrong.
+        """
+        artifact, first = fields.get("artifact"), fields.get("first")
+        if not isinstance(artifact, str) or not is_sha256(artifact) or not isinstance(first, bool):
+            raise ProtocolError("the worker's message about a part of the records has wrong fields")
+        self._parts = [*(() if first else self._parts), artifact]
+        self._saving = asyncio.create_task(self._save(artifact, self._parts, self._saving), name="parts of records")
+
+    async def close(self) -> None:
+        """Wait for the last part, `END_LIMIT_S` at most."""
+        if self._saving is not None:
+            await asyncio.wait((self._saving,), timeout=END_LIMIT_S)
+            self._saving.cancel()
+
+    async def _save(self, artifact: str, parts: Sequence[str], before: asyncio.Task[None] | None) -> None:
+        """Save in order: the facts never name fewer parts than before."""
+        try:
+            await self._second_copy(artifact)
+        except FarmError as error:
+            self._context.log(f"the records so far are on this host only: {error.message}", "warning")
+        if before is not None:
+            await asyncio.wait((before,))
+        try:
+            await self._context.save_facts({PARTS: list(parts)})
+        except FarmError as error:
+            self._context.log(f"the next attempt does not know of the latest records: {error.message}", "warning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +224,12 @@ class TuneExecutor(Executor):
             await self.parts.work.run(context, SALVAGE, asdict(task), host, limit_s=SALVAGE_S)
         except FarmError as error:
             context.log(f"what was measured could not be kept: {error.message}", "warning")
+
+
+def parts_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
+    """The parts that the latest attempt which kept any has kept, in their order."""
+    kept = next((each.facts[PARTS] for each in reversed(attempts) if each.facts.get(PARTS)), ())
+    return tuple(each for each in kept if isinstance(each, str) and is_sha256(each))
 
 
 def ends_job(context: AttemptContext, error: BaseException) -> bool:

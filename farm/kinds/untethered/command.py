@@ -11,11 +11,11 @@ from farm.cli import work
 from farm.cli.connection import JsonFlag
 from farm.cli.model_command import submit_model
 from farm.cli.spec_options import spec_options
-from farm.kinds.energy.command import print_job, print_results
+from farm.kinds.energy.command import print_results
 from farm.kinds.program.command import described
 from farm.kinds.untethered.spec import UntetheredSpec
 
-__all__ = ["print_job", "print_results", "untethered"]
+__all__ = ["print_results", "untethered"]
 
 
 @spec_options(UntetheredSpec, devices="all", leave_out=("model",))

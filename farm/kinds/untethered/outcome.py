@@ -1,12 +1,5 @@
-"""The outcome of an untethered run."""
+"""The outcome of an untethered run: that of an energy job, for one run of a program."""
 
-from __future__ import annotations
+from farm.kinds.energy.outcome import EnergyOutcome as UntetheredOutcome
 
-from dataclasses import dataclass
-
-from farm.kinds.energy.outcome import EnergyOutcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UntetheredOutcome(EnergyOutcome):
-    """The joules of one run of a program on one phone."""
+__all__ = ["UntetheredOutcome"]

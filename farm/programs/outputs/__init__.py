@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from farm.programs.outputs import (
-    benchmark_model,
-    executor_runner,
-    json_lines,
-    llama_bench,
-    min_max_avg,
-    onnxruntime_perf_test,
-    qnn_profile,
-)
+from farm.programs.outputs import json_outputs, text_outputs
 from farm.programs.outputs.readings import ProgramOutput, ProgramSamples
 
 PARSERS: Mapping[str, Callable[[ProgramOutput], ProgramSamples]] = {
-    "json-lines": json_lines.parse,
-    "benchmark_model": benchmark_model.parse,
-    "onnxruntime_perf_test": onnxruntime_perf_test.parse,
-    "executor_runner": executor_runner.parse,
-    "llama-bench": llama_bench.parse,
-    "mnn": min_max_avg.parse_mnn,
-    "ncnn": min_max_avg.parse_ncnn,
-    "qnn-profile": qnn_profile.parse,
+    "json-lines": json_outputs.parse_lines,
+    "benchmark_model": text_outputs.parse_benchmark_model,
+    "onnxruntime_perf_test": text_outputs.parse_onnxruntime_perf_test,
+    "executor_runner": text_outputs.parse_executor_runner,
+    "llama-bench": json_outputs.parse_llama_bench,
+    "mnn": text_outputs.parse_mnn,
+    "ncnn": text_outputs.parse_ncnn,
+    "qnn-profile": text_outputs.parse_qnn_profile,
 }
 
 

@@ -12,7 +12,6 @@ from farm.measure.series import LONGEST_S, SHORTEST_S
 SHOWN_CHARS = 80
 EVIDENCE_CHARS = 2000
 DECIMAL_COMMA = "does the program write a decimal comma? farm sets LC_ALL=C; it must not choose another locale"
-_COMMA = re.compile(r"[0-9],[0-9]")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 unreadable_output = partial(UserError, code=Code.PROGRAM_UNREADABLE)
@@ -73,15 +72,6 @@ def read_count(text: str, line: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) == 0:
         raise unreadable_output(f"{text[:SHOWN_CHARS]!r} is no number of runs, in the line {line[:SHOWN_CHARS]!r}")
     return int(text)
-
-
-def no_json(text: str, error: ValueError, output: ProgramOutput) -> UserError:
-    """The error for an output, or a line of it, that should be JSON."""
-    return unreadable_output(
-        f"{text[:SHOWN_CHARS]!r} is no JSON: {error}",
-        hint=DECIMAL_COMMA if _COMMA.search(text) else "call it by hand: farm lease run --on SELECTOR -- adb shell",
-        evidence=output.end,
-    )
 
 
 def missing_line(wanted: str, output: ProgramOutput) -> UserError:

@@ -2,7 +2,7 @@
 
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.load import load
-from farm.compiler.local_memory import most_local_memory
+from farm.worker.session import most_local_memory
 from tests.support.compiling import HOST
 from tests.support.tiny_model import tiny_onnx
 

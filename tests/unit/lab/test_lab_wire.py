@@ -1,6 +1,7 @@
 """The preface of a connection between hosts and its answer: whole, byte by byte, with trailing bytes, and any bytes."""
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,20 @@ from hypothesis import strategies as st
 
 from farm.common.errors import Code, FarmError, HostError, ProtocolError
 from farm.lab import wire
-from farm.lab.wire import AnswerReader, Preface, PrefaceAnswer, PrefaceReader, encode_answer, encode_preface
+from farm.lab.wire import (
+    FirstMessageReader,
+    Preface,
+    PrefaceAnswer,
+    decode_answer,
+    decode_preface,
+    encode_answer,
+    encode_preface,
+)
 
 PREFACE = Preface("artifact", {"sha256": "ab" * 32, "offset": 7, "name": "größe"})
 REFUSAL = HostError("it has none", Code.NO_SUCH_ARTIFACT, hint="ask another")
+preface_reader = partial(FirstMessageReader, decode_preface)
+answer_reader = partial(FirstMessageReader, decode_answer)
 TRAILING = b"\x00\x01{\n"
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -21,7 +32,7 @@ ANY = st.recursive(
 
 
 def test_a_preface_is_read_whole_with_what_comes_behind_it():
-    reader = PrefaceReader()
+    reader = preface_reader()
     assert reader.feed(encode_preface(PREFACE) + TRAILING) == PREFACE
     assert reader.trailing_data() == TRAILING
     assert reader.trailing_data() == b""
@@ -30,7 +41,7 @@ def test_a_preface_is_read_whole_with_what_comes_behind_it():
 @pytest.mark.parametrize("message", [PREFACE, PrefaceAnswer({"size_bytes": 5})], ids=["preface", "answer"])
 def test_a_message_is_read_byte_by_byte(message):
     preface = isinstance(message, Preface)
-    data, reader = (encode_preface(message), PrefaceReader()) if preface else (encode_answer(message), AnswerReader())
+    data, reader = (encode_preface(message), preface_reader()) if preface else (encode_answer(message), answer_reader())
     *first, last = data
     assert [reader.feed(bytes([each])) for each in first] == [None] * len(first)
     assert reader.feed(bytes([last]) + TRAILING) == message
@@ -38,7 +49,7 @@ def test_a_message_is_read_byte_by_byte(message):
 
 
 def test_a_refusal_keeps_fault_code_and_hint():
-    error = AnswerReader().feed(encode_answer(PrefaceAnswer(error=REFUSAL))).error
+    error = answer_reader().feed(encode_answer(PrefaceAnswer(error=REFUSAL))).error
     assert isinstance(error, HostError)
     assert (error.code, error.message, error.hint) == (REFUSAL.code, REFUSAL.message, REFUSAL.hint)
 
@@ -47,7 +58,7 @@ def test_the_longest_error_fits():
     worst = FarmError("\x00" * 9000, hint="\x00" * 9000, evidence="\x00" * 9000)  # six bytes each in JSON
     with pytest.raises(ProtocolError, match="bytes"):
         encode_preface(Preface("artifact", {"x": "\x00" * wire.MAX_BYTES}))
-    assert AnswerReader().feed(encode_answer(PrefaceAnswer(error=worst))).error.message
+    assert answer_reader().feed(encode_answer(PrefaceAnswer(error=worst))).error.message
 
 
 @pytest.mark.parametrize(
@@ -67,16 +78,16 @@ def test_the_longest_error_fits():
 )
 def test_something_else_is_refused(line):
     with pytest.raises(ProtocolError):
-        PrefaceReader().feed(line)
+        preface_reader().feed(line)
 
 
 def test_a_later_version_is_read_so_that_it_can_be_refused_in_words():
-    assert PrefaceReader().feed(encode_preface(Preface("artifact", {}, 2))).version == 2
+    assert preface_reader().feed(encode_preface(Preface("artifact", {}, 2))).version == 2
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_any_bytes_are_a_message_or_a_protocol_error(parts):
-    for reader in (PrefaceReader(), AnswerReader()):
+    for reader in (preface_reader(), answer_reader()):
         try:
             found = [message for part in parts if (message := reader.feed(part)) is not None]
         except ProtocolError:
@@ -88,7 +99,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(parts):
 @given(ANY)
 def test_any_json_is_a_message_or_a_protocol_error(value):
     data = json.dumps(value).encode() + b"\n"
-    for reader in (PrefaceReader(), AnswerReader()):
+    for reader in (preface_reader(), answer_reader()):
         try:
             message = reader.feed(data)
         except ProtocolError:
@@ -98,6 +109,6 @@ def test_any_json_is_a_message_or_a_protocol_error(value):
 
 @given(st.dictionaries(st.text(max_size=8), ANY, max_size=4), st.binary(max_size=20))
 def test_what_is_written_is_read(fields, behind):
-    reader = PrefaceReader()
+    reader = preface_reader()
     assert reader.feed(encode_preface(Preface("verb", fields)) + behind) == Preface("verb", fields)
     assert reader.trailing_data() == behind

@@ -12,8 +12,7 @@ import pytest
 
 from farm.kinds.bench.trace import trace_of
 from farm.kinds.sustain.trace import trace_of as sustained_trace
-from farm.results.neighbours import session_tracks
-from farm.results.perfetto import NumberTrack, Slice, SliceTrack, trace_bytes
+from farm.results.perfetto import NumberTrack, Slice, SliceTrack, session_tracks, trace_bytes
 
 RESULT = {
     "target": "cpu",

@@ -8,7 +8,7 @@ import pytest
 
 from farm.common.errors import HostError, ProtocolError
 from farm.compiler.record_files import RecordFolder, write_records
-from farm.kinds.tune.kept_parts import KeptParts, parts_of
+from farm.kinds.tune.executor import KeptParts, parts_of
 from farm.kinds.tune.parts import kept_in_parts, take_up
 from farm.model.job import Attempt
 from farm.tuning.phone_speed import SCALE_FILE
