@@ -193,7 +193,7 @@ def database(config: FarmConfig) -> Iterator[Diagnosis]:
     if config.store.url:
         from farm.store.server_opening import look_at_server
 
-        yield from look_at_server(config.store.url)
+        yield from look_at_server(config.store.url, config.lab.host if config.lab.head_apart else "")
         return
     if not os.access(path, os.R_OK):
         return

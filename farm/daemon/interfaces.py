@@ -256,11 +256,14 @@ def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGro
 
 def _check_lab(parts: Parts) -> Callable[[], Awaitable[Sequence[Diagnosis]]] | None:
     """Findings about the other hosts of the lab; None: there is no lab."""
-    lab, server = parts.persistence.lab, parts.persistence.store.server
+    lab, store = parts.persistence.lab, parts.persistence.store
+    server = store.server
     if not lab.own or server is None:
         return None
 
     async def check() -> Sequence[Diagnosis]:
+        if store.problem:  # the latest picture is of before: it knows of no removal
+            return []
         most = server.facts.max_connections
         return list(lab_findings(await lab.look(), lab.own, parts.phones.fleet.views(), most))
 

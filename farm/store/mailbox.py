@@ -31,6 +31,7 @@ from farm.common.events import Event
 from farm.store.appended_rows import AppendedRows
 from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
+from farm.store.server_rules import JOIN
 
 MOST_AT_ONCE = 500  # letters of one look: the loop serves others before the next
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
@@ -85,9 +86,7 @@ class HostRemovedError(HostError):
 
 def _note_life(connection: Connection, statement: TextClause, **values: object) -> None:
     if connection.execute(statement, values).rowcount == 0:
-        raise HostRemovedError(
-            hint="to join again: farm host token NAME, on a host of the lab; then here: farm host join TOKEN"
-        )
+        raise HostRemovedError(hint=f"to join again: {JOIN}")
 
 
 def post(box: Table, *letters: Letter | None) -> AppendedRows:

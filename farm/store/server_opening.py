@@ -31,7 +31,7 @@ from farm.store.lab_state import adopt_rows
 from farm.store.opening import OpenDatabase, create_tables, database_error, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION, meta
 from farm.store.server_facts import read_facts
-from farm.store.server_rules import CHECK, GUIDE, STANDBY, ServerFacts, findings_of
+from farm.store.server_rules import CHECK, GUIDE, JOIN, STANDBY, ServerFacts, findings_of
 from farm.store.term import Term, rest_of_term, take_term
 from farm.store.writer import NUMBER
 
@@ -44,6 +44,7 @@ NOT_ALLOWED = "42501"  # SQLSTATE
 MOST_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
 NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
+_BELONGS = sql("SELECT removed_at IS NULL FROM host WHERE name = :name")
 EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
 
@@ -129,13 +130,18 @@ def check_server(connection: Connection, name: str) -> ServerFacts:
     return facts
 
 
-def look_at_server(url: str) -> list[Diagnosis]:
-    """Every finding about the server of a database, or why there are none."""
+def look_at_server(url: str, own: str = "") -> list[Diagnosis]:
+    """Every finding about the server of a database, or why there are none. `own`: this host's name in its lab."""
     try:
         name, engine = named_engine(url)
         try:
             with engine.connect() as connection:
-                return list(findings_of(read_facts(connection)))
+                found = [*findings_of(read_facts(connection))]
+                known = not own or start_number(connection) is None  # the first start makes the tables
+                if not known and not connection.execute(_BELONGS, {"name": own}).scalar():
+                    problem = f"{own} is no host of this lab: it was removed, or has never started"
+                    found.append(Diagnosis("lab hosts", FAIL, problem, f"start its daemon; if that is refused: {JOIN}"))
+                return found
         except DatabaseError as error:
             raise server_error(name, error) from error
         finally:

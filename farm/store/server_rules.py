@@ -103,11 +103,11 @@ def _doubtful(facts: ServerFacts) -> Iterator[Diagnosis]:
 # message depends on them: a server that speaks another language gives the general reason, with its words as evidence.
 _MORE_CONNECTIONS = "raise max_connections (or the role's or database's CONNECTION LIMIT), or end idle clients"
 _PASSWORD = "[store] url, or ~/.pgpass of farm's user"  # noqa: S105 (where it stands)
-_JOIN = "farm host token NAME, on a host of the lab; then here: farm host join TOKEN"
+JOIN = "farm host token NAME, on a host of the lab; then here: farm host join TOKEN"
 _CONNECTING = (
     # A host's own role (farm.store.host_token_policy): of one that is gone a server says that its password is wrong.
     ('failed for user "farm_[0-9a-f]{8}_|role "farm_[0-9a-f]{8}_.*" does not exist',
-     "this host was removed from the lab, or the password in its state folder is wrong", _JOIN),
+     "this host was removed from the lab, or the password in its state folder is wrong", JOIN),
     ("password authentication failed", "the password is wrong", _PASSWORD),
     ("no password supplied", "the server wants a password", _PASSWORD),
     ("Peer authentication failed", "the server expects farm's user to have the role's name",
@@ -123,7 +123,7 @@ _CONNECTING = (
     ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
     ("could not translate host name|failed to resolve host", "the server's name is not known",
      "is it spelled right, and does DNS answer?"),
-    ("is not permitted to log in", "this host was removed from the lab, or never was part of it", _JOIN),
+    ("is not permitted to log in", "this host was removed from the lab, or never was part of it", JOIN),
     ('role ".*" does not exist', "the server has no such role", "sudo -u postgres createuser --pwprompt NAME"),
     ('database ".*" does not exist', "there is no such database",
      "sudo -u postgres createdb --owner=ROLE --encoding=UTF8 --template=template0 NAME"),

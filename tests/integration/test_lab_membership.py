@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli.main import app
+from farm.common.doctor_findings import FAIL
 from farm.common.errors import HostError, NotAllowedError, UserError
 from farm.store import membership
 from farm.store.host_token_policy import HostToken
@@ -186,6 +187,19 @@ def test_a_removed_host_reads_why_its_database_is_away(lab):
         connection.execute(f"ALTER ROLE farm_{lab.id[:8]}_lab2 NOLOGIN")
     (finding,) = look_at_server(url)
     assert "removed from the lab" in finding.detail
+
+
+def test_a_removed_host_with_the_owners_role_reads_that_it_was_removed(lab):
+    lab.join(lab.token())
+    assert "lab hosts" not in [each.check for each in look_at_server(lab.url, "lab2")]
+    membership.remove(lab.url, "lab2", BY)
+    for _ in ("the head ends what it had", "it has no row"):
+        found = look_at_server(lab.url, "lab2")[-1]
+        assert (found.check, found.verdict) == ("lab hosts", FAIL)
+        assert found.detail.startswith("lab2 is no host of this lab: it was removed")
+        assert "farm host join TOKEN" in found.fix
+        with psycopg.connect(lab.url) as owner:
+            owner.execute("DELETE FROM host")
 
 
 def test_a_host_without_a_name_gets_one_before_others_join(lab):

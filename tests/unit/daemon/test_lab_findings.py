@@ -1,0 +1,29 @@
+"""What `farm doctor` says of a lab while its database is away."""
+
+import asyncio
+from types import SimpleNamespace
+
+from farm.daemon.interfaces import _check_lab
+from farm.leasing.lab_view import LabPicture, LabView
+
+
+class View(LabView):
+    """The latest picture: the database is away, and all was well before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = "lab1"
+
+    async def look(self) -> LabPicture:
+        return LabPicture(has_head=True)
+
+
+def test_a_picture_of_before_is_no_finding() -> None:
+    """A removed host is cut off, and its latest picture knows nothing of it."""
+    store = SimpleNamespace(problem="", server=SimpleNamespace(facts=SimpleNamespace(max_connections=100)))
+    fleet = SimpleNamespace(views=lambda: ())
+    parts = SimpleNamespace(persistence=SimpleNamespace(lab=View(), store=store), phones=SimpleNamespace(fleet=fleet))
+    check = _check_lab(parts)
+    assert [each.check for each in asyncio.run(check())] == ["lab head", "lab hosts"]
+    store.problem = "the database cannot be written: this host was removed from the lab"
+    assert asyncio.run(check()) == []
