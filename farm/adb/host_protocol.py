@@ -57,29 +57,32 @@ class Fail:
 OKAY = Okay()
 
 
-class _Buffer:
-    """Bytes received and not yet consumed."""
-
-    __slots__ = ("_data", "_start")
+class _AdbReader:
+    """Takes bytes as they are received, and keeps those that are not yet consumed."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._start = 0
 
-    def __len__(self) -> int:
-        return len(self._data) - self._start
-
     def feed(self, data: bytes | memoryview) -> None:
+        """Add received bytes."""
         if self._start:
             del self._data[: self._start]
             self._start = 0
         self._data += data
 
-    def peek(self, size: int) -> bytes:
+    def rest(self) -> bytes:
+        """Bytes received beyond the messages of `next`."""
+        return self._peek(self._have())
+
+    def _have(self) -> int:
+        return len(self._data) - self._start
+
+    def _peek(self, size: int) -> bytes:
         return bytes(self._data[self._start : self._start + size])
 
-    def take(self, size: int) -> bytes:
-        data = self.peek(size)
+    def _take(self, size: int) -> bytes:
+        data = self._peek(size)
         self._start += size
         return data
 
@@ -91,41 +94,30 @@ def _hex4(digits: bytes) -> int:
     return int(digits, 16)
 
 
-class BlockReader:
+class BlockReader(_AdbReader):
     """Reads blocks of hex4 length + text: the answer to a query, or each list of a track-devices stream."""
-
-    def __init__(self) -> None:
-        self._buffer = _Buffer()
 
     @property
     def wants(self) -> int:
         """Bytes that complete the item under way (its length first, then its text); 0 = `next` has a block."""
-        have = len(self._buffer)
+        have = self._have()
         if have < LENGTH_BYTES:
             return LENGTH_BYTES - have
-        return max(0, LENGTH_BYTES + _hex4(self._buffer.peek(LENGTH_BYTES)) - have)
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._buffer.feed(data)
+        return max(0, LENGTH_BYTES + _hex4(self._peek(LENGTH_BYTES)) - have)
 
     def next(self) -> bytes | None:
         """The next whole block, or None until more is fed."""
         if self.wants:
             return None
-        size = _hex4(self._buffer.take(LENGTH_BYTES))
-        return self._buffer.take(size)
-
-    def rest(self) -> bytes:
-        """Bytes received beyond the messages of `next`."""
-        return self._buffer.peek(len(self._buffer))
+        size = _hex4(self._take(LENGTH_BYTES))
+        return self._take(size)
 
 
-class StatusReader:
+class StatusReader(_AdbReader):
     """Reads ONE status, OKAY or FAIL with its message, and no byte beyond `wants`."""
 
     def __init__(self) -> None:
-        self._buffer = _Buffer()
+        super().__init__()
         self._failed: BlockReader | None = None
 
     @property
@@ -133,37 +125,37 @@ class StatusReader:
         """Bytes that complete the item under way; 0 = `next` has the status."""
         if self._failed is not None:
             return self._failed.wants
-        return max(0, STATUS_BYTES - len(self._buffer))
+        return max(0, STATUS_BYTES - self._have())
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Add received bytes."""
         if self._failed is not None:
             self._failed.feed(data)
             return
-        self._buffer.feed(data)
-        if len(self._buffer) < STATUS_BYTES or self._buffer.peek(STATUS_BYTES) == b"OKAY":
+        super().feed(data)
+        if self._have() < STATUS_BYTES or self._peek(STATUS_BYTES) == b"OKAY":
             return
-        word = self._buffer.take(STATUS_BYTES)
+        word = self._take(STATUS_BYTES)
         if word != b"FAIL":
             raise ProtocolError(
                 "the listener there is not an adb server: it answered neither OKAY nor FAIL", evidence=repr(word)
             )
         self._failed = BlockReader()
-        self._failed.feed(self._buffer.take(len(self._buffer)))
+        self._failed.feed(self._take(self._have()))
 
     def next(self) -> Okay | Fail | None:
         """The status, or None until more is fed."""
         if self._failed is not None:
             message = self._failed.next()
             return None if message is None else Fail(text_of(message))
-        if len(self._buffer) < STATUS_BYTES:
+        if self._have() < STATUS_BYTES:
             return None
-        self._buffer.take(STATUS_BYTES)
+        self._take(STATUS_BYTES)
         return OKAY
 
     def rest(self) -> bytes:
         """Bytes received beyond the status."""
-        return self._failed.rest() if self._failed is not None else self._buffer.peek(len(self._buffer))
+        return self._failed.rest() if self._failed is not None else super().rest()
 
 
 def text_of(data: bytes) -> str:
@@ -194,31 +186,22 @@ _SHELL_IDS = {int(member): member for member in ShellPacketId}
 CLOSE_STDIN_PACKET = SHELL_HEADER.pack(ShellPacketId.CLOSE_STDIN, 0)
 
 
-class ShellReader:
+class ShellReader(_AdbReader):
     """Reads shell,v2 packets (u8 id, u32 length, data); they cross every boundary below them."""
-
-    def __init__(self) -> None:
-        self._buffer = _Buffer()
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._buffer.feed(data)
 
     def next(self) -> ShellPacket | None:
         """The next whole packet, or None until more is fed."""
-        have = len(self._buffer)
+        have = self._have()
         if have < SHELL_HEADER.size:
             return None
-        number, size = SHELL_HEADER.unpack(self._buffer.peek(SHELL_HEADER.size))
+        number, size = SHELL_HEADER.unpack(self._peek(SHELL_HEADER.size))
         packet_id = _SHELL_IDS.get(number)
         if packet_id is None or size > MAX_SHELL_PACKET_BYTES or (packet_id is ShellPacketId.EXIT and size != 1):
-            raise ProtocolError(
-                f"not a shell,v2 packet: id {number}, {size} bytes", evidence=repr(self._buffer.peek(64))
-            )
+            raise ProtocolError(f"not a shell,v2 packet: id {number}, {size} bytes", evidence=repr(self._peek(64)))
         if have < SHELL_HEADER.size + size:
             return None
-        self._buffer.take(SHELL_HEADER.size)
-        return ShellPacket(packet_id, self._buffer.take(size))
+        self._take(SHELL_HEADER.size)
+        return ShellPacket(packet_id, self._take(size))
 
     def __iter__(self) -> Iterator[ShellPacket]:
         while (packet := self.next()) is not None:
@@ -335,35 +318,28 @@ def encode_done(mtime: int) -> bytes:
     return SYNC_HEADER.pack(SyncWord.DONE, mtime & 0xFFFFFFFF)
 
 
-class SyncReader:
+class SyncReader(_AdbReader):
     """Reads sync replies: OKAY, FAIL, STAT, DATA, DONE."""
-
-    def __init__(self) -> None:
-        self._buffer = _Buffer()
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._buffer.feed(data)
 
     def next(self) -> SyncReply | None:
         """The next whole reply, or None until more is fed."""
-        have = len(self._buffer)
+        have = self._have()
         if have < SYNC_HEADER.size:
             return None
-        word, size = SYNC_HEADER.unpack(self._buffer.peek(SYNC_HEADER.size))
+        word, size = SYNC_HEADER.unpack(self._peek(SYNC_HEADER.size))
         if word == SyncWord.STAT:
             need = len(word) + _SYNC_STAT.size
             if have < need:
                 return None
-            return SyncStat(*_SYNC_STAT.unpack(self._buffer.take(need)[len(word) :]))
+            return SyncStat(*_SYNC_STAT.unpack(self._take(need)[len(word) :]))
         if word in (SyncWord.OKAY, SyncWord.DONE):
-            self._buffer.take(SYNC_HEADER.size)
+            self._take(SYNC_HEADER.size)
             return OKAY if word == SyncWord.OKAY else SyncDone()
         limit = {SyncWord.FAIL: _MAX_SYNC_TEXT_BYTES, SyncWord.DATA: SYNC_DATA_BYTES}.get(word)
         if limit is None or size > limit:
-            raise ProtocolError(f"not a sync reply: {word!r}, {size} bytes", evidence=repr(self._buffer.peek(64)))
+            raise ProtocolError(f"not a sync reply: {word!r}, {size} bytes", evidence=repr(self._peek(64)))
         if have < SYNC_HEADER.size + size:
             return None
-        self._buffer.take(SYNC_HEADER.size)
-        body = self._buffer.take(size)
+        self._take(SYNC_HEADER.size)
+        body = self._take(size)
         return Fail(text_of(body)) if word == SyncWord.FAIL else SyncData(body)

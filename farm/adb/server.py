@@ -45,14 +45,7 @@ class AdbServer:
         usb: whether it opens USB phones; False for tests and the demo.
     """
 
-    def __init__(
-        self,
-        binary: AdbBinary,
-        socket: str,
-        folder: Path,
-        *,
-        usb: bool = True,
-    ) -> None:
+    def __init__(self, binary: AdbBinary, socket: str, folder: Path, *, usb: bool = True) -> None:
         self.binary = binary
         self.client = AdbClient(socket)
         self.folder = folder

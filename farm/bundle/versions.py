@@ -180,19 +180,19 @@ def checked(client: TvmVersions, server: TvmVersions, what: str, hint: str, kind
     Raises:
         UserError: they are known not to fit.
     """
-    found = verdict(client, server, known_trials(), kind)
-    if found.broken:
-        raise UserError(f"{what} cannot work: {found.reason}", Code.VERSIONS_UNFIT, hint=hint)
-    return f"whether {what} works is not known: {found.reason}" if found.unknown else ""
+    return _warning(verdict(client, server, known_trials(), kind), what, hint)
 
 
-def checked_alone(versions: TvmVersions, what: str, hint: str) -> str:
+def checked_alone(versions: TvmVersions, what: str) -> str:
     """A warning where a TVM was never tried with that FFI in one process; "": it works.
 
     Raises:
         UserError: it is known not to work.
     """
-    found = alone_verdict(versions, known_trials())
+    return _warning(alone_verdict(versions, known_trials()), what, ALONE_HINT)
+
+
+def _warning(found: VersionVerdict, what: str, hint: str) -> str:
     if found.broken:
         raise UserError(f"{what} cannot work: {found.reason}", Code.VERSIONS_UNFIT, hint=hint)
     return f"whether {what} works is not known: {found.reason}" if found.unknown else ""

@@ -75,12 +75,7 @@ def export(
     _write(FORMATS[format](rows), output)
 
 
-def board(
-    model: Model = "",
-    device: Device = "",
-    since: Since = "",
-    output: Output = None,
-) -> None:
+def board(model: Model = "", device: Device = "", since: Since = "", output: Output = None) -> None:
     """One HTML page of models x phones: median, interval, verdict, sparkline and the last change of level.
 
     The file needs no server and loads nothing. Exit code 2 when nothing was measured.

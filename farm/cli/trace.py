@@ -98,10 +98,7 @@ def _probes(
 
 
 @app.command()
-def show(
-    file: Annotated[Path, typer.Argument(help="A trace.")],
-    json: JsonFlag = False,
-) -> None:
+def show(file: Annotated[Path, typer.Argument(help="A trace.")], json: JsonFlag = False) -> None:
     """Temperatures and clocks of a trace as a table and a plot."""
     rows = _read(file)
     probes = [{"t": at_s, "health": asdict(health)} for at_s, health in rows]

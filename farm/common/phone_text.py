@@ -32,6 +32,11 @@ def plain(text: str, most: int = LINE) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def whole_number(text: str, digits: int = 9) -> int:
+    """A number of at most so many digits; 0: it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else 0
+
+
 SECTION = "==farm:"  # starts a line that nothing a phone prints about itself starts with
 
 

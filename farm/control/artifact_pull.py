@@ -34,7 +34,6 @@ class ArtifactSource(Protocol):
     @property
     def name(self) -> str:
         """For people."""
-        ...
 
     def read(self, sha256: str, offset: int) -> AbstractAsyncContextManager[ArtifactStream]:
         """The artifact from an offset on.
@@ -42,7 +41,6 @@ class ArtifactSource(Protocol):
         Raises:
             FarmError: it is not there, or the source does not answer; also while chunks are read.
         """
-        ...
 
 
 class ArtifactPull:

@@ -29,7 +29,6 @@ from farm.control.verbs.bundle import BundleVerbs, ToolchainVerbs
 from farm.control.verbs.device import DeviceOrderVerbs, ReadingsVerbs, ToolVerbs
 from farm.control.verbs.doctor import MB, DoctorHost, DoctorVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
-from farm.control.verbs.host import HostVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps, JobStreams
 from farm.control.verbs.lease import LeaseVerbs, TunnelVerbs
@@ -151,7 +150,6 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     )
     return (
         FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.history.shown, facts, parts.persistence.lab),
-        HostVerbs(parts.persistence.lab),
         DeviceOrderVerbs(fleet),
         ReadingsVerbs(fleet, phones.series),
         TunnelVerbs(fleet, phones.tunnels),

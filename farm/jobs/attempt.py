@@ -50,11 +50,9 @@ class AttemptHost(Protocol):
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to the phone of one of the attempt's leases; "": the only one."""
-        ...
 
     async def abort_session(self, lease: str, reason: str) -> None:
         """That phone's session is stuck or broken: cut it and check the phone."""
-        ...
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer a verb that not every attempt has.
@@ -62,19 +60,15 @@ class AttemptHost(Protocol):
         Raises:
             ProtocolError: this attempt has no such verb, or its fields are wrong.
         """
-        ...
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """The worker is at `step`."""
-        ...
 
     def logged(self, text: str, level: str) -> None:
         """A line for the attempt's log: reported by the worker, or written to its stdout or stderr."""
-        ...
 
     def yield_wanted(self) -> bool:
         """Whether others wait for the phone, and the attempt should end as yielded when it suits."""
-        ...
 
 
 class WorkerListener(Protocol):
@@ -83,15 +77,12 @@ class WorkerListener(Protocol):
     @property
     def socket_path(self) -> str:
         """The socket workers connect to."""
-        ...
 
     def admit(self, attempt: str, fence: int, verbs: LiveAttempt) -> str:
         """Let a worker in from now on; returns the token it must show."""
-        ...
 
     def dismiss(self, attempt: str) -> None:
         """Refuse this attempt's worker from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

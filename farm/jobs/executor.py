@@ -29,7 +29,6 @@ class Progress(Protocol):
 
     def __call__(self, step: str, **facts: Any) -> None:
         """The attempt is at `step`."""
-        ...
 
 
 class Log(Protocol):
@@ -37,7 +36,6 @@ class Log(Protocol):
 
     def __call__(self, text: str, level: str = "info", *, source: str = "farm") -> None:
         """`source` is where it is from: farm, worker, stdout, stderr."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from farm import __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
-from farm.bundle.versions import ALONE_HINT, PAIR_HINT, TvmVersions, checked, checked_alone, of_packages
+from farm.bundle.versions import PAIR_HINT, TvmVersions, checked, of_packages
 from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
 from farm.common.install import pip_install
@@ -262,15 +262,6 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
             await asyncio.shield(_end(process))
     assert process.returncode is not None
     return _facts(python, output, process.returncode)
-
-
-def check_alone(name: str, facts: ToolchainFacts) -> str:
-    """A warning if the toolchain's TVM was never tried with its FFI; "": they work together.
-
-    Raises:
-        UserError: they are known not to.
-    """
-    return checked_alone(facts.versions, f"toolchain {name}", ALONE_HINT)
 
 
 def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> str:

@@ -91,11 +91,9 @@ class Receiver(Protocol):
 
     def writable(self) -> memoryview:
         """Where the next bytes belong; never empty."""
-        ...
 
     def wrote(self, count: int, /) -> None:
         """`count` bytes of the last `writable()` are now filled."""
-        ...
 
 
 def pieces(data: Buffer, to: Receiver) -> Iterator[None]:

@@ -68,7 +68,6 @@ class PhoneSource(Protocol):
 
     def state(self) -> PoolState:
         """The phones there are now. Cheap: asked every 0.2 s."""
-        ...
 
     def open_session(self, lease: str) -> SessionOffer:
         """A way to one phone, good for one session.
@@ -76,23 +75,18 @@ class PhoneSource(Protocol):
         Raises:
             FarmError: the phone is not (or no longer) this run's, or cannot serve now: ask `state` again.
         """
-        ...
 
     def abort_session(self, lease: str, reason: str) -> None:
         """Cut the session and kill its processes on the phone, which comes back under its lease when it is ready."""
-        ...
 
     def give_back(self, lease: str) -> None:
         """Let others have the phone; the source asks for another one by itself."""
-        ...
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
         """Of these candidate libraries (SHA-256 of the file, hex), those that are known to kill their process."""
-        ...
 
     def report_poison(self, artifact: str, device: str, what: str) -> None:
         """A candidate library killed its process on `device` twice, the second time alone: `what` happened."""
-        ...
 
 
 STARTS = 3  # attempts to start a server again, one after the other

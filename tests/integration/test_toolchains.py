@@ -10,9 +10,9 @@ import pytest
 
 from farm import __version__
 from farm.bundle.model import Bundle
-from farm.bundle.versions import TrialKind, TrialResult, known_trials
+from farm.bundle.versions import TrialKind, TrialResult, checked_alone, known_trials
 from farm.common.errors import Code, ExitCode
-from farm.jobs.toolchains import ToolchainFacts, check_alone, check_pair, examine
+from farm.jobs.toolchains import ToolchainFacts, check_pair, examine
 from tests.support.errors import raises_code
 from tests.support.foreign_build import foreign_build
 from tests.support.whole_farm import Story, refused, running_farm, until
@@ -98,12 +98,12 @@ def test_a_bundle_that_nobody_has_tried_with_the_toolchain_is_doubted_with_both_
 
 
 def test_a_tvm_that_is_known_not_to_work_with_its_ffi_is_no_toolchain():
-    assert check_alone("new", FACTS) == ""
+    assert checked_alone(FACTS.versions, "toolchain new") == ""
     bad = ToolchainFacts(__version__, "0.27.0.post1", {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15.post2"})
     with raises_code(
         Code.VERSIONS_UNFIT, match=r"toolchain new cannot work: TVM 0\.27\.0\.post1 with FFI 0\.1\.15"
     ) as it:
-        check_alone("new", bad)
+        checked_alone(bad.versions, "toolchain new")
     assert "docs/versions.md" in it.value.hint
 
 

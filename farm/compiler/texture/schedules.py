@@ -5,8 +5,7 @@ They take functions as `FuseOps` makes them: blocks over spatial loops, sums amo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,12 +23,6 @@ _KINDS = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)  # spatial loops, sums
 
 Schedule = Callable[[Any, Any], Any]
 """A function and its target to the scheduled function; raises whatever TVM or this module says against it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Loops:
-    spatial: Sequence[Any]
-    sums: Sequence[Any]
 
 
 def schedules() -> Iterator[Schedule]:
@@ -82,8 +75,8 @@ def _block_name(schedule: Any, block: Any) -> str:
     return str(schedule.get(block).name_hint)
 
 
-def _loops(schedule: Any, block: Any, outer: int = 0) -> _Loops:
-    """A block's loops below the `outer` first ones, by what its variables are."""
+def _loops(schedule: Any, block: Any, outer: int = 0) -> tuple[list[Any], list[Any]]:
+    """A block's spatial loops below the `outer` first ones, and those of its sums."""
     loops, variables = schedule.get_loops(block)[outer:], schedule.get(block).iter_vars
     if len(loops) != len(variables):
         raise UnsafeKernelError("a block whose loops are not its variables")
@@ -91,7 +84,8 @@ def _loops(schedule: Any, block: Any, outer: int = 0) -> _Loops:
     of_kind = {kind: [loop for loop, its in zip(loops, kinds, strict=True) if its == kind] for kind in _KINDS}
     if not set(kinds) <= of_kind.keys():
         raise UnsafeKernelError("a block that is neither spatial nor a sum")
-    return _Loops(*of_kind.values())
+    spatial, sums = of_kind.values()
+    return spatial, sums
 
 
 def _is_sum(schedule: Any, block: Any) -> bool:
@@ -127,7 +121,7 @@ def _threads(schedule: Any, block: Any, *, exact: bool) -> tuple[Any, Any | None
 
     Exactly, where sums are computed in the threads: a split with a remainder has a condition, which they do not have.
     """
-    spatial = list(_loops(schedule, block).spatial)
+    spatial, _ = _loops(schedule, block)
     channel = spatial.pop() if _writes_pixels(schedule, block) else None
     fused = schedule.fuse(*spatial) if spatial else schedule.add_unit_loop(block)
     total = _extent(schedule, fused)
@@ -152,19 +146,19 @@ def _sum_in_thread(schedule: Any, block: Any, thread: Any, pixel: Any | None, *,
     """Compute a sum in the thread that uses it."""
     schedule.compute_at(block, thread, preserve_unit_loops=True)
     schedule.set_scope(block, 0, _LOCAL)
-    loops = _loops(schedule, block, outer=2)
-    channel = loops.spatial[-1] if loops.spatial and _extent(schedule, loops.spatial[-1]) == LANES else None
+    spatial, sums = _loops(schedule, block, outer=2)
+    channel = spatial[-1] if spatial and _extent(schedule, spatial[-1]) == LANES else None
     if vectorized and channel is not None:
-        schedule.reorder(*loops.sums, channel)
+        schedule.reorder(*sums, channel)
     if pixel is not None:
-        *_, column, input_channel = loops.sums
+        *_, column, input_channel = sums
         schedule.compute_at(pixel, column, preserve_unit_loops=True)
         schedule.vectorize(schedule.get_loops(pixel)[-1])
         schedule.unroll(input_channel)
     vectorized = vectorized and channel is not None
     if vectorized:  # before the split: what is left of a sum without its start is none to TVM
         schedule.vectorize(channel)
-    start = schedule.decompose_reduction(block, loops.sums[0])
+    start = schedule.decompose_reduction(block, sums[0])
     if vectorized:
         schedule.vectorize(schedule.get_loops(start)[-1])
 

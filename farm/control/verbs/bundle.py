@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.model import Bundle
-from farm.bundle.versions import of_packages
+from farm.bundle.versions import checked_alone, of_packages
 from farm.common.errors import Code, UserError
 from farm.common.tasks import SharedCall
 from farm.control.callers import Role
@@ -24,7 +24,7 @@ from farm.control.server import ControlCall
 from farm.control.verbs import HostPath, VerbGroup, json_of, verb
 from farm.devices.rollouts import Rollouts
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.toolchains import Toolchains, check_alone, check_pair, examine
+from farm.jobs.toolchains import Toolchains, check_pair, examine
 from farm.model.toolchain import Toolchain
 from farm.store.database import run_to_completion
 
@@ -36,11 +36,9 @@ class BundleSharing(Protocol):
 
     async def share(self, bundle: Bundle) -> None:
         """Let them have a bundle that was added by its name."""
-        ...
 
     async def withdraw(self, names: Sequence[str]) -> None:
         """These names were removed: hosts without such a bundle get none from now on."""
-        ...
 
 
 class BundleVerbs(VerbGroup):
@@ -166,7 +164,7 @@ class ToolchainVerbs(VerbGroup):
             found = await asyncio.to_thread(self._bundles.get, bundle) if bundle else None
             await call.progress(step=f"importing TVM in {python}")
             facts = await examine(Path(python))
-            warnings = [alone] if (alone := check_alone(name, facts)) else []
+            warnings = [alone] if (alone := checked_alone(facts.versions, f"toolchain {name}")) else []
             if found is not None and (warning := check_pair(name, facts, found)):
                 warnings.append(warning)
             toolchain = Toolchain(name, Path(python), bundle, facts.tvm)

@@ -1,4 +1,4 @@
-"""Verbs about the phones of the farm and their keys: status, adoption, labels, aliases; phones as JSON."""
+"""Verbs about the phones of the farm, their keys and hosts: status, adoption, labels, aliases; phones as JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from farm.common.selector import Selector, normalise
 from farm.control.callers import Role
 from farm.control.verbs import VerbGroup, json_of, verb
 from farm.control.verbs.device import free_device
-from farm.control.verbs.host import host_row
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
 from farm.devices.registry import Aliases
 from farm.leasing.lab_rules import lab_problems
-from farm.leasing.lab_view import LabView
+from farm.leasing.lab_view import HostView, LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
 from farm.model.requests import LeaseClass
@@ -44,7 +43,7 @@ class DaemonFacts:
 
 
 class FleetVerbs(VerbGroup):
-    """Verbs about phones and keys."""
+    """Verbs about phones, keys and hosts; `host.drain` is with the leases that it holds back."""
 
     def __init__(
         self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts,
@@ -92,9 +91,19 @@ class FleetVerbs(VerbGroup):
         return {
             **here,
             "host": self._lab.own,
-            "hosts": [host_row(each) for each in picture.hosts],
+            "hosts": [_host_row(each) for each in picture.hosts],
             "devices": own + others,
             "problems": [*here["problems"], *lab_problems(picture)],
+        }
+
+    @verb("host.list", Role.VIEWER)
+    async def hosts(self) -> Mapping[str, Any]:
+        """Every host, and the unused tokens; `own` is this host's name, "" outside of a lab."""
+        picture = await self._lab.look()
+        return {
+            "own": self._lab.own,
+            "hosts": [_host_row(each) for each in picture.hosts],
+            "tokens": [json_of(each, "name", "expires_at", "made_by") for each in picture.tokens],
         }
 
     @verb("device.show", Role.VIEWER)
@@ -175,6 +184,10 @@ class FleetVerbs(VerbGroup):
         """Remove farm from every phone."""
         cleaned, failed = await self._fleet.admin.forget_all()
         return {"cleaned": list(cleaned), "failed": failed}
+
+
+def _host_row(view: HostView) -> dict[str, Any]:
+    return json_of(view, "name", "state", "address", "beat_at", "silent_s", "phones", "version", "protocol", "drained")
 
 
 def _assignment(text: str) -> tuple[str, str]:

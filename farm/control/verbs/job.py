@@ -52,14 +52,7 @@ class JobEntry:
 class JobVerbs(VerbGroup):
     """Verbs over the head, the store and their streams."""
 
-    def __init__(
-        self,
-        head: Head,
-        store: Store,
-        streams: JobStreams,
-        steps: JobSteps,
-        kinds: Kinds,
-    ) -> None:
+    def __init__(self, head: Head, store: Store, streams: JobStreams, steps: JobSteps, kinds: Kinds) -> None:
         self._kinds = kinds
         self._head = head
         self._store = store

@@ -7,13 +7,12 @@ A phone that is not adopted gets `READ_COMMAND` and nothing else. It writes noth
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from farm.adb.client import AdbClient
 from farm.common.errors import Code, PhoneError
-from farm.common.phone_text import LINE, SECTION, WORD, decode, parse_getprop, plain, split_sections
+from farm.common.phone_text import LINE, SECTION, WORD, decode, parse_getprop, plain, split_sections, whole_number
 from farm.devices.identity.cpu import read_cpu
 from farm.devices.identity.soc import (
     PLATFORM,
@@ -172,7 +171,7 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
         model=_first(properties, "ro.product.model", "ro.product.vendor.model", "ro.product.device"),
         market_name=_first(properties, *_MARKET_NAMES),
         android_release=_first(properties, "ro.build.version.release"),
-        sdk=_number(properties.get("ro.build.version.sdk", "")),
+        sdk=whole_number(properties.get("ro.build.version.sdk", "").strip()),
         fingerprint=_first(properties, "ro.build.fingerprint", "ro.vendor.build.fingerprint"),
         abi=abi,
         abis=abis,
@@ -215,10 +214,6 @@ def _abis(properties: Mapping[str, str]) -> tuple[str, ...]:
     claims = listed.split(",") if listed.strip() else []
     claims += [properties.get("ro.product.cpu.abi", ""), properties.get("ro.product.cpu.abi2", "")]
     return tuple(dict.fromkeys(plain(claim.strip(), WORD) for claim in claims[:_MAX_ABIS] if claim.strip()))
-
-
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text.strip()) else 0
 
 
 def _kept(raw: RawIdentity) -> dict[str, str]:

@@ -277,14 +277,9 @@ def part_name(text: str) -> str:
         digits, letter, package = found.groups()
         letter = letter.upper()
         return f"MT{digits}" + ("" if package or letter == "V" else letter)
-    if found := _KIRIN.search(text):
-        return f"Kirin {found.group(1)}"
-    if found := _EXYNOS.search(text):
-        return f"Exynos {found.group(1)}"
-    if found := _SAMSUNG_PART.search(text):
-        return f"S5E{found.group(1)}"
-    if found := _HISILICON_PART.search(text):
-        return f"Hi{found.group(1)}"
+    for pattern, name in ((_KIRIN, "Kirin "), (_EXYNOS, "Exynos "), (_SAMSUNG_PART, "S5E"), (_HISILICON_PART, "Hi")):
+        if found := pattern.search(text):
+            return name + found.group(1)
     for pattern in (_TENSOR_PART, _UNISOC):
         if found := pattern.search(text):
             return found.group(1).upper()

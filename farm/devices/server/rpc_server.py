@@ -12,7 +12,7 @@ from shlex import quote
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbTimeout
 from farm.common.errors import Code, PhoneError
-from farm.common.phone_text import WORD, plain
+from farm.common.phone_text import WORD, plain, whole_number
 from farm.devices.server.phone_paths import REAP, ROOT, SUPERVISE
 
 FIRST_PORT, PORT_END = 5000, 5100  # on the phone's own loopback; a port stays taken about 60 s after a session
@@ -82,10 +82,10 @@ class ServerStatus:
 def parse_status(text: str) -> ServerStatus:
     """Read the status lines; anything unexpected means: not adoptable."""
     values: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    port = _number(values.get("port", ""))
+    port = whole_number(values.get("port", ""))
     adoptable = values.get("adoptable") == "yes" and 0 < port < 65536
     why = "" if adoptable else values.get("why", "its state cannot be read")
-    sessions, bundle = _number(values.get("sessions", "")), values.get("bundle", "")
+    sessions, bundle = whole_number(values.get("sessions", "")), values.get("bundle", "")
     return ServerStatus(adoptable, why, port, sessions, bundle, values.get("secret_sha256", ""))
 
 
@@ -117,7 +117,7 @@ class RpcServer:
         first, _, rest = output.partition("\n")
         words = first.split()
         if words[:1] == ["started"]:
-            port = _number(_words(first).get("port", ""))
+            port = whole_number(_words(first).get("port", ""))
             if 0 < port < 65536:
                 return RunningServer(port, bundle, server.secret)
         if first.startswith(_STUCK):
@@ -213,7 +213,3 @@ def describe_death(line: str) -> str:
 
 def _words(line: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -41,7 +41,7 @@ class CompareExecutor(ModelExecutor):
         view = context.view
         check_pair(a, b, view.identity, view.name)
         context = replace(context, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
-        task = replace(await self.task(context), bundles=uses(a, b))
+        task = replace(await self.task(context), bundles=(use_of(a), use_of(b)))
         host = BundleHost(context, parts, quiet_lease(parts, context), {a.hash: a, b.hash: b})
         return await measured(work, context, WORKER, task.to_wire(), host)
 
@@ -110,12 +110,8 @@ def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str
         )
 
 
-def uses(a: Bundle, b: Bundle) -> tuple[BundleUse, BundleUse]:
-    """The parts of both bundles that the worker gets."""
-    return _use(a), _use(b)
-
-
-def _use(bundle: Bundle) -> BundleUse:
+def use_of(bundle: Bundle) -> BundleUse:
+    """The parts of a bundle that the worker gets."""
     return BundleUse(name=label(bundle), hash=bundle.hash, tvm=bundle.tvm_version)
 
 

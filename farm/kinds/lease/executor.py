@@ -85,12 +85,7 @@ class _Current:
 class LeaseExecutor(Executor):
     """Runs jobs of kind `lease`, and carries out the orders of their holders."""
 
-    def __init__(
-        self,
-        parts: ExecutorParts,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, parts: ExecutorParts, *, clock: Callable[[], float] = time.monotonic) -> None:
         """All on one event loop. `clock`: monotonic seconds, decides; leasing's is shown and kept."""
         self._parts = parts
         self._leases = parts.leasing

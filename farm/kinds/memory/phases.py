@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from farm.common.phone_text import whole_number
+
 INIT, FIRST_LOAD, LATER_LOAD, FIRST_RUN, STEADY_RUN = "init", "first load", "later load", "first run", "steady run"
 PHASES = (INIT, FIRST_LOAD, LATER_LOAD, FIRST_RUN, STEADY_RUN)
 KIB = 1024
+DIGITS = 19  # of a size, at most
 
 ONE_PEAK = "the phone does not let its shell reset a peak: each is the largest since the process began"
 NO_ROLLUP = "the phone shows no smaps_rollup: sizes are the kernel's counters, PSS and swap of shared pages unknown"
@@ -44,19 +47,19 @@ def read_lines(text: str) -> MemoryReading:
     for line in text.splitlines():
         match line.split():
             case ["now", value]:
-                now_s = _number(value)
+                now_s = whole_number(value, DIGITS)
             case ["process", pid]:
                 current = processes.setdefault(pid, _Process())
             case ["gpu", name, value]:
-                current.gpu[name] = _number(value)
+                current.gpu[name] = whole_number(value, DIGITS)
             case ["peaks", "reset"]:
                 current.reset = True
             case ["kill", *_]:
                 kills.append(line.removeprefix("kill ").strip()[:300])
             case ["Proc", pid, "total:", value]:
-                android_gpu[pid] = _number(value)
+                android_gpu[pid] = whole_number(value, DIGITS)
             case [name, value, "kB"] if name.endswith(":"):
-                current.sizes[name[:-1]] = _number(value) * KIB
+                current.sizes[name[:-1]] = whole_number(value, DIGITS) * KIB
     living = {pid: each for pid, each in processes.items() if each.sizes}
     return MemoryReading(
         now_s=now_s,
@@ -145,7 +148,3 @@ def peak_bytes(rows: Iterable[Mapping[str, Any]]) -> int:
 def _sum(values: Iterable[int | None]) -> int | None:
     known = [each for each in values if each is not None]
     return sum(known) if known else None
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -191,14 +191,7 @@ def _write(farm: Client, result: Mapping[str, Any], output: Path | None, plot: P
         write_curve(plot, result["curve"], result["trials"], f"{name}: estimated latency")
 
 
-def tune_here(
-    model: Path,
-    fields: Mapping[str, Any],
-    *,
-    output: Path | None,
-    plot: Path | None,
-    json: bool,
-) -> None:
+def tune_here(model: Path, fields: Mapping[str, Any], *, output: Path | None, plot: Path | None, json: bool) -> None:
     """Tune on this machine and print the result.
 
     Raises:

@@ -320,11 +320,9 @@ class Reporter(Protocol):
 
     def progress(self, step: str, **facts: Any) -> None:
         """Show the step that begins."""
-        ...
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line."""
-        ...
 
 
 @dataclass(slots=True)
