@@ -13,7 +13,7 @@ from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
@@ -53,11 +53,14 @@ def history(
     with connect() as client:
         hashes = model_hashes(client, model)
         rows = [row for sha256 in hashes for row in islice(stored_results(client, sha256, device, limit=limit), limit)]
-    if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
-        where = f" on {device}" if device else ""
+    where = f" on {device}" if device else ""
+    if not rows:
         raise UserError(
             f"nothing called {model} was measured{where}", hint="farm bench measures; farm job list --kind bench"
         )
+    if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
+        one = f"farm job show {rows[0]['job']}"
+        raise UserError(f"no result of {model}{where} has an interval", hint=f"one sample has none; the newest: {one}")
     pages = chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
     emit({"ok": True, "lines": [_series_json(*series) for series in found]}, islice(pages, 1, None), json=json)
 
@@ -92,7 +95,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
             (
                 f"  {local_time(row['at'])}",
                 digits(row["estimate"]["median_s"] * 1000),
-                f"{digits(row['estimate']['low_s'] * 1000)} .. {digits(row['estimate']['high_s'] * 1000)}",
+                interval_words(row["estimate"], "s", 1000),
                 *(digits(common_estimate(row)["median_s"] * 1000) for _ in today),
                 row["verdict"], row.get("tvm") or "-", *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),

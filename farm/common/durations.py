@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
+from typing import Any
 
 from farm.common.errors import UserError
 
@@ -106,6 +108,14 @@ def digits(value: float) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1.0, between: str = "..") -> str:
+    """`0.91 .. 0.93`: the fields `low_ms` and `high_ms`; `-` of one sample, which has no interval."""
+    low, high = found.get(f"low_{unit}"), found.get(f"high_{unit}")
+    if low is None or high is None or found.get("count") == 1:
+        return "-"
+    return f"{digits(low * factor)} {between} {digits(high * factor)}"
 
 
 def format_duration(seconds: float) -> str:

@@ -85,9 +85,10 @@ class Assessment:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON; times in seconds."""
+        without = dict.fromkeys(() if self.estimate.interval_s else ("low_s", "high_s", "half_width"))
         return {
             **asdict(self),
-            "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width},
+            "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width, **without},
             "used": self.used,
             "verdict": str(self.verdict),
             "reasons": [reason.to_wire() for reason in self.reasons],

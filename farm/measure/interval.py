@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,16 @@ class MedianEstimate:
     def half_width(self) -> float:
         """The interval's half width relative to the median."""
         return (self.high_s - self.low_s) / 2 / self.median_s
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """From where to where; None: one sample has no interval."""
+        return (self.low_s, self.high_s) if self.count > 1 else None
+
+    def to_ms(self) -> dict[str, Any]:
+        """`median_ms low_ms high_ms half_width`; all but the median are None without an interval."""
+        known = {"low_ms": self.low_s * 1e3, "high_ms": self.high_s * 1e3, "half_width": self.half_width}
+        return {"median_ms": self.median_s * 1e3, **(known if self.count > 1 else dict.fromkeys(known))}
 
 
 def autocorrelation(values: FloatArray) -> float:

@@ -18,6 +18,7 @@ from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
 from farm.model.job import MEASURING_KINDS
 from farm.results.columns import traits_of
+from farm.results.series import has_number
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
@@ -55,7 +56,7 @@ async def history(
         page = await ask(request, "history.list", **asked, **({"before": before} if before is not None else {}))
         rows, more = lenient(page["rows"]), page["more"]
     shown = [row for row in rows if not trusted or row["verdict"] == "trusted"]
-    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and row["estimate"]]
+    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and has_number(row)]
     return render(
         request,
         "history.html",
@@ -134,7 +135,7 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
 
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
-        results = [row for row in group if row.get("estimate")]
+        results = [row for row in group if has_number(row)]
         plot = history_plot([_point(row) for row in results], log=log)
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))

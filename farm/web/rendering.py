@@ -16,7 +16,7 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, interval_words
 from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
@@ -55,6 +55,12 @@ def field(name: str) -> str:
 def tone(word: str) -> str:
     """The colour class of a state of a device, job, attempt or bundle, of a verdict or an answer."""
     return TONES.get(word.partition(",")[0], "going")
+
+
+def interval(found: Mapping[str, Any]) -> str:
+    """`0.91 to 0.93 ms`, or `none`."""
+    words = interval_words(found, between="to")
+    return "none" if words == "-" else f"{words} ms"
 
 
 def celsius(value: float | None) -> str:
@@ -161,6 +167,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "size": size,
     "duration": duration,
     "digits": digits,
+    "interval": interval,
     "ratio": ratio_words,
     "versus_fastest": versus_fastest,
     "moment": moment,

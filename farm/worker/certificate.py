@@ -54,8 +54,8 @@ def measured(
             "samples_s": taken.seconds,
             "latency": latency_ms(summarise(taken.seconds[found.warmup :])),
             "estimate": {
-                **{f"{name}_ms": estimate[f"{name}_s"] * MS for name in ("median", "low", "high")},
-                **{name: estimate[name] for name in ("half_width", "confidence", "count")},
+                **found.estimate.to_ms(),
+                **{name: estimate[name] for name in ("confidence", "count")},
                 "min_ms": found.fastest_s * MS,
                 "max_ms": found.slowest_s * MS,
             },
@@ -93,11 +93,12 @@ def about_conditions(conditions: Conditions) -> dict[str, Any]:
     }
 
 
-def latency_ms(summary: SampleSummary) -> dict[str, float]:
-    """A summary in milliseconds, with `count` beside it."""
+def latency_ms(summary: SampleSummary) -> dict[str, float | None]:
+    """A summary in milliseconds, with `count` beside it. One sample has no interval and no deviation: None."""
     fields = asdict(summary)
     count = fields.pop("count")
-    return {"count": count, **{f"{name.removesuffix('_s')}_ms": value * MS for name, value in fields.items()}}
+    found = {f"{name.removesuffix('_s')}_ms": value * MS for name, value in fields.items()}
+    return {"count": count, **found, **(dict.fromkeys(("low_ms", "high_ms", "std_ms")) if count == 1 else {})}
 
 
 def plain(value: Any) -> Any:

@@ -75,13 +75,9 @@ def _report_standing(
     daemon: DaemonChannel, step: str, half_width: float, taken: TakenSamples, found: Assessment
 ) -> None:
     """Report the interval so far, and the latest samples as the clock showed them."""
-    estimate = found.estimate
     standing = {
         "count": found.count,
-        "median_ms": estimate.median_s * MS,
-        "low_ms": estimate.low_s * MS,
-        "high_ms": estimate.high_s * MS,
-        "half_width": estimate.half_width,
+        **found.estimate.to_ms(),
         "wanted_half_width": half_width,
         "samples_ms": [round(seconds * MS, 6) for seconds in taken.seconds[-SHOWN_SAMPLES:]],
     }

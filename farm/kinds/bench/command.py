@@ -14,7 +14,7 @@ from farm.cli.connection import JsonFlag
 from farm.cli.model_command import submit_model
 from farm.cli.output import fold_reasons, plots, print_line, print_note, print_remarks, print_table, terminal
 from farm.cli.spec_options import flag_of, spec_options, with_one_placement
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
 from farm.kinds import KINDS
@@ -257,7 +257,7 @@ def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
     print_table(
         ("DEVICE", *(f"{name.upper()} ms" for name in names), "SAMPLES"),
         [
-            (each["device"], *(digits(each["latency"][f"{name}_ms"]) for name in names), each["latency"]["count"])
+            (each["device"], *(_digits(each["latency"][f"{name}_ms"]) for name in names), each["latency"]["count"])
             for each in results
         ],
     )
@@ -319,13 +319,17 @@ def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
         (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
         result["target"],
         digits(estimate["median_ms"]),
-        f"{digits(estimate['low_ms'])} .. {digits(estimate['high_ms'])}",
+        interval_words(estimate),
         f"{digits(estimate['min_ms'])} .. {digits(estimate['max_ms'])}",
         *((digits(latency["median_ms"]),) if as_seen else ()),
         latency["count"],
         result["verdict"],
         "-" if error is None else f"{error:.1e}",
     )
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else digits(value)
 
 
 def _factor(result: Mapping[str, Any]) -> float:

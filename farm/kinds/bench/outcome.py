@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.client.model import Outcome
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.measure.interval import SampleSummary
 
 MS = 1000.0
@@ -21,7 +22,7 @@ class BenchOutcome(Outcome):
     """A model timed on one phone, its numbers checked against the host's reference."""
 
     samples_s: npt.NDArray[np.float64]  # empty unless it succeeded
-    latency: SampleSummary | None  # as measured, in seconds
+    latency: SampleSummary | None  # as measured, in seconds; NaN is what one sample has not
     verdict: str  # trusted, suspect or rejected; empty unless it succeeded
     certificate: Mapping[str, Any] = field(repr=False)  # reasons of the verdict, and the estimate: docs/measurement.md
     max_abs_error: float | None
@@ -33,8 +34,7 @@ class BenchOutcome(Outcome):
         """The median at nominal speed with its interval, and the verdict."""
         if not (found := self.certificate.get("estimate")):
             return "-"
-        median, low, high = (digits(found[name] * MS) for name in ("median_s", "low_s", "high_s"))
-        return f"median {median} ms ({low} .. {high}), {self.verdict}"
+        return f"median {digits(found['median_s'] * MS)} ms ({interval_words(found, 's', MS)}), {self.verdict}"
 
     @classmethod
     def details(cls, spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,5 +52,6 @@ class BenchOutcome(Outcome):
 
 
 def _latency(given: Mapping[str, Any]) -> SampleSummary:
-    seconds = {name.removesuffix("_ms") + "_s": value / MS for name, value in given.items() if name.endswith("_ms")}
+    times = {name.removesuffix("_ms"): value for name, value in given.items() if name.endswith("_ms")}
+    seconds = {f"{name}_s": math.nan if value is None else value / MS for name, value in times.items()}
     return SampleSummary(count=int(given["count"]), **seconds)

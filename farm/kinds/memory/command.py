@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.kinds.memory.spec import MemorySpec
 
 MB = 1e6
@@ -43,7 +43,7 @@ def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...
         device,
         row["phase"],
         digits(row["ms"]),
-        "-" if row["low_ms"] is None else f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}",
+        interval_words(row),
         *(_mb(row[f"{name}_bytes"]) for name in ("peak_rss", "rss", "swap")),
         *((_mb(row["gpu_bytes"]),) if gpu else ()),
     )

@@ -144,6 +144,5 @@ def _steady_run(machine: Any, device: Any, spec: MemorySpec, watch: PhaseWatch, 
     watch.begin()
     plan = SamplingPlan(half_width=spec.half_width, measure_s=spec.measure_s)
     taken, found = measure(timer_of(machine, device), None, plan)
-    estimate = found.estimate
-    watch.end(STEADY_RUN, estimate.median_s, (estimate.low_s, estimate.high_s))
+    watch.end(STEADY_RUN, found.estimate.median_s, found.estimate.interval_s)
     return taken.seconds

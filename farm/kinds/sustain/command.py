@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, interval_words
 from farm.kinds.sustain.spec import MINUTE_S, SustainSpec, stretch_words
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
         digits(result["fresh"]["median_ms"]),
         "-" if after_s is None else format_duration(after_s),
         "-" if plateau is None else digits(plateau["median_ms"]),
-        "-" if plateau is None else f"{digits(plateau['low_ms'])} .. {digits(plateau['high_ms'])}",
+        "-" if plateau is None else interval_words(plateau),
         "-" if result["slowdown"] is None else f"{result['slowdown']:.2f}x",
         "-" if first is None or last is None else f"{first:.1f} .. {last:.1f}",
     )
@@ -107,7 +107,7 @@ def print_job(outcome: SustainOutcome, _record_set: Mapping[str, Any] | None) ->
             (
                 format_duration(row["start_s"]) if outcome.result["bucket_s"] == MINUTE_S else f"{row['start_s']:g} s",
                 digits(row["median_ms"]),
-                f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}",
+                interval_words(row),
                 "-" if row["celsius"] is None else f"{row['celsius']:.1f}",
                 "-" if row["throttle_status"] is None else row["throttle_status"],
                 *(_power(row) if powered else ()),

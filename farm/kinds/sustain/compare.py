@@ -22,6 +22,7 @@ from farm.measure.interval import MedianEstimate
 
 MS = 1e3
 CONFIDENCE = 0.95  # of the intervals in a result
+UNKNOWN, ENDS = 1e6, {"low": -1, "high": 1}  # times
 # Relative. What differs from run to run is in neither interval, and a smaller difference may be that.
 LEAST_EFFECT = 0.05
 
@@ -148,5 +149,7 @@ def _conditions(a: Stretch, b: Stretch) -> Conditions:
 
 
 def _estimate(row: Stretch) -> MedianEstimate:
-    median_s, low_s, high_s = (row[f"{name}_ms"] / MS for name in ("median", "low", "high"))
-    return MedianEstimate(median_s, low_s, high_s, CONFIDENCE, row["count"], row["count"], 1)
+    """One sample has no interval: its own may be anywhere."""
+    median_s, count = row["median_ms"] / MS, row["count"]
+    low_s, high_s = (row[f"{name}_ms"] / MS if count > 1 else median_s * UNKNOWN**way for name, way in ENDS.items())
+    return MedianEstimate(median_s, low_s, high_s, CONFIDENCE, count, count, 1)

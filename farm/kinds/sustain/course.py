@@ -13,7 +13,7 @@ from farm.measure.conditions import PhoneCondition
 from farm.measure.interval import MedianEstimate
 from farm.measure.series import series
 from farm.measure.sustained import BUCKET_S, SustainedSpeed, sustained
-from farm.worker.timing import MS, Clock, Timer, first_runs, looks_to_wire, runs_per_sample
+from farm.worker.timing import Clock, Timer, first_runs, looks_to_wire, runs_per_sample
 
 SAMPLE_S = 0.25  # 7,200 in half an hour
 FEWEST_SAMPLES = 200  # of a short run, whose samples are shorter
@@ -110,10 +110,8 @@ def _plateau(course: Course, found: SustainedSpeed, plateau: MedianEstimate) -> 
 
 
 def _ms(estimate: MedianEstimate) -> dict[str, Any]:
-    return {
-        **{f"{name}_ms": getattr(estimate, f"{name}_s") * MS for name in ("median", "low", "high")},
-        "count": estimate.count,
-    }
+    found = estimate.to_ms()
+    return {**{name: found[name] for name in ("median_ms", "low_ms", "high_ms")}, "count": estimate.count}
 
 
 def _during(course: Course, from_s: float, to_s: float) -> Mapping[str, Any]:

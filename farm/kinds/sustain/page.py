@@ -52,7 +52,8 @@ def course_plot(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> Plo
             head=("from minute", "median, ms", "low", "high", "°C", "W", "mJ"),
             rows=[
                 (
-                    f"{minute:.3g}", digits(row["median_ms"]), digits(row["low_ms"]), digits(row["high_ms"]),
+                    f"{minute:.3g}",
+                    *("" if row[time] is None else digits(row[time]) for time in ("median_ms", "low_ms", "high_ms")),
                     "" if row.get("celsius") is None else f"{row['celsius']:.1f}",
                     "" if row.get("busy_w") is None else digits(row["busy_w"]),
                     "" if row.get("gross_j") is None else digits(row["gross_j"] * 1e3),

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.kinds.sweep.spec import SweepSpec
 from farm.measure.conditions import versus_fastest
 
@@ -36,5 +36,4 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
 
 
 def _row(device: str, row: Mapping[str, Any]) -> tuple[object, ...]:
-    interval = f"{digits(row['low_ms'])} .. {digits(row['high_ms'])}"
-    return device, row["setting"], digits(row["median_ms"]), interval, versus_fastest(row), row["rounds"]
+    return device, row["setting"], digits(row["median_ms"]), interval_words(row), versus_fastest(row), row["rounds"]

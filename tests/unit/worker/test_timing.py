@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code
+from farm.kinds.bench.outcome import BenchOutcome
 from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import PhoneCondition, Verdict
 from farm.worker.certificate import MeasuringRun, measured, plain
@@ -236,6 +237,21 @@ def test_a_result_shows_every_try_and_which_one_it_reports():
     assert told["estimate"]["low_ms"] <= told["estimate"]["median_ms"] <= told["estimate"]["high_ms"]
     assert told["latency"]["count"] == second.assessment.used
     assert len(told["samples_s"]) == second.assessment.count
+
+
+def test_one_sample_has_no_interval():
+    phone = Phone(0.01)
+    taken, found = measure(phone.model(0.001), phone.reference, SamplingPlan(0.01, 1, repeat=1), clock=phone.clock)
+    only = MeasuringRun(taken, found, "2026-11-20T12:00:00+00:00", 0.5)
+    told = measured([only], only, "k", {}, "f" * 64)
+    assert (told["estimate"]["count"], told["verdict"]) == (1, "rejected")
+    for name in ("low_ms", "high_ms"):
+        assert told["estimate"][name] is told["latency"][name] is None
+    for estimate in (told["certificate"]["estimate"], told["certificate"]["tries"][0]["estimate"]):
+        assert (estimate["low_s"], estimate["high_s"], estimate["half_width"]) == (None, None, None)
+    assert told["estimate"]["median_ms"] > 0
+    outcome = BenchOutcome.details({}, told)
+    assert math.isnan(outcome["latency"].low_s)
 
 
 @pytest.mark.parametrize(("kernel", "of"), [("a", "history"), ("c", "this run")])

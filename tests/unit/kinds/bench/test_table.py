@@ -60,6 +60,17 @@ def test_a_try_that_is_measured_again_is_told_with_a_reason_of_its_own_verdict()
     assert _step(tries, 1).startswith("timing again (1 of 1): rejected, the phone reported thermal status 3")
 
 
+def test_one_sample_is_printed_without_an_interval(capsys):
+    found = result(1.0, 1.0)
+    one = {"low_ms": None, "high_ms": None, "count": 1, "half_width": None}
+    latency = {"count": 1, "mean_ms": 1.0, "std_ms": None}
+    print_results([found | {"estimate": found["estimate"] | one}])
+    print_stats([found | {"latency": found["latency"] | latency}])
+    _, row, _, _, stats, _ = capsys.readouterr().out.splitlines()
+    assert row.split()[3:5] == ["1.000", "-"]
+    assert stats.split()[-2:] == ["-", "1"]
+
+
 def test_without_a_correction_there_is_nothing_else_to_show(capsys):
     print_results([result(1.0, 1.005)])
     head, row = capsys.readouterr().out.splitlines()

@@ -32,6 +32,15 @@ def run(first_ms, end_ms, *, plateau=True, celsius=30.0, stopped="", device="pix
     }  # fmt: skip
 
 
+def test_one_sample_decides_nothing():
+    a, b = run(10.0, 15.0), run(8.0, 20.0)
+    for each in (a, b):
+        each["buckets"][0] |= {"low_ms": None, "high_ms": None, "count": 1}
+    found = compare_courses(a, b, 0.01)
+    assert (found.first.answer, found.end.answer) == ("cannot tell", "slower")
+    assert found.first.low < 0.001 < 1000 < found.first.high
+
+
 def test_a_build_may_be_faster_at_first_and_slower_at_the_end():
     found = compare_courses(run(10.0, 15.0), run(8.0, 20.0), 0.01)
     assert (found.first.answer, found.first.ratio) == ("faster", pytest.approx(0.8))
