@@ -62,7 +62,7 @@ def take_term(connection: Connection) -> None:
 class TermOverError(HostError):
     """Another daemon has taken over the database."""
 
-    code = "database_unusable"
+    code = Code.DATABASE_UNUSABLE
 
 
 class Term:
