@@ -430,11 +430,12 @@ async def test_history_and_records() -> None:
                 "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted",
                 "reference": {"nominal_s": 2e-3},
                 "today": {"nominal_s": 1e-3, "median_s": 5e-4, "low_s": 5e-4, "high_s": 1e-3}}  # fmt: skip
+    one_sample = {**measured, "seq": 3, "estimate": {"median_s": 1e-3, "low_s": None, "high_s": None}, "today": None}
     kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "user": HOSTILE, "job": "",
             "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
     answers = {
         "history.models": {"models": [{"model": SHA, "name": HOSTILE, "count": 2}]},
-        "history.list": {"rows": [{**measured, "seq": 2}, measured], "more": True},
+        "history.list": {"rows": [one_sample, {**measured, "seq": 2}, measured], "more": True},
         "records.list": {"sets": [kept]},
         "records.show": kept,
     }
