@@ -150,6 +150,9 @@ def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT) -> Engine:
     name = f"farm {socket.gethostname()[:40]} {os.getpid()}"  # in pg_stat_activity, which cuts it at 63 bytes
     limits: dict[str, Any] = {**SERVER, "options": options, "fallback_application_name": name}
     address = server_url(url)
+    if isinstance(more := address.query.get("options"), str):  # of one setting that stands twice the last one holds
+        limits["options"] += f" {more}"
+        address = address.difference_update_query(["options"])
     given = address.query
     if not isinstance(given.get("host", ""), str):
         limits["target_session_attrs"] = "read-write"

@@ -21,10 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import Code, HostError
 from farm.store.schema import meta
+from farm.store.writer import DatabaseLostError
 
 TERM_S = 5.0  # how long a term holds without its daemon
 RENEWED_EVERY_S = 1.5
-IDLE_LIMIT_MS = "2000"  # of a granting transaction whose daemon was stopped in it: it holds up the next term
+IDLE_LIMIT_MS = "2000"  # of a transaction that holds the term, if its process was stopped: it holds up the next term
 
 _REST = sql(
     "SELECT value, value - extract(epoch FROM clock_timestamp()) * 1000 FROM meta WHERE name = 'until' AND value > 0"
@@ -59,7 +60,7 @@ def take_term(connection: Connection) -> None:
     connection.execute(_TAKE, {"lasts_ms": int(TERM_S * 1000)})
 
 
-class TermOverError(HostError):
+class TermOverError(DatabaseLostError):
     """Another daemon has taken over the database."""
 
     code = Code.DATABASE_UNUSABLE
@@ -89,6 +90,11 @@ class Term:
         """The condition of a statement that writes only in this term, and keeps the term until its transaction ends."""
         mine = select(meta.c.value).where(meta.c.name == "epoch", meta.c.value == self.number)
         return exists(select(mine.with_for_update(read=True).cte("term")))
+
+    def check(self, connection: Connection) -> None:
+        """Raises TermOverError if the term is over."""
+        if connection.execute(_NUMBER).scalar_one_or_none() != self.number:
+            raise _over()
 
     def hold(self, connection: Connection) -> None:
         """Keep the term until this transaction ends.

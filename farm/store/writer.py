@@ -27,10 +27,10 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, Table, and_, bindparam, select, update
-from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError, StatementError
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
@@ -40,7 +40,9 @@ from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_o
 from farm.store.event_numbers import MOST_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
 from farm.store.schema import meta
-from farm.store.term import Term, TermOverError
+
+if TYPE_CHECKING:
+    from farm.store.term import Term
 
 logger = logging.getLogger(__name__)
 
@@ -316,7 +318,9 @@ class Writer:
             with self._engine.connect() as connection:
                 outcomes = self._run_together(connection, wanted, committing)
             self.commits.observe(time.monotonic() - begun_s)
-        except (DatabaseLostError, TermOverError) as error:
+        except DatabaseLostError as error:
+            if not self._lost.done() and self._lost.set_running_or_notify_cancel():
+                self._lost.set_exception(copy(error))
             outcomes = [(None, copy(error)) for _ in wanted]
         except Exception as error:
             outage = outage_of(error)
@@ -345,10 +349,13 @@ class Writer:
             self._confirmed = self._number
             return outcomes
         except Exception as error:
-            if committing or isinstance(error, DatabaseLostError | TermOverError):
+            if committing or isinstance(error, DatabaseLostError):
                 raise
             refused = _error_of(error)
-            if len(works) == 1 and not read and self._term is None:  # else: is it because the term is over?
+            if len(works) == 1 and not read:
+                if self._term is not None:  # the next one's rows may be why
+                    with connection.begin():
+                        self._term.check(connection)
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
             outcomes = [work.run(connection) for work in works]
@@ -385,17 +392,18 @@ class Writer:
         self._number += 1
         known = {"number": self._number, "confirmed": self._confirmed}
         if not close_transaction(connection, self._mark_row, known, rows, read):
-            if self._term is not None:
-                self._term.hold(connection)
-            error = self._why_lost(connection.execute(self._marked).scalar_one_or_none())
-            if not self._lost.done() and self._lost.set_running_or_notify_cancel():
-                self._lost.set_exception(copy(error))
-            raise error
+            raise self._why_lost(connection)
         committing += outcomes
 
-    def _why_lost(self, number: int | None) -> DatabaseLostError:
+    def _why_lost(self, connection: Connection) -> DatabaseLostError:
+        number = connection.execute(self._marked).scalar_one_or_none()
         if number is None or number < self._confirmed:
             return WentBackError(hint="it was restored, or a standby promoted that lagged; start farm again")
+        if self._term is not None:
+            try:
+                self._term.check(connection)
+            except DatabaseLostError as error:
+                return error
         return NameTakenError(hint='stop one of the two, or give it a name of its own: [lab] host = "..."')
 
     def _answer_uncertain(self, *, committed: bool) -> None:
@@ -499,7 +507,7 @@ def _error_of(error: Exception) -> Exception:
         return FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
     if outage_of(error) is not None:
         raise error
-    return _not_written(str(error.orig)) if isinstance(error, DatabaseError) else error
+    return _not_written(str(error.orig)) if isinstance(error, StatementError) else error
 
 
 def _not_written(evidence: str) -> StoreWriteError:

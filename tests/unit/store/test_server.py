@@ -23,10 +23,11 @@ def store(tables):
 
 
 def limits(url):
-    """What a connection goes by: the statement timeout as the server says it, libpq's parameters."""
+    """What a connection goes by: the timeouts of a statement and of an idle transaction, and libpq's parameters."""
     engine = server_engine(url)
     with engine.connect() as connection:
-        said = connection.execute(text("SHOW statement_timeout")).scalar_one()
+        names = ("statement_timeout", "idle_in_transaction_session_timeout")
+        said = tuple(connection.execute(text(f"SHOW {name}")).scalar_one() for name in names)
         parameters = connection.connection.driver_connection.info.get_parameters()
     engine.dispose()
     return said, parameters
@@ -39,14 +40,15 @@ def linger(connection):
 
 def test_every_connection_has_limits(new_database):
     said, parameters = limits(new_database())
-    assert said == "30s"
+    assert said == ("30s", "10s")
     expected = {"tcp_user_timeout": "10000", "keepalives": "1", "keepalives_idle": "5", "keepalives_count": "3"}
     assert expected.items() <= parameters.items()
 
 
 def test_what_the_url_says_goes_before(new_database):
     said, parameters = limits(new_database() + "&tcp_user_timeout=7000&options=-c%20statement_timeout%3D4s")
-    assert (said, parameters["tcp_user_timeout"], parameters["keepalives_idle"]) == ("4s", "7000", "5")
+    assert said == ("4s", "10s")
+    assert (parameters["tcp_user_timeout"], parameters["keepalives_idle"]) == ("7000", "5")
 
 
 async def test_a_write_that_takes_too_long_is_given_up_and_told(store):

@@ -8,7 +8,8 @@ import threading
 import psycopg
 
 from farm.common.errors import Code
-from farm.store import term
+from farm.store import schema, term
+from farm.store.database import values_of
 from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.unit.store.values import lease
@@ -19,15 +20,19 @@ import asyncio, sys
 from functools import partial
 from itertools import count
 from farm.common.errors import FarmError
-from farm.store import term
+from farm.store import schema, term
+from farm.store.database import values_of
 from farm.store.database import WriteRetrier
 from farm.store.store import Store
 from tests.unit.store.values import NOW, lease
 
 term.TERM_S, term.RENEWED_EVERY_S = 1.0, 0.2
 
-async def grant():
+async def serve():
     store = Store.open(sys.argv[1])
+    await asyncio.gather(store.database.writer.lost(), grant(store))
+
+async def grant(store):
     for left in store.leases.open():
         await store.leases.end(left.id, ended_at=NOW, reason="taken over", held_s=0.0)
     retrier = WriteRetrier()
@@ -40,7 +45,7 @@ async def grant():
         await retrier.write(end, "an end")
 
 try:
-    asyncio.run(grant())
+    asyncio.run(serve())
 except FarmError as error:
     print(error.message, flush=True)
 """
@@ -119,6 +124,25 @@ async def test_who_serves_learns_that_the_term_is_over(new_database, monkeypatch
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     with raises_code(Code.DATABASE_UNUSABLE, match="another daemon has taken over"):
         await store.term.lost()
+    store.close()
+
+
+async def test_who_writes_learns_that_the_term_is_over(new_database, monkeypatch):
+    monkeypatch.setattr(term, "RENEWED_EVERY_S", 1000.0)
+    url = new_database()
+    store = Store.open(url)
+    await store.leases.grant(lease(1, "p1"))
+    runs = []
+    with raises_code(Code.STORE_CONFLICT):
+        await store.database.write(runs.append, appended=[(schema.lease, {**values_of(lease(2, "p1")), "selector": 1})])
+    assert len(runs) == 1
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
+    for device in ("p1", "p2"):  # the first is refused for another reason, too
+        with raises_code(Code.DATABASE_UNUSABLE, match="another daemon has taken over"):
+            await store.leases.grant(lease(3, device))
+    with raises_code(Code.DATABASE_UNUSABLE, match="another daemon has taken over"):
+        await store.database.writer.lost()
     store.close()
 
 
