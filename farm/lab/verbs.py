@@ -71,6 +71,11 @@ class HostForwarder:
                 else f"host {host} is {view.state}",
                 hint="see whether its daemon runs and reaches the database; there: farm doctor",
             )
+        if request.kind == "lease.show":
+            raise UserError(
+                f"{subject} is held at host {host}, and its adb server and TVM key are there",
+                hint="use farm lease there; here TVM clients get it through the tracker, and jobs run on it",
+            )
         return await self._ask(host, request, caller, send)
 
     def _is_here(self, kind: str, subject: str) -> bool:
@@ -130,11 +135,13 @@ class HostForwarder:
 
 
 def subject_of(kind: str, fields: Mapping[str, Any]) -> str:
-    """The phone or host that a request is about; "": the request is for this host."""
+    """The phone, lease or host that a request is about; "": the request is for this host."""
     if kind in NEVER_SENT:
         return ""
     if kind == "explain":
         word = fields.get("name") if fields.get("what") == "device" else ""
+    elif kind.startswith("lease."):
+        word = fields.get("lease", fields.get("device"))
     else:
         word = fields.get("host") if kind == "host.drain" else fields.get("device")
     return word if isinstance(word, str) else ""
@@ -147,7 +154,8 @@ def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
         UserError: there is no such host.
     """
     if kind != "host.drain":
-        return picture.host_of(subject)
+        of_lease = (each.host for each in picture.leases if subject in (each.id, each.job))
+        return picture.host_of(subject) or next(of_lease, "")
     if picture.host(subject) is None:
         raise UserError(f"there is no host {subject!r} in the lab", hint="farm host list")
     return subject

@@ -31,9 +31,7 @@ _SESSION = sql(
 _OWNER = sql("SELECT tableowner FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'meta'")
 _EXISTS = sql("SELECT 1 FROM pg_roles WHERE rolname = :role")
 _NOT_OWNED = sql(
-    "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tableowner <> :owner "
-    # Last those that a daemon's transaction locks last (farm.store.appended_rows): neither then waits for the other.
-    "ORDER BY tablename IN ('attempt', 'event', 'meta', 'to_head', 'to_host'), tablename"
+    "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tableowner <> :owner ORDER BY tablename"
 )
 
 

@@ -46,6 +46,8 @@ class Hosts:
         server.register("device.show", show, Role.USER)
         server.register("device.reboot", show, Role.OPERATOR)
         server.register("host.drain", show, Role.OPERATOR)
+        server.register("lease.show", show, Role.USER)
+        server.register("lease.release", show, Role.USER)
         view = SimpleNamespace(own=host, look=lambda: self._picture(host))
         HostForwarder(view, self.links.add(host), server, lambda word: word == self.phones[host])
         return server
@@ -58,6 +60,9 @@ class Hosts:
             phones=tuple(
                 RemotePhone(name, DeviceView(phone, f"serial-{phone}", Life.READY), "")
                 for name, phone in others.items()
+            ),
+            leases=tuple(
+                SimpleNamespace(host=name, id=f"l-{phone}", job=f"j-{phone}") for name, phone in others.items()
             ),
         )
 
@@ -76,6 +81,14 @@ async def test_a_phone_is_asked_about_where_it_is(hosts):
         answer = await hosts.ask(device=word)
         assert (answer.fields, answer.frames) == ({"at": host}, (b"raw",))
     assert hosts.asked[1] == ("lab2", "ann", Role.USER, "uid 1000 pid 42 at host lab1")
+
+
+@pytest.mark.parametrize("name", ["two", "l-two", "j-two"])
+async def test_a_lease_ends_where_it_is_held_and_is_used_there(hosts, name):
+    assert (await hosts.ask("lease.release", lease=name)).fields == {"at": "lab2"}
+    with pytest.raises(UserError, match=f"{name} is held at host lab2, and its adb server and TVM key are there"):
+        await hosts.ask("lease.show", lease=name)
+    assert (await hosts.ask("lease.show", lease="l-one")).fields == {"at": "lab1"}
 
 
 async def test_both_hosts_check_the_role(hosts):
