@@ -74,7 +74,7 @@ class HostForwarder:
         if request.kind == "lease.show":
             raise UserError(
                 f"{subject} is held at host {host}, and its adb server and TVM key are there",
-                hint="use farm lease there; here TVM clients get it through the tracker, and jobs run on it",
+                hint="take the lease at that host; here TVM clients reach it through the tracker, and jobs use it",
             )
         return await self._ask(host, request, caller, send)
 

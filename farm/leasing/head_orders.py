@@ -48,7 +48,7 @@ class HeadOrders:
             raise HostError(
                 f"the lab's head has not answered for {ANSWER_LIMIT_S:g} s",
                 Code.HEAD_AWAY,
-                hint="see whether `farm head` runs; the order may still be carried out when it is back",
+                hint="see whether `farm head` runs; a slow one carries the order out yet: look before you repeat it",
             ) from error
         finally:
             del self._answers[order.id]

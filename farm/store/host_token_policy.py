@@ -69,7 +69,8 @@ class HostToken:
     def used_error(self) -> NotAllowedError:
         """The error for a token that the database refuses."""
         return NotAllowedError(
-            f"the lab's database does not take this token: {self.name} has joined with it, or it was taken back",
+            f"the lab's database does not take this token: {self.name} has joined with it, a later token has replaced "
+            "it, or it was taken back",
             hint=ANOTHER,
         )
 

@@ -63,7 +63,7 @@ def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         HostError: the database cannot be used, or is of another release or program.
     """
-    with _operating(url) as connection:
+    with _operating(url, create=True) as connection:
         hosts = connection.execute(select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name))
         return lab_of(connection), tuple(hosts.scalars())
 
@@ -206,11 +206,13 @@ def _leads_here_from_elsewhere(url: URL) -> bool:
 
 
 @contextmanager
-def _operating(url: str) -> Iterator[Connection]:
+def _operating(url: str, *, create: bool = False) -> Iterator[Connection]:
     """One transaction over a lab's database, of this schema; a daemon that begins meanwhile waits.
 
+    `create`: make the tables if there are none.
+
     Raises:
-        HostError: it cannot be used.
+        HostError: it cannot be used, or has no tables of farm.
     """
     name, engine = named_engine(url)
     try:
@@ -218,6 +220,8 @@ def _operating(url: str) -> Iterator[Connection]:
             check_server(connection, name)
             connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
             version = version_of(connection, name)
+            if version is None and not create:
+                raise database_error(f"there is no lab in {name}", hint="on its first host: farm lab init")
             if version is None:
                 create_tables(connection)
             elif version < SCHEMA_VERSION:

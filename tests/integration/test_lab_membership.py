@@ -70,7 +70,9 @@ def test_a_token_is_good_once_and_its_host_logs_in_with_a_password_of_its_own(la
     url = lab.join(token)
     assert token.password not in url
     assert "farm:x" not in token.url
-    with pytest.raises(NotAllowedError, match="lab2 has joined with it, or it was taken back"):
+    with pytest.raises(
+        NotAllowedError, match="lab2 has joined with it, a later token has replaced it, or it was taken back"
+    ):
         lab.join(token)
     passfile = tmp_path / "pass"
     passfile.write_text(f"*:*:*:*:{lab.passwords[0]}\n")
@@ -207,6 +209,18 @@ def test_a_host_without_a_name_gets_one_before_others_join(lab):
         connection.execute("INSERT INTO device (serial, name, adopted) VALUES ('s', 'n', 1)")
     with pytest.raises(UserError, match="has no name yet"):
         lab.token()
+
+
+@pytest.mark.parametrize("order", ["token", "removal"])
+def test_a_database_without_a_lab_stays_empty(lab, order):
+    name = lab.url.rpartition("/")[2]
+    lab.superuser(f"CREATE DATABASE empty_{name} OWNER farm")
+    url = f"postgresql://farm:x@127.0.0.1:{lab.server.port}/empty_{name}"
+    with pytest.raises(HostError, match="there is no lab in") as raised:
+        membership.remove(url, "lab2", BY) if order == "removal" else membership.new_token(url, "lab2", "1.0", 1, BY)
+    assert raised.value.hint == "on its first host: farm lab init"
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
 def test_a_role_that_may_make_no_roles_is_told_so(lab):
