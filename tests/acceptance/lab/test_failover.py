@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import psycopg
 import pytest
 
+from farm.model.requests import NoSuchLeaseError
 from farm.simulation.postgres import PostgresServer, new_server, server_folder
 from tests.support import postgres
 from tests.support.stock_client import Clients
@@ -80,6 +81,7 @@ class Work:
         self.lease = submit(farm, kind="lease", on=leased.name, seconds=3600.0)
         for job in (self.job, self.lease):
             until(lambda job=job: state(farm, job) == "running")
+        until(lambda: handed_over(farm, self.lease))  # and stored: a hand-over without a database fails
         self.key = used.name
         self.client = stack.enter_context(clients.running(HOLD.format(key=self.key)))
         assert self.client.hear() is True
@@ -112,6 +114,13 @@ def submit(farm, **spec):
 
 def state(farm, job):
     return farm.client.call("job.show", job=job)["job"]["state"]
+
+
+def handed_over(farm, lease):
+    try:
+        return farm.client.call("lease.show", lease=lease)
+    except NoSuchLeaseError:
+        return False
 
 
 def database_problems(farm):
