@@ -95,9 +95,18 @@ class DeviceRegistry:
         self._store_soon(one.serial, other.serial)
 
     async def forget(self, serial: str) -> None:
-        """Remove a record."""
-        await self._table.forget(serial)
-        self._records.pop(serial, None)
+        """Remove a record: first from memory, or a write that begins meanwhile would store it again.
+
+        Raises:
+            FarmError: the store refused; the record holds again.
+        """
+        record = self._records.pop(serial, None)
+        try:
+            await self._table.forget(serial)
+        except BaseException:
+            if record is not None:
+                self._records.setdefault(serial, record)
+            raise
         self._called.pop(serial, None)
 
     def identified(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:

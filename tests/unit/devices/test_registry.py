@@ -16,6 +16,7 @@ from farm.model.health import Health
 from farm.model.identity import DeviceIdentity, Gpu, Soc
 from farm.store import database
 from farm.store.devices import DeviceRecord
+from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.waiting import until
 
@@ -38,6 +39,9 @@ class Table:
 
     async def save(self, record: DeviceRecord) -> None:
         await self.replace((record.serial,), (record,))
+
+    async def forget(self, serial: str) -> None:
+        await self.replace((serial,), ())
 
     async def replace(self, serials: Sequence[str], records: Sequence[DeviceRecord]) -> None:
         if self.full:
@@ -252,3 +256,22 @@ def test_labels_change_and_go() -> None:
 def test_what_cannot_be_a_pool(pool: str) -> None:
     with pytest.raises(UserError, match="cannot be a pool"):
         DeviceRegistry(Table(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)
+
+
+async def test_a_record_that_is_being_stored_does_not_come_back_when_it_is_forgotten(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    registry = DeviceRegistry(store.devices, ())
+    await registry.save(DeviceRecord("R5CT", "left", adopted=True))
+    registry.save_soon(DeviceRecord("R5CT", "left", pool="desk", adopted=True))
+    await registry.forget("R5CT")
+    await registry.close()
+    assert (registry.records(), store.devices.all()) == ((), ())
+    store.close()
+
+
+async def test_a_record_that_the_store_keeps_is_not_forgotten():
+    registry = DeviceRegistry(table := Table(DeviceRecord("R5CT", "left", adopted=True)), ())
+    table.full = True
+    with pytest.raises(StoreWriteError):
+        await registry.forget("R5CT")
+    assert [each.serial for each in registry.records()] == ["R5CT"]
