@@ -7,9 +7,9 @@ limit that was reached; it ends the others. libzmq itself waits for the thread o
 is faster than it where the process may have 4,096 descriptors or more.
 
 libzmq owns the descriptors and cannot drop one peer of a ROUTER. So a connection is ended by its number: the receiving
-half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number is forgotten when its
-connection ends or is used again; a number used again before the thread has read so belongs to another socket, or to a
-client of this one, which connects again.
+half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number may be used again before the
+thread has read so: it belongs to another socket then, or to a client of this one, which connects again. The connections
+of one sender are known by their number and their peer's address, whatever the thread has read.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ConnectionLimiter:
         self._owner = owner
         self._owners: dict[int, Hashable] = {}  # descriptor -> owner
         self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
-        self._speakers: dict[int, Hashable] = {}  # descriptor -> who sent messages over it
+        self._speakers: dict[int, tuple[Hashable, object]] = {}  # descriptor -> who sent over it, from which address
         self._thread: threading.Thread | None = None
         self._refused_at = 0.0
         self._refused_owner = ""
@@ -286,18 +286,19 @@ class ConnectionLimiter:
         )
 
     def note_sender(self, descriptor: int, sender: Hashable) -> None:
-        """Note who sends over a connection."""
-        self._speakers[descriptor] = sender
+        """Note who sends over a connection. Its peer's address stays with it: the number may be used again."""
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
+            self._speakers[descriptor] = sender, connection.getpeername()
 
     def mark_leaving(self, sender: Hashable) -> Hashable:
         """A handle for these connections, valid when another sender has the name by the time that they are ended."""
         them = object()
-        self._speakers.update({each: them for each, speaker in tuple(self._speakers.items()) if speaker == sender})
+        self._speakers |= {each: (them, at) for each, (who, at) in self._speakers.items() if who == sender}
         return them
 
     def cut_connections(self, sender: Hashable) -> int:
         """End the connections over which `sender` sent; returns how many."""
-        return sum(self._cut(each) for each, speaker in tuple(self._speakers.items()) if speaker == sender)
+        return sum(self._cut(each, address) for each, (speaker, address) in self._speakers.items() if speaker == sender)
 
     def ended(self) -> None:
         """Wait for the thread's end; the context has ended."""
@@ -314,7 +315,6 @@ class ConnectionLimiter:
                     logger.exception("control socket %s: a connection is not counted", self._name)
 
     def _on_event(self, event: int, descriptor: int) -> None:
-        self._speakers.pop(descriptor, None)
         self._refused.pop(descriptor, None)
         left = self._owners.pop(descriptor, None)
         if left is not None:
@@ -344,10 +344,10 @@ class ConnectionLimiter:
             self._cut(oldest)
         self._refused[descriptor] = owner
 
-    def _cut(self, descriptor: int) -> bool:
-        """End a connection, unless its number is another socket's by now; whether it was ended."""
+    def _cut(self, descriptor: int, address: object = None) -> bool:
+        """End a connection, unless its number is another socket's or address's by now; whether it was ended."""
         with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
-            if self._owner(connection) is not None:
+            if self._owner(connection) is not None and address in (None, connection.getpeername()):
                 connection.shutdown(socket.SHUT_RD)
                 return True
         return False
