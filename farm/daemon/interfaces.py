@@ -107,19 +107,30 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     await control.start()
     stack.push_async_callback(control.stop)
     if workers.sharing is not None:
-        _answer_other_hosts(parts, workers.sharing, control)
+        _answer_other_hosts(stack, parts, workers.sharing, control)
         await begin_sharing(config, persistence, workers.sharing)
     return control
 
 
-def _answer_other_hosts(parts: Parts, sharing: Sharing, control: ControlServer) -> None:
+def _answer_other_hosts(
+    stack: contextlib.AsyncExitStack, parts: Parts, sharing: Sharing, control: ControlServer
+) -> None:
     """Verbs about phones of other hosts are answered there, and theirs about phones of this host here."""
-    from farm.lab.verbs import HostForwarder  # only a lab of several hosts has the packages
+    from farm.lab.following import follow_other_hosts  # only a lab of several hosts has the packages
+    from farm.lab.leases import CarriedLeases
+    from farm.lab.verbs import HostForwarder
 
     def has(word: str) -> bool:
         return any(word in (view.name, view.serial) for view in parts.phones.fleet.views())
 
-    HostForwarder(parts.persistence.lab, sharing.link, control, has)
+    personal = parts.scheduling.personal
+    ports = parts.config.state_dir / "adb" / "carried.json"
+    leases = CarriedLeases(sharing.link, personal.adb_of, personal.admits, parts.scheduling.gate, ports)
+    stack.push_async_callback(leases.close)
+    look = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
+    following = asyncio.create_task(follow_other_hosts({"leases": look}), name="leases of other hosts")
+    stack.push_async_callback(end_task, following)
+    HostForwarder(parts.persistence.lab, sharing.link, control, has, leases)
 
 
 def _remote_listener(config: FarmConfig, accounts: Accounts, audit: AuditTrail) -> CurveListener | None:

@@ -27,6 +27,7 @@ from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Requ
 from farm.control.router import Answer, Sender
 from farm.control.server import ControlServer
 from farm.head.host_rules import AWAY
+from farm.lab.leases import CarriedLeases
 from farm.lab.link import HostLink, LinkCall
 from farm.leasing.lab_view import LabPicture, LabView
 
@@ -39,12 +40,20 @@ NEVER_SENT = frozenset({"device.add"})  # its device is an address that this hos
 class HostForwarder:
     """Sends verbs to the host that has their subject, and answers those of other hosts."""
 
-    def __init__(self, lab: LabView, link: HostLink, control: ControlServer, has: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        lab: LabView,
+        link: HostLink,
+        control: ControlServer,
+        has: Callable[[str], bool],
+        leases: CarriedLeases,
+    ) -> None:
         """`has` says whether this host has a phone of that name or serial."""
         self._lab = lab
         self._link = link
         self._control = control
         self._has = has
+        self._leases = leases
         control.forward = self.forward
         link.serve(SERVICE, self._serve)
 
@@ -71,12 +80,10 @@ class HostForwarder:
                 else f"host {host} is {view.state}",
                 hint="see whether its daemon runs and reaches the database; there: farm doctor",
             )
-        if request.kind == "lease.show":
-            raise UserError(
-                f"{subject} is held at host {host}, and its adb server and TVM key are there",
-                hint="take the lease at that host; here TVM clients reach it through the tracker, and jobs use it",
-            )
-        return await self._ask(host, request, caller, send)
+        answer = await self._ask(host, request, caller, send)
+        if request.kind != "lease.show":
+            return answer
+        return await self._leases.shown_here(host, answer)
 
     def _is_here(self, kind: str, subject: str) -> bool:
         return subject == self._lab.own if kind == "host.drain" else self._has(subject)

@@ -26,8 +26,8 @@ STATE_FOLDERS = (
     "bundles/tmp", "ports-off", "keys", "logs", "work", "work/attempts", "work/cache",
 )  # fmt: skip
 STATE_FILES = (
-    "lock", "starts", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/server.log",
-    "adb/tunnels.json", "keys/server.key", "work/zygote-*.log",
+    "lock", "starts", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/carried.json",
+    "adb/server.log", "adb/tunnels.json", "keys/server.key", "work/zygote-*.log",
 )  # fmt: skip
 
 

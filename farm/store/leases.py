@@ -131,6 +131,11 @@ class LeaseTable(TableAccess):
         rows = self._database.rows(select_leases().where(lease.c.id == lease_id))
         return LeaseRecord(**rows[0]) if rows else None
 
+    async def is_open(self, lease_id: str) -> bool:
+        """Whether the lease has not ended."""
+        record = await self.read(self.get, lease_id)
+        return record is not None and record.ended_at is None
+
     async def publish_key(self, lease_id: str, match_sha256: str) -> bool:
         """A match key of this SHA-256 opens the lease's device, at any host's port; False: the lease has ended."""
         return await self._database.change(OPEN, values={"of": lease_id, "match_sha256": match_sha256})

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -11,32 +10,13 @@ import pytest
 
 from farm.common.errors import ExitCode
 from tests.adb_server import adb_binaries
+from tests.support.held_lease import LIMIT_S, acquire, adb, closed, environment, use_tvm
 from tests.support.tvm import environment as for_tvm
 from tests.support.users import needs_another_user
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, until, until_ready
 
 NOBODY = 65534
-LIMIT_S = 60.0
 SERVER_STATE = "/data/local/tmp/farm/run/state"
-
-# What a script does with a lease: TVM sessions one after another, then through a tracker with the lease's key.
-USE_TVM = """
-import os, sys
-import numpy as np
-from tvm import rpc
-from tvm.runtime import tensor
-host, port, key = os.environ["TVM_TRACKER_HOST"], int(os.environ["TVM_TRACKER_PORT"]), os.environ["TVM_TRACKER_KEY"]
-def use(session):
-    there = tensor(np.arange(8, dtype="float32"), session.cpu(0))
-    assert there.numpy().sum() == 28
-    del there
-    session._sess.get_function("CloseRPCConnection")()
-for _ in range(3):
-    use(rpc.connect(host, port, key=key))
-for _ in range(2):
-    use(rpc.connect_tracker(host, port).request(key, session_timeout=30))
-print("used")
-"""
 
 pytestmark = pytest.mark.farm("oneplus-12", "galaxy-a55")
 
@@ -50,40 +30,9 @@ def farm(whole):
     until(lambda: not whole.client.call("lease.list")["leases"])
 
 
-def acquire(farm, on, *options):
-    return answer(farm.farm("lease", "acquire", "--on", on, "--json", *options))
-
-
-def environment(held, **more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADB_", "ANDROID_"))}
-    return kept | {
-        "ANDROID_ADB_SERVER_PORT": str(held["adb_port"]), "TVM_TRACKER_HOST": held["tvm_host"],
-        "TVM_TRACKER_PORT": str(held["tvm_port"]), "TVM_TRACKER_KEY": held["tvm_key"], **more,
-    }  # fmt: skip
-
-
-def adb(held, *words, binary="", **options):
-    return subprocess.run(
-        [binary or next(iter(adb_binaries().values())), *words], env=environment(held, HOME="/tmp"),
-        capture_output=True, text=True, timeout=LIMIT_S, check=False, **options,
-    )  # fmt: skip
-
-
-def use_tvm(held):
-    return subprocess.run(
-        [sys.executable, "-c", USE_TVM], env=environment(held), capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
-
-
 def ours_by_kind(phone):
     """What is farm's on the phone, without the names of its server's start."""
     return sorted(re.sub(r"[.][0-9a-f]{16}$", "", path) for path in phone.ours())
-
-
-def closed(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):

@@ -27,6 +27,7 @@ MOST_KINDS = 64  # of uses reported for one lease: clients choose the names of r
 _TRANSPORT_ID = struct.Struct("<Q")
 _OKAY = b"OKAY"
 _NOT_YOURS = "this adb server belongs to another user's farm lease"
+_NO_TUNNELS = "the leased phone is at another host, where its forwards and reverses would lead: run adb there for them"
 
 _no_change = partial(asyncio.sleep, 0)
 
@@ -58,7 +59,7 @@ class LeasedAdb:
         self._serial = serial
         self._used = used
         self._known: set[tuple[str, bool]] = set()
-        self._listener = LoopbackListener(admits, self._serve, _turn_away)
+        self._listener = LoopbackListener(admits, self._serve, turn_away)
         self._tunnels = LeaseTunnels(client, serial, admits, barred_ports=barred_ports, changed=changed)
 
     @property
@@ -93,6 +94,10 @@ class LeasedAdb:
         await self._tunnels.restore(tunnels)
         return opened
 
+    def take(self, client: socket.socket) -> None:
+        """Serve a client that another host has admitted. It gets no tunnels: their ports would be this host's."""
+        self._listener.take(client, partial(self._serve, carried=True))
+
     async def close(self) -> None:
         """Stop listening, cut every stream, remove every forward and reverse."""
         await self._listener.close()
@@ -100,7 +105,7 @@ class LeasedAdb:
 
     # -- one connection --
 
-    async def _serve(self, client: socket.socket) -> None:
+    async def _serve(self, client: socket.socket, *, carried: bool = False) -> None:
         phone: AdbConnection | None = None
         try:
             while True:
@@ -111,6 +116,8 @@ class LeasedAdb:
                 decision = verdict.decision
                 if verdict.transport_id is not None and verdict.transport_id != await self._transport_id():
                     decision = r.Refuse(f"no device with transport id '{verdict.transport_id}'")
+                if carried and isinstance(decision, r.OpenTunnel):
+                    decision = r.Refuse(_NO_TUNNELS)
                 self._report_use(request, decision)
                 if isinstance(decision, r.Select):
                     if phone is not None:
@@ -125,10 +132,10 @@ class LeasedAdb:
                 await finish(client)
                 return
         except ProtocolError as error:
-            await _fail(client, error.message)
+            await fail(client, error.message)
         except FarmError as error:
             # In the server's own words where there are any: clients look for them.
-            await _fail(client, (isinstance(error, AdbError) and error.evidence) or error.message)
+            await fail(client, (isinstance(error, AdbError) and error.evidence) or error.message)
         finally:
             if phone is not None:
                 phone.close()
@@ -246,11 +253,13 @@ async def _until_closed(client: socket.socket) -> None:
         return
 
 
-async def _turn_away(client: socket.socket) -> None:
-    await _fail(client, _NOT_YOURS)
+async def turn_away(client: socket.socket) -> None:
+    """Refuse a client of another user."""
+    await fail(client, _NOT_YOURS)
 
 
-async def _fail(client: socket.socket, message: str) -> None:
+async def fail(client: socket.socket, message: str) -> None:
+    """Answer a client as an adb server that cannot do what it was asked for."""
     async with asyncio.timeout(OPEN_TIMEOUT_S):
         text = message.encode("utf-8", "surrogateescape")
         await asyncio.get_running_loop().sock_sendall(client, b"FAIL" + _block(text))

@@ -103,22 +103,29 @@ class LoopbackListener:
                 log.warning("leased adb %d cannot accept: %s", self.port, error.strerror or error)
                 await asyncio.sleep(EXHAUSTED_PAUSE_S)
                 continue
-            if len(self._tasks) >= MAX_CONNECTIONS:
-                connection.close()
-                continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = asyncio.create_task(self._run(connection), name=f"leased adb {self.port} connection")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.take(connection, self._admit)
 
-    async def _run(self, connection: socket.socket) -> None:
+    def take(self, connection: socket.socket, serve: Serve) -> None:
+        """Serve a connection from elsewhere as one of this port, and close it at its end, or at that of the port."""
+        if self._socket is None or len(self._tasks) >= MAX_CONNECTIONS:
+            connection.close()
+            return
+        task = asyncio.create_task(self._run(connection, serve), name=f"leased adb {self.port} connection")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _admit(self, connection: socket.socket) -> None:
+        refused = await self._admits(connection)
+        if not refused:
+            await self._serve(connection)
+        elif self._turn_away is not None:
+            await self._turn_away(connection)
+
+    async def _run(self, connection: socket.socket, serve: Serve) -> None:
         with connection:
             try:
-                refused = await self._admits(connection)
-                if not refused:
-                    await self._serve(connection)
-                elif self._turn_away is not None:
-                    await self._turn_away(connection)
+                await serve(connection)
             except (OSError, TimeoutError) as error:
                 log.debug("leased adb %d: a connection ended: %s", self.port, error)
             except FarmError as error:

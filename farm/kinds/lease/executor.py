@@ -147,7 +147,16 @@ class LeaseExecutor(Executor):
                 current.facts = replace(current.facts, key_sha256=(*current.facts.key_sha256, digest(key)))
                 await self._save(current)
                 current.key = key
-        return {**self._facts_of(current), "tvm_key": current.key, "yield_wanted": current.context.yield_wanted()}
+        wanted, user = current.context.yield_wanted(), current.context.job.user
+        return {**self._facts_of(current), "user": user, "tvm_key": current.key, "yield_wanted": wanted}
+
+    def adb_of(self, name: str) -> LeasedAdb:
+        """The adb server of a lease.
+
+        Raises:
+            NoSuchLeaseError: there is none now.
+        """
+        return self._find(name).adb
 
     @run_to_completion
     async def extend(self, name: str, seconds: float) -> datetime:
@@ -218,7 +227,7 @@ class LeaseExecutor(Executor):
         adb = LeasedAdb(
             self._parts.client,
             facts.serial,
-            self._admits(context.job.user),
+            self.admits(context.job.user),
             barred_ports=self._barred_ports,
             changed=lambda: self._tunnels_changed(context.lease.id),
             used=lambda service, allowed: self.adb_used(context.lease, service, allowed),
@@ -313,7 +322,9 @@ class LeaseExecutor(Executor):
         """Sockets that identify users by the peer's uid: through a reverse, the peer is the adb server."""
         return {self._parts.gate()[1], self._parts.client.address.port}
 
-    def _admits(self, user: str) -> Admits:
+    def admits(self, user: str) -> Admits:
+        """Whether a loopback connection is of this user."""
+
         async def admits(connection: socket.socket) -> str:
             try:
                 return "" if await self._parts.user_of(connection) in ("", user) else "another user's lease"

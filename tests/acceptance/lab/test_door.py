@@ -1,14 +1,17 @@
 """Two hosts with a phone each: stock TVM clients at either host's port use both phones, as if it had both."""
 
+import os
 import sys
 from subprocess import run
 
 import pytest
 
+from tests.adb_server import adb_binaries
 from tests.support import postgres
+from tests.support.held_lease import acquire, adb, closed, use_tvm
 from tests.support.stock_client import Clients
 from tests.support.tvm import environment
-from tests.support.whole_farm import Story, answer, phones, until
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, until
 from tests.support.whole_lab import whole_lab
 
 LIMIT_S = 300.0
@@ -118,6 +121,34 @@ def test_query_rpc_tracker_shows_both_phones_at_either_port(lab, at):
     with lab.at_one.running(HOLD.format(lab.there)) as client:
         assert client.hear() is True
         until(lambda: ["android", "2", "1", "0"] in rows())
+
+
+def test_a_lease_of_a_phone_of_another_host_is_used_at_this_one(lab, tmp_path):
+    held = acquire(lab.one, lab.there)
+    assert (held["tvm_host"], held["tvm_port"]) == lab.one.tracker()
+    for binary in adb_binaries().values():
+        listed = adb(held, "devices", binary=binary)
+        assert listed.stdout.split("\n")[1:] == [f"{held['serial']}\tdevice", "", ""], listed
+    sent, back = tmp_path / "sent", tmp_path / "back"
+    sent.write_bytes(os.urandom(5 << 20))
+    for done in (adb(held, "push", sent, f"{ON_PHONE}/mine"), adb(held, "pull", f"{ON_PHONE}/mine", back)):
+        assert done.returncode == 0, done
+    assert back.read_bytes() == sent.read_bytes()
+    assert adb(held, "shell", "exit 7").returncode == 7
+    for words in (("forward", "tcp:0", "tcp:1"), ("reverse", "tcp:6100", "tcp:9")):
+        assert "the leased phone is at another host" in adb(held, *words).stderr
+    used = use_tvm(held)
+    assert used.stdout == "used\n", used
+    assert answer(lab.one.farm("lease", "show", lab.there, "--json")) == held
+    lab.one.daemon.kill()
+    lab.one.daemon.start().close()
+    until(lambda: adb(held, "shell", "echo still mine").stdout == "still mine\n")
+    assert lab.one.farm("lease", "release", held["lease"]).returncode == 0
+    until(lambda: "no lease" in adb(held, "devices").stderr or closed(held["adb_port"]))
+    until(lambda: closed(held["adb_port"]))
+    done = lab.one.farm("lease", "run", "--on", lab.there, "--", "sh", "-c", "adb shell echo $FARM_DEVICE; exit 3")
+    assert (done.returncode, done.stdout) == (3, f"{lab.there}\n"), done
+    until_ready(lab.two)
 
 
 # The host that was started last is killed: those that were started before it know the processes of the others.

@@ -136,7 +136,7 @@ async def test_what_is_told_and_kept_holds_no_key():
         assert world.phones.noted == ["phone"]
         (step, told), shown = world.progress[0], await world.executor.show("phone")
         assert step == GRANTED
-        assert shown == {**told, "tvm_key": KEY, "yield_wanted": False}
+        assert shown == {**told, "user": "alice", "tvm_key": KEY, "yield_wanted": False}
         assert (told["device"], told["serial"], told["tvm_port"]) == ("phone", "SERIAL", 9190)
         assert told["adb_port"] == world.facts["adb_port"] > 0
         assert KEY not in str((world.facts, world.progress, world.lines))

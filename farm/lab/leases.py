@@ -1,0 +1,148 @@
+"""People's leases of phones at other hosts: their adb clients at this host, carried by the service `adb` of the link.
+
+TVM clients need nothing: the key of a lease opens its phone at any host's port. For adb this host listens on a port of
+its own, for the lease's user, and sends each connection on to the adb server of the lease at the phone's host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from farm.adb.errors import AdbPortTaken
+from farm.adb.lease_proxy.proxy import LeasedAdb, fail, turn_away
+from farm.adb.lease_proxy.tunnels import Admits, LoopbackListener, relay
+from farm.common.errors import FarmError, ProtocolError
+from farm.common.files import write_durably
+from farm.control.router import Answer
+from farm.lab.link import HostLink, LinkCall
+
+SERVICE = "adb"  # {lease: id} -> {}, then what an adb client and its server say
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedLease:
+    """A lease that another host holds, as it is used at this one."""
+
+    host: str  # of its phone
+    user: str
+    port: int = 0  # of its adb at this host; 0: the kernel shall choose
+
+
+_FILE: TypeAdapter[dict[str, CarriedLease]] = TypeAdapter(dict[str, CarriedLease])
+
+
+class CarriedLeases:
+    """Both sides of the service at this host. Used on the event loop."""
+
+    def __init__(
+        self,
+        link: HostLink,
+        adb_of: Callable[[str], LeasedAdb],
+        admits: Callable[[str], Admits],
+        gate: Callable[[], tuple[str, int]],
+        path: Path,
+    ) -> None:
+        """Open the ports of the daemon before this one again.
+
+        Args:
+            link: to the other hosts.
+            adb_of: the adb server of a lease that this host holds, by its id.
+            admits: checks that a loopback connection is of this user.
+            gate: address and port of this host's TVM port.
+            path: of the file that keeps the ports over a restart.
+        """
+        self._link = link
+        self._adb_of = adb_of
+        self._admits = admits
+        self._gate = gate
+        self._path = path
+        self._saving = asyncio.Lock()
+        self._leases: dict[str, CarriedLease] = {}  # by id
+        self._listeners: dict[str, LoopbackListener] = {}
+        for lease, carried in self._stored().items():
+            self._listen(lease, carried)
+        link.serve(SERVICE, self._serve)
+
+    async def close(self) -> None:
+        """Close every port, and cut the connections."""
+        await asyncio.gather(*(each.close() for each in self._listeners.values()))
+
+    async def shown_here(self, host: str, answer: Answer) -> Answer:
+        """The answer of `host`, which holds a lease, to `lease.show`, with the ports that serve the lease at this host.
+
+        Raises:
+            ProtocolError: the answer has another form.
+            HostError: no port can be had.
+        """
+        lease, user = answer.fields.get("lease"), answer.fields.get("user")
+        if not isinstance(lease, str) or not isinstance(user, str):
+            raise ProtocolError(
+                f"host {host} described the lease in a form that this version does not know",
+                hint="all hosts of a lab should have the same farm release",
+            )
+        if lease not in self._leases:
+            self._listen(lease, CarriedLease(host, user))
+            await self._save()
+        tvm_host, tvm_port = self._gate()
+        here = {"tvm_host": tvm_host, "tvm_port": tvm_port, "adb_port": self._leases[lease].port}
+        return replace(answer, fields={**answer.fields, **here})
+
+    async def forget_ended(self, is_open: Callable[[str], Awaitable[bool]]) -> None:
+        """Close the ports of leases that have ended."""
+        for lease in tuple(self._leases):
+            if not await is_open(lease):
+                del self._leases[lease]
+                await self._listeners.pop(lease).close()
+                await self._save()
+
+    def _listen(self, lease: str, carried: CarriedLease) -> None:
+        listener = LoopbackListener(self._admits(carried.user), partial(self._carry, lease, carried.host), turn_away)
+        try:
+            port = listener.open(carried.port)
+        except AdbPortTaken as error:
+            port = listener.open()
+            log.warning("the adb of lease %s has moved from port %d to %d: %s", lease, carried.port, port, error)
+        self._leases[lease], self._listeners[lease] = replace(carried, port=port), listener
+
+    async def _carry(self, lease: str, host: str, client: socket.socket) -> None:
+        try:
+            connection = await self._link.dial(host, SERVICE, {"lease": lease})
+        except FarmError as error:
+            await fail(client, error.message)
+            return
+        try:
+            await relay(client, connection.sock)
+        finally:
+            await connection.close()
+
+    def _stored(self) -> dict[str, CarriedLease]:
+        try:
+            return _FILE.validate_json(self._path.read_bytes()) if self._path.exists() else {}
+        except (OSError, ValidationError) as error:
+            log.warning("%s cannot be read, so leases of other hosts' phones get new adb ports: %s", self._path, error)
+            return {}
+
+    async def _save(self) -> None:
+        async with self._saving:
+            try:
+                await asyncio.to_thread(write_durably, self._path, _FILE.dump_json(self._leases), 0o600)
+            except OSError as error:
+                log.warning("adb ports of leases will not outlive this daemon: %s: %s", self._path, error)
+
+    # --- for other hosts ------------------------------------------------------------------------------------------
+
+    async def _serve(self, call: LinkCall) -> None:
+        adb = self._adb_of(str(call.fields.get("lease")))
+        await call.accept()
+        connection, _ = call.take()  # the other host sends nothing before it is answered
+        adb.take(connection)
