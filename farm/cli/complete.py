@@ -17,6 +17,7 @@ from farm.model.job import MEASURING_KINDS
 VARIABLE = "_FARM_COMPLETE"  # the scripts of `farm completions` set it at each TAB
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
 MOST_JOBS = 100  # the newest
+_LABELS = ("name", "soc", "gpu", "pool", "host")  # of those in `farm status`
 # Names are other people's words: what a shell would not take as one plain word is not offered.
 _PLAIN = re.compile(r"[\w.,:=@%+/-]+")
 _UNSAFE = re.compile(r"[^\w.,:=@%+/ -]+")  # typer's script for zsh evaluates descriptions
@@ -43,10 +44,7 @@ def selectors(incomplete: str) -> list[Pair]:
     before, comma, last = incomplete.rpartition(",")
     rows = _asked("status").get("devices", ())
     keys = {key: "key" for row in rows for key in row["aliases"]}
-    labels = {
-        f"{label}={_label(row[label])}": "label" for row in rows for label in ("soc", "gpu", "pool") if row.get(label)
-    }
-    labels |= {f"name={row['name']}": "label" for row in rows}
+    labels = {f"{label}={_label(row[label])}": "label" for row in rows for label in _LABELS if row.get(label)}
     wanted = labels if comma else keys | labels
     return [(before + comma + value, about) for value, about in _beginning(last, wanted.items())]
 

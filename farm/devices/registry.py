@@ -131,7 +131,7 @@ class DeviceRegistry:
 
     def adopted_by_rule(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
         """The record an adoption rule gives a device that is not adopted; None: leave it alone."""
-        rule = adopting_rule(self.rules, identity, serial)
+        rule = adopting_rule(self.rules, identity, serial, self._host)
         if rule is None:
             return None
         record = self._records.get(serial) or DeviceRecord(serial, "")
@@ -176,7 +176,7 @@ class DeviceRegistry:
         known = self._called.get(serial)
         if known is not None and known[0] == facts:  # asked with every probe
             return known[1]
-        labels = labels_of(identity, name, pool, serial, bundle) | dict(by_hand)
+        labels = {**by_hand, **labels_of(identity, name, pool, serial, bundle, self._host)}
         aliases: tuple[str, ...] = ()
         if adopted:
             own = aliases_of(identity, name, labels)

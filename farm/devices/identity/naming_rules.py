@@ -23,7 +23,7 @@ ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key 
 # What `labels_of` sets: not for people to set by hand, a phone with an invented soc would get the wrong work.
 DERIVED_LABELS = frozenset(
     {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
-    | {"android", "sdk", "virtual", "alike"}
+    | {"android", "sdk", "virtual", "alike", "host"}
 )
 
 
@@ -48,14 +48,14 @@ def same_phone(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool
 
 
 def labels_of(
-    identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "", bundle: str = ""
+    identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "", bundle: str = "", host: str = ""
 ) -> dict[str, str]:
     """Return the labels of a device: normalised values, facts that are not known left out.
 
-    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent,
+    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent, `host` is for labs only,
     `alike` the same on phones that `alike` calls identical (`bundle`: the hash of the one on the phone).
     """
-    values = {"name": name, "pool": pool, "serial": serial}
+    values = {"name": name, "pool": pool, "serial": serial, "host": host}
     if identity is not None:
         values |= {
             "vendor": identity.vendor,
@@ -173,9 +173,11 @@ class AdoptRule:
                 )
 
 
-def adopting_rule(rules: Iterable[AdoptRule], identity: DeviceIdentity, serial: str) -> AdoptRule | None:
+def adopting_rule(
+    rules: Iterable[AdoptRule], identity: DeviceIdentity, serial: str, host: str = ""
+) -> AdoptRule | None:
     """The first rule, in the order they are configured, that adopts this phone; None: leave it alone."""
-    labels = labels_of(identity, "", serial=serial)
+    labels = labels_of(identity, "", serial=serial, host=host)
     aliases = aliases_of(identity, "", labels)
     return next((rule for rule in rules if rule.selector.matches(labels, aliases)), None)
 

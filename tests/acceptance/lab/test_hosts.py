@@ -118,6 +118,17 @@ def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down
     refused(here.farm("device", "show", "no-such-phone"), ExitCode.USAGE, "no-such-phone")
 
 
+def test_a_selector_means_the_phones_of_a_host(here):
+    phone = phone_of(here, "lab2")
+    assert answer(here.farm("device", "show", phone, "--json"))["labels"]["host"] == "lab2"
+    ran = answer(here.farm("shell", "--on", "android,host=LAB2", "--devices", "all", "--json", "--", "true"))
+    assert [each["device"] for each in ran["results"]] == [phone]
+    assert f"{phone} at lab2: " in here.farm("explain", "key", "host=lab2").stdout
+    refused(
+        here.farm("shell", "--on", "host=lab9", "--", "id"), ExitCode.NO_PHONE, "no phone matches host=lab9", "lab2"
+    )
+
+
 def test_a_host_is_drained_from_another_one(here, there):
     assert answer(here.farm("host", "drain", "lab2", "--json"))["draining"]
     until(lambda: states(there)["lab2"] == "drained")

@@ -96,4 +96,4 @@ def test_aliases_are_the_tvm_keys() -> None:
 
 def test_derived_labels_are_those_that_labels_of_sets() -> None:
     whole = replace(POCO, virtual=True, gpu=Gpu("adreno", "Adreno 735"))
-    assert set(labels_of(whole, "poco", "desk", "S1", "b1")) == DERIVED_LABELS
+    assert set(labels_of(whole, "poco", "desk", "S1", "b1", "lab1")) == DERIVED_LABELS

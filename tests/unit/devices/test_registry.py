@@ -70,6 +70,26 @@ def test_hosts_of_a_lab_name_phones_of_one_model_apart() -> None:
     assert record.name == names[1]
 
 
+def test_the_label_host_is_the_host_s_in_a_lab_whatever_was_set_by_hand() -> None:
+    record = DeviceRecord("R5CT", "phone", adopted=True, labels={"host": "rack", "shelf": "3"})
+    alone, other = DeviceRegistry(Table(record), ()), DeviceRegistry(Table(record, host="Lab2"), ())
+    other.set_aliases({"mine": Selector.parse("host=lab2,shelf=3"), "theirs": Selector.parse("host=lab1")})
+    _, labels, aliases = other.called("R5CT", "phone", PIXEL, adopted=True)
+    assert labels["host"] == "lab2"
+    assert "mine" in aliases
+    assert "theirs" not in aliases
+    assert alone.called("R5CT", "phone", PIXEL, adopted=True)[1]["host"] == "rack"
+    with pytest.raises(UserError, match="farm sets the label host itself"):
+        other.edited(record, (), labels={"host": "lab1"})
+
+
+def test_a_rule_may_be_for_one_host() -> None:
+    rule = AdoptRule("vendor=google,host=lab2")
+    hosts = (DeviceRegistry(Table(host=name), (rule,)) for name in ("", "lab1", "lab2"))
+    adopted = [registry.adopted_by_rule("R5CT", PIXEL, ()) for registry in hosts]
+    assert [record is not None for record in adopted] == [False, False, True]
+
+
 def test_a_rule_names_and_pools_once() -> None:
     registry = DeviceRegistry(Table(), (AdoptRule("vendor=google", pool="Desk", name="{soc}-{serial}"),))
     record = registry.adopted_by_rule("R5CT", PIXEL, ())
