@@ -31,6 +31,7 @@ PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, on
 NETWORK = "small_cnn"
 TUNED = "one_conv"  # one operator: a few trials show what tuning is for
 TRIALS = 16
+REPEAT = 40
 # Runs in a sample of the bench, 0.1 ms each: the host takes 4 ms (a scheduler's slice) from some samples. In samples of
 # 100 ms that is too little to show as a second level, for which a result is rejected.
 RUNS = 1000
@@ -59,7 +60,7 @@ def demo(
     hosts: Annotated[
         int, typer.Option(min=1, max=9, help="So many hosts over a PostgreSQL of their own; one of them is killed.")
     ] = 1,
-    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
+    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = REPEAT,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[
         str, typer.Option(help="How phones are kept apart: full, user, none; default: the best this host allows.")
@@ -73,7 +74,8 @@ def demo(
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
-    alone = [name for name, on in (("--arm64", arm64), ("--physics", physics), ("--why", why)) if on]
+    for_one_host = {"--arm64": arm64, "--physics": physics, "--why": why, "--repeat": repeat != REPEAT}
+    alone = [name for name, given in for_one_host.items() if given]
     if hosts > 1 and alone:
         raise UserError(
             f"{alone[0]} does not go with --hosts", hint=f"leave out {', '.join(alone)}; or leave out --hosts"

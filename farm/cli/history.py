@@ -62,6 +62,9 @@ def history(
         one = f"farm job show {rows[0]['job']}"
         raise UserError(f"no result of {model}{where} has an interval", hint=f"one sample has none; the newest: {one}")
     pages = chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
+    if left_out := len(rows) - sum(len(series) for series, _ in found):
+        note = f"{left_out} of {len(rows)} results have no interval, as one sample has none, and are not shown"
+        pages = chain(pages, ["", note])
     emit({"ok": True, "lines": [_series_json(*series) for series in found]}, islice(pages, 1, None), json=json)
 
 

@@ -60,12 +60,15 @@ class Board:
 
     phones: tuple[BoardPhone, ...]
     rows: tuple[BoardRow, ...]
+    left_out: int  # results without an interval
 
 
 def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
     """The newest series of each build and phone: after a system update the results of before are not shown."""
+    rows = tuple(rows)
+    found = series_of(rows)
     newest: dict[tuple[tuple[str, ...], str], ResultSeries] = {}
-    for series in sorted(series_of(rows), key=lambda each: each[-1]["seq"]):
+    for series in sorted(found, key=lambda each: each[-1]["seq"]):
         newest[_build_of(series[-1]), series[-1]["device"]] = series
     latest = {series[-1]["device"]: series[-1] for series in sorted(newest.values(), key=lambda each: each[-1]["seq"])}
     phones = sorted(
@@ -80,7 +83,7 @@ def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
         )
         for build in builds
     ]  # fmt: skip
-    return Board(tuple(phones), tuple(table))
+    return Board(tuple(phones), tuple(table), len(rows) - sum(map(len, found)))
 
 
 def board_page(board: Board, at: datetime) -> str:

@@ -133,6 +133,7 @@ def test_another_reference_kernel_begins_another_line(told):
 def test_a_result_without_a_number_is_left_out(wrong, told):
     bad = row(2) | {"estimate": {"median_s": 0.01, "low_s": 0.009, "high_s": wrong}}
     assert [each["seq"] for found in series_of([row(1), bad, row(3)]) for each in found] == [1, 3]
+    assert told([row(1), bad])[-1].startswith("1 of 2 results have no interval")
     with pytest.raises(UserError, match="no result of net has an interval") as caught:
         told([bad])
     assert "farm job show bench-2" in caught.value.hint

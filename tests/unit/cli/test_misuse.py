@@ -91,8 +91,11 @@ def test_a_time_out_of_range_is_told_by_its_option(monkeypatch, capsys, words, s
 
 
 def test_a_demo_of_several_hosts_names_what_to_leave_out(monkeypatch, capsys):
-    code, out = told(monkeypatch, capsys, "demo", "--hosts", "2", "--physics", "--why")
-    said = ["error: --physics does not go with --hosts", "  hint: leave out --physics, --why; or leave out --hosts"]
+    code, out = told(monkeypatch, capsys, "demo", "--hosts", "2", "--physics", "--why", "--repeat", "9")
+    said = [
+        "error: --physics does not go with --hosts",
+        "  hint: leave out --physics, --why, --repeat; or leave out --hosts",
+    ]
     assert (code, out.err.splitlines()) == (2, said)
 
 

@@ -45,6 +45,13 @@ def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
     assert (cell.median, cell.results, cell.sparkline) == ("10.00", 1, "")
 
 
+def test_results_of_one_sample_are_counted_and_stand_in_no_cell():
+    one = row(2) | {"estimate": {"median_s": 0.01, "low_s": None, "high_s": None}}
+    board = board_of([row(1), one])
+    assert (board.rows[0].cells[0].job, board.left_out) == ("bench-1", 1)
+    assert "1 more results have no interval" in board_page(board, DAY)
+
+
 def test_the_page_loads_nothing_and_says_names_as_text():
     doubt = {"code": "drift", "verdict": "suspect", "sentence": "it became <slower>"}
     page = board_page(board_of([row(1, name="<script>alert(1)</script>", verdict="suspect", reasons=[doubt])]), DAY)
