@@ -139,14 +139,15 @@ def drain(
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="The host, or the name in an unused token.")],
+    force: Annotated[bool, typer.Option("--force", help="Also while it runs, or has the lab's only head.")] = False,
     url: UrlOption = "",
     config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Remove a host from the lab: it can use the database no more, its leases end, its jobs go on elsewhere."""
+    """Remove a drained or stopped host: it can use the database no more, its leases end, its jobs go on elsewhere."""
     from farm.store.membership import remove as take_out
 
-    removed = take_out(_url(url, config), name, _ordered_by())
+    removed = take_out(_url(url, config), name, _ordered_by(), force=force)
     answer = {"name": removed.name, "had_role": removed.had_role, "connections": removed.connections}
     lines = [f"{name} is no host of the lab any more; {many(removed.connections, 'connection')} ended"]
     if not removed.had_role:

@@ -54,6 +54,8 @@ _SQLITE = {
     sqlite3.SQLITE_NOMEM: ("the host is out of memory", "end what needs so much of it"),
 }
 DRIVER = "postgresql+psycopg"
+PROGRAM = "farm"
+HEAD_PROGRAM = "farm head"
 _OPTION = re.compile(r"(?P<name>[?&][^=&]+)=[^&]*")  # of an address
 READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
 _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or its class (PostgreSQL manual, appendix A)
@@ -140,14 +142,14 @@ def _without_password(option: re.Match[str]) -> str:
     return f"{option['name']}=***" if "password" in unquote(option["name"]).lower() else option[0]
 
 
-def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT) -> Engine:
-    """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew.
+def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT, program: str = PROGRAM) -> Engine:
+    """An engine over a PostgreSQL server, which lists its connections as `program`. A broken one is made anew.
 
     Of several hosts the one that is writable is connected to. Options of the URL (`?tcp_user_timeout=...`,
     `?options=-c statement_timeout=...`) replace these limits.
     """
     options = f"-c statement_timeout={STATEMENT_TIMEOUT} -c idle_in_transaction_session_timeout={idle_timeout}"
-    name = f"farm {socket.gethostname()[:40]} {os.getpid()}"  # in pg_stat_activity, which cuts it at 63 bytes
+    name = f"{program} {socket.gethostname()[:40]} {os.getpid()}"  # in pg_stat_activity, which cuts it at 63 bytes
     limits: dict[str, Any] = {**SERVER, "options": options, "fallback_application_name": name}
     address = server_url(url)
     if isinstance(more := address.query.get("options"), str):  # of one setting that stands twice the last one holds

@@ -22,18 +22,25 @@ from sqlalchemy.exc import DatabaseError
 from farm.common.errors import Code, HostError, UserError
 from farm.store.accounts import AuditRecord
 from farm.store.database import insert_new, put, values_of
-from farm.store.engine import server_engine, server_url
+from farm.store.engine import HEAD_PROGRAM, server_engine, server_url
 from farm.store.host_token_policy import LIFE_S, HostToken, check_host_name, role_of
 from farm.store.lab_roles import SETTLE, TRIES, LabRoles, is_locked, pause, verifier
 from farm.store.opening import create_tables, database_error, version_of
 from farm.store.schema import SCHEMA_VERSION, audit, device, host, host_token, meta
-from farm.store.server_opening import LOCK, check_server, named_engine, server_error
+from farm.store.server_opening import LOCK, NAMESAKE_S, check_server, named_engine, server_error
 
 LAB = "lab"  # in `meta`: the lab's id
 SECRET_BYTES = 24
 PASSFILE = "database.pass"
 OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL for this host only
 REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
+# Of a host: the age of its latest beat, and whether all heads that the server lists log in with its role.
+_LEAVING = sql("""
+SELECT extract(epoch FROM clock_timestamp())::float8 - beat_at AS silent_s, drained,
+    (SELECT bool_and(usename = :role) FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name LIKE :heads) AS has_heads
+FROM host WHERE name = :name AND removed_at IS NULL
+""")
 T = TypeVar("T")
 
 
@@ -153,17 +160,19 @@ def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], No
         engine.dispose()
 
 
-def remove(url: str, name: str, by: OrderedBy) -> Removed:
+def remove(url: str, name: str, by: OrderedBy, *, force: bool = False) -> Removed:
     """Remove a host, or an unused token, from the lab: its role can log in no more, and its connections end.
 
     Raises:
-        UserError: there is no such host.
+        UserError: there is no such host; without `force`: it runs and is not drained, or the lab would have no head.
         NotAllowedError: the role may make no roles.
         HostError: the database cannot be used.
     """
 
     def dismiss(connection: Connection) -> tuple[str, bool]:
         roles = LabRoles(connection)
+        if not force:
+            _check_leaving(connection, name)
         void = connection.execute(delete(host_token).where(host_token.c.name == name)).rowcount
         now = datetime.now(UTC)
         left = update(host).where(host.c.name == name, host.c.removed_at.is_(None)).values(removed_at=now)
@@ -260,6 +269,26 @@ def _check_free(connection: Connection, name: str) -> None:
             "the host that this database had so far has no name yet",
             hint='[lab] host = "NAME" in its configuration, and start its daemon again; then make the token',
         )
+
+
+def _check_leaving(connection: Connection, name: str) -> None:
+    """Whether a host can be removed without harm to what runs there.
+
+    Raises:
+        UserError: it runs and is not drained, or the lab's heads log in with its role.
+    """
+    asked = {"name": name, "role": role_of(lab_of(connection), name), "heads": f"{HEAD_PROGRAM} % %"}
+    row = connection.execute(_LEAVING, asked).first()
+    why, first = [], []
+    if row is not None and row.silent_s is not None and row.silent_s < NAMESAKE_S and not row.drained:
+        why.append(f"it runs (its latest beat is {row.silent_s:.1f} s old)")
+        first.append(f"farm host drain {name}, or there: systemctl stop farm")
+    if row is not None and row.has_heads:
+        why.append("no farm head of the lab runs but there")
+        first.append("start a farm head at another host")
+    if why:
+        hint = f"first {'; and '.join(first)}; --force removes it as it is"
+        raise UserError(f"host {name} stays in the lab: {', and '.join(why)}", hint=hint)
 
 
 def _check_lab(connection: Connection, name: str, token: HostToken) -> None:

@@ -18,6 +18,8 @@ from farm.common.install import pip_install
 from farm.store.database import insert_new
 from farm.store.engine import (
     DRIVER,
+    HEAD_PROGRAM,
+    PROGRAM,
     WRITER_IDLE_TIMEOUT,
     outage_of,
     server_engine,
@@ -77,7 +79,8 @@ def open_server(
         TermHeldError: another head, or a daemon, has the term.
         HostError: it cannot be reached or used, another daemon serves from it, or it is of another farm release.
     """
-    name, engine = named_engine(url)
+    program = HEAD_PROGRAM if role is StoreRole.HEAD else PROGRAM
+    name, engine = named_engine(url, program)
     with contextlib.ExitStack() as opened:
         opened.callback(engine.dispose)
         holds_until = 0
@@ -111,7 +114,7 @@ def open_server(
             term = Term(engine, epoch)
             opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
-        writing = server_engine(url, WRITER_IDLE_TIMEOUT)
+        writing = server_engine(url, WRITER_IDLE_TIMEOUT, program)
         return OpenDatabase(engine, writing, epoch, opened.pop_all().close, term, notes, facts)
 
 
@@ -179,7 +182,7 @@ class Standby:
 
     def __init__(self, url: str) -> None:
         """HostError: it is no PostgreSQL address, or the driver is missing."""
-        self._name, self._engine = named_engine(url)
+        self._name, self._engine = named_engine(url, HEAD_PROGRAM)
 
     def rest_s(self) -> float:
         """The seconds until the end of the present term; at most 0 when it is over, or there is none.
@@ -307,8 +310,8 @@ def _bring_up_to_date(connection: Connection, name: str, version: int | None) ->
             migrate(connection, version)
 
 
-def named_engine(url: str) -> tuple[str, Engine]:
-    """A server's engine, and its address as `shown_url` writes it.
+def named_engine(url: str, program: str = PROGRAM) -> tuple[str, Engine]:
+    """A server's engine, see `server_engine`, and its address as `shown_url` writes it.
 
     Raises:
         UserError: it is no PostgreSQL address.
@@ -322,7 +325,7 @@ def named_engine(url: str) -> tuple[str, Engine]:
                 Code.DATABASE_UNUSABLE,
                 hint="postgresql://USER@HOST/DATABASE, or leave [store] url empty for farm.db in the state folder",
             )
-        return shown_url(url), server_engine(url)
+        return shown_url(url), server_engine(url, program=program)
     except ArgumentError as error:
         raise UserError(
             "the database's URL ([store] url, or --url) is no address",

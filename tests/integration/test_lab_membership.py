@@ -1,5 +1,6 @@
 """Tokens with which hosts join a lab's database, and removal: each host's role on a real PostgreSQL with passwords."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import psycopg
@@ -12,7 +13,7 @@ from farm.common.errors import HostError, NotAllowedError, UserError
 from farm.store import membership
 from farm.store.host_token_policy import HostToken
 from farm.store.membership import OrderedBy
-from farm.store.server_opening import StoreRole, look_at_server
+from farm.store.server_opening import Standby, StoreRole, look_at_server
 from farm.store.store import Store
 from tests.support import postgres
 
@@ -173,6 +174,36 @@ def test_a_removed_host_is_cut_off_and_its_name_is_free(lab):
     with psycopg.connect(lab.url) as owner:  # as the head does
         owner.execute("DELETE FROM host")
     lab.join(lab.token())
+
+
+@pytest.mark.parametrize(
+    ("silent", "drained", "removable"), [("0", "", False), ("0", "ann drains lab2", True), ("60", "", True)]
+)
+def test_a_host_that_runs_is_drained_before_it_is_removed(lab, silent, drained, removable):
+    lab.join(lab.token())
+    with psycopg.connect(lab.url) as owner:
+        beat = f"extract(epoch FROM clock_timestamp()) - {silent}"
+        owner.execute(f"UPDATE host SET beat_at = {beat}, drained = '{drained}'")
+    if not removable:
+        with pytest.raises(UserError, match=r"host lab2 stays in the lab: it runs \(its latest beat is \d") as raised:
+            membership.remove(lab.url, "lab2", BY)
+        assert raised.value.hint == (
+            "first farm host drain lab2, or there: systemctl stop farm; --force removes it as it is"
+        )
+        assert lab.rows("SELECT removed_at FROM host") == [(None,)]
+    assert membership.remove(lab.url, "lab2", BY, force=not removable).had_role
+
+
+def test_the_host_with_the_only_head_is_not_removed(lab):
+    url = lab.join(lab.token())
+    with closing(Standby(url)) as there:
+        there.rest_s()
+        with pytest.raises(UserError, match="host lab2 stays in the lab: no farm head of the lab runs but there") as it:
+            membership.remove(lab.url, "lab2", BY)
+        assert it.value.hint == "first start a farm head at another host; --force removes it as it is"
+        with closing(Standby(lab.url)) as another:
+            another.rest_s()
+            assert membership.remove(lab.url, "lab2", BY).connections == 1
 
 
 def test_a_token_that_nobody_used_is_taken_back(lab):

@@ -172,7 +172,7 @@ def test_a_daemon_that_is_killed_in_a_session_leaves_no_lease(lab, killed):
 def test_a_host_that_is_removed_under_a_session_takes_only_its_own_phones_along(lab):
     with lab.at_one.running(HOLD.format(lab.there)) as cut, lab.at_one.running(HOLD.format(lab.here)) as kept:
         assert cut.hear() is kept.hear() is True
-        answer(lab.one.farm("host", "remove", "two", "--url", lab.lab.url, "--json"))
+        answer(lab.one.farm("host", "remove", "two", "--force", "--url", lab.lab.url, "--json"))
         assert lab.two.daemon.wait() == "exit code 1"
         assert "This host was removed from the lab." in lab.two.daemon.log_end()
         until(lambda: [row["name"] for row in lab.one.status()["devices"]] == [lab.here])

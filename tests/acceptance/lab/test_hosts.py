@@ -189,7 +189,8 @@ def test_a_host_that_is_silent_is_away_and_one_that_is_removed_ends(lab, here, t
     refused(here.farm("device", "reboot", phone), ExitCode.FAILED, "host lab2", "is lost")
     there.daemon.process.send_signal(signal.SIGCONT)
     until(lambda: states(here)["lab2"] == "ok")
-    removed = answer(here.farm("host", "remove", "lab2", "--url", lab.url, "--json"))
+    refused(here.farm("host", "remove", "lab2", "--url", lab.url), ExitCode.USAGE, "lab2 stays in the lab: it runs")
+    removed = answer(here.farm("host", "remove", "lab2", "--force", "--url", lab.url, "--json"))
     assert not removed["had_role"]  # it used the owner's
     assert there.daemon.wait() == "exit code 1"
     assert "This host was removed from the lab." in there.daemon.log_end()
