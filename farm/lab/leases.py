@@ -21,10 +21,13 @@ from farm.adb.lease_proxy.proxy import LeasedAdb, fail, turn_away
 from farm.adb.lease_proxy.tunnels import Admits, LoopbackListener, relay
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.files import write_durably
+from farm.common.limiter import Limiter
 from farm.control.router import Answer
 from farm.lab.link import HostLink, LinkCall
 
 SERVICE = "adb"  # {lease: id} -> {}, then what an adb client and its server say
+MOST_CARRIED = 256  # connections at once: half of what a host admits from another, the rest is for sessions and verbs
+MOST_OF_USER = 128  # a parallel test runner takes some 50
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ class CarriedLeases:
         self._saving = asyncio.Lock()
         self._leases: dict[str, CarriedLease] = {}  # by id
         self._listeners: dict[str, LoopbackListener] = {}
+        self._limiter: Limiter[str] = Limiter(MOST_CARRIED, MOST_OF_USER)  # by user
         for lease, carried in self._stored().items():
             self._listen(lease, carried)
         link.serve(SERVICE, self._serve)
@@ -106,7 +110,7 @@ class CarriedLeases:
                 await self._save()
 
     def _listen(self, lease: str, carried: CarriedLease) -> None:
-        listener = LoopbackListener(self._admits(carried.user), partial(self._carry, lease, carried.host), turn_away)
+        listener = LoopbackListener(self._admits(carried.user), partial(self._carry, lease, carried), turn_away)
         try:
             port = listener.open(carried.port)
         except AdbPortTaken as error:
@@ -114,16 +118,21 @@ class CarriedLeases:
             log.warning("the adb of lease %s has moved from port %d to %d: %s", lease, carried.port, port, error)
         self._leases[lease], self._listeners[lease] = replace(carried, port=port), listener
 
-    async def _carry(self, lease: str, host: str, client: socket.socket) -> None:
+    async def _carry(self, lease: str, carried: CarriedLease, client: socket.socket) -> None:
+        if not self._limiter.fits(carried.user):
+            await fail(client, f"too many adb connections to other hosts: at most {MOST_OF_USER} of a user at once")
+            return
+        self._limiter.take(carried.user)
         try:
-            connection = await self._link.dial(host, SERVICE, {"lease": lease})
+            connection = await self._link.dial(carried.host, SERVICE, {"lease": lease})
+            try:
+                await relay(client, connection.sock)
+            finally:
+                await connection.close()
         except FarmError as error:
             await fail(client, error.message)
-            return
-        try:
-            await relay(client, connection.sock)
         finally:
-            await connection.close()
+            self._limiter.give_back(carried.user)
 
     def _stored(self) -> dict[str, CarriedLease]:
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from farm.common.errors import ProtocolError
 from farm.control.router import Answer
+from farm.lab import leases
 from farm.lab.leases import CarriedLeases
 from farm.model.requests import NoSuchLeaseError
 from tests.support.linked_hosts import linked_hosts
@@ -135,6 +136,20 @@ async def test_the_end_of_the_lease_cuts_its_clients_and_closes_the_port(lab):
 async def test_another_user_is_turned_away(lab):
     lab.refused = "another user's lease"
     assert b"another user" in await said((await lab.shown())["adb_port"])
+
+
+async def test_idle_clients_leave_the_link_to_others(lab, monkeypatch):
+    monkeypatch.setattr(leases, "MOST_OF_USER", 2)
+    await lab.restart()
+    port = (await lab.shown())["adb_port"]
+    async with client(port) as idle, client(port) as other:
+        for reader, writer in (idle, other):
+            writer.write(b"x")
+            assert await reader.read(100) == b"adb: x"
+        assert b"too many adb connections to other hosts: at most 2" in await said(port)
+    while b"too many" in await said(port):  # until the host has seen their ends
+        pass
+    assert await said(port) == b"adb: hello"
 
 
 async def test_a_port_outlives_the_daemon(lab):
