@@ -18,7 +18,7 @@ from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.results.columns import traits_of
-from farm.results.series import COMPARABLE_BY, changes_in, series_of
+from farm.results.series import COMPARABLE_BY, changes_in, has_interval, series_of, times_of
 
 if TYPE_CHECKING:
     from farm.measure.regression import Change
@@ -60,19 +60,20 @@ def history(
         )
     if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
         one = f"farm job show {rows[0]['job']}"
-        raise UserError(f"no result of {model}{where} has an interval", hint=f"one sample has none; the newest: {one}")
+        raise UserError(f"no result of {model}{where} has a finite median", hint=f"the newest: {one}")
     pages = chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
-    if left_out := len(rows) - sum(len(series) for series, _ in found):
-        note = f"{left_out} of {len(rows)} results have no interval, as one sample has none, and are not shown"
-        pages = chain(pages, ["", note])
     emit({"ok": True, "lines": [_series_json(*series) for series in found]}, islice(pages, 1, None), json=json)
 
 
 def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
     """A result's interval on a scale from `low_s` to `high_s`, its median marked; at today's nominal."""
-    estimate = common_estimate(row)
-    scale = (low_s, high_s)
-    return plots.interval(estimate["low_s"], estimate["median_s"], estimate["high_s"], scale, PLOT_COLUMNS, marks)
+    return plots.interval(*_times(row), (low_s, high_s), PLOT_COLUMNS, marks)
+
+
+def _times(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Low, median and high at today's nominal; all three are the median of a result without an interval."""
+    median_s, low_s, high_s = times_of(row)
+    return low_s or median_s, median_s, high_s or median_s
 
 
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
@@ -83,8 +84,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     yield f"  system {first['epoch'] or 'unknown'}{kernel}"
     if moved := moved_nominal(rows):
         yield f"  {moved}"
-    low_s = min(common_estimate(row)["low_s"] for row in rows)
-    high_s = max(common_estimate(row)["high_s"] for row in rows)
+    low_s, high_s = min(_times(row)[0] for row in rows), max(_times(row)[2] for row in rows)
     marks = terminal.glyphs()
     if plot and len(rows) > 1:
         medians = [common_estimate(row)["median_s"] for row in rows]
@@ -108,6 +108,8 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     )  # fmt: skip
     for change in changes:
         yield f"  {_change_line(change, rows)}"
+    if alone := sum(not has_interval(row) for row in rows):
+        yield f"  -: no interval, as one sample has none; {alone} of {len(rows)} are shown, and judged nowhere"
     doubtful = sum(row["verdict"] != "trusted" for row in rows)
     if doubtful:
         yield f"  only trusted results are searched for changes: {doubtful} of {len(rows)} are not trusted"

@@ -8,7 +8,7 @@ from typing import Any
 from farm.common.durations import many
 from farm.measure.regression import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baseline
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of
-from farm.results.series import COMPARABLE_BY, changes_in, has_number, point_of, series_key
+from farm.results.series import COMPARABLE_BY, changes_in, has_interval, point_of, series_key
 
 DIRTY = "-dirty"  # behind a commit: the folder had changes that are in no commit
 # What results that are not comparable differ in, in words; the model's file differs with each commit.
@@ -28,7 +28,7 @@ def judged(new: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], branch: st
         limit: by how much the new result may be slower.
     """
     model, device = str(new["name"]), str(new["device"])
-    if new["verdict"] != "trusted" or not has_number(new):
+    if new["verdict"] != "trusted" or not has_interval(new):
         why = _gravest(new.get("reasons", ())) or "it has no finite median"
         return CiCase(model, device, CiAnswer.CANNOT_TELL, f"the result is {new['verdict']}: {why}")
     baseline, why = baseline_of(new, rows, branch)
@@ -52,7 +52,7 @@ def baseline_of(
     found = [
         row for row in rows
         if row["name"] == new["name"] and row["device"] == new["device"] and row.get("branch") == branch
-        and row["job"] != new["job"] and row.get("commit") != new.get("commit") and has_number(row)
+        and row["job"] != new["job"] and row.get("commit") != new.get("commit") and has_interval(row)
     ]  # fmt: skip
     if not found:
         return [], f"{branch} has no result {where}: farm ci bench on that branch makes one"

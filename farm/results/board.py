@@ -8,13 +8,14 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate
 from farm.results.columns import traits_of
-from farm.results.series import ResultSeries, changes_in, series_of
+from farm.results.series import ResultSeries, changes_in, has_interval, series_of
 
 MS = 1000
+NO_INTERVAL = "one sample: no interval"
 WIDTH, HEIGHT = 96, 24  # of a sparkline, CSS pixels
 SPARKLINE_RESULTS = 50  # the newest
 
@@ -60,15 +61,12 @@ class Board:
 
     phones: tuple[BoardPhone, ...]
     rows: tuple[BoardRow, ...]
-    left_out: int  # results without an interval
 
 
 def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
     """The newest series of each build and phone: after a system update the results of before are not shown."""
-    rows = tuple(rows)
-    found = series_of(rows)
     newest: dict[tuple[tuple[str, ...], str], ResultSeries] = {}
-    for series in sorted(found, key=lambda each: each[-1]["seq"]):
+    for series in sorted(series_of(rows), key=lambda each: each[-1]["seq"]):
         newest[_build_of(series[-1]), series[-1]["device"]] = series
     latest = {series[-1]["device"]: series[-1] for series in sorted(newest.values(), key=lambda each: each[-1]["seq"])}
     phones = sorted(
@@ -83,7 +81,7 @@ def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
         )
         for build in builds
     ]  # fmt: skip
-    return Board(tuple(phones), tuple(table), len(rows) - sum(map(len, found)))
+    return Board(tuple(phones), tuple(table))
 
 
 def board_page(board: Board, at: datetime) -> str:
@@ -104,12 +102,12 @@ def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _cell(series: ResultSeries) -> BoardCell:
     row = series[-1]
-    times = {name: digits(common_estimate(row)[f"{name}_s"] * MS) for name in ("median", "low", "high")}
+    times = common_estimate(row)
     last = next(reversed(changes_in(series)), None)
     doubts = [each["sentence"] for each in row.get("reasons") or () if each.get("verdict") == row["verdict"]]
     return BoardCell(
-        median=times["median"],
-        interval=f"{times['low']} .. {times['high']}",
+        median=digits(times["median_s"] * MS),
+        interval=interval_words(times, "s", MS) if has_interval(row) else NO_INTERVAL,
         verdict=row["verdict"],
         reason=doubts[0] if doubts else "",
         at=row["at"][:16].replace("T", " "),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.measure.conditions import common_estimate
+from farm.results.series import has_interval
 
 # Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
 COLUMNS: Mapping[str, type] = {
@@ -37,7 +38,8 @@ def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "model": row.get("name"),
         "model_sha256": row.get("model"),
         "reasons": " ".join(str(each.get("code", "")) for each in row.get("reasons") or ()),
-        **{name: estimate.get(name) for name in ("median_s", "low_s", "high_s")},
+        "median_s": estimate.get("median_s"),
+        **{name: estimate[name] if has_interval(row) else None for name in ("low_s", "high_s")},
         "today_median_s": common_estimate(row).get("median_s"),
         "reference_kernel": reference.get("kernel") or None,
         "reference_s": reference.get("median_s"),

@@ -1,7 +1,7 @@
 """Results as files that other programs read.
 
 Each format is a function of rows of `history.list`, newest first, that gives the content of the file. Rows whose
-estimate has no interval (`has_number`) stand in the tables, with empty times, and not among metrics.
+estimate has no interval, as one sample has none, have no ends of one in any format; Bencher does not get them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, traits_of
-from farm.results.series import has_number
+from farm.results.series import has_interval, has_median
 
 NS = 1e9
 # OpenMetrics family -> its field of the estimate, and what it is.
@@ -72,7 +72,7 @@ def bencher(rows: Rows) -> Iterator[bytes]:
     """Bencher's metric format: the newest result of each model, phone and build, its latency in nanoseconds."""
     found: dict[str, Any] = {}
     for row in rows:
-        if has_number(row):
+        if has_interval(row):
             estimate = row["estimate"]
             latency = {
                 "value": estimate["median_s"] * NS,
@@ -101,11 +101,11 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
         field: GaugeMetricFamily(name, about, labels=[*SERIES_LABELS, "verdict"])
         for name, (field, about) in _FAMILIES.items()
     }
-    oldest_first = sorted((row for row in rows if has_number(row)), key=lambda row: (_labels(row), row["at"]))
+    oldest_first = sorted((row for row in rows if has_median(row)), key=lambda row: (_labels(row), row["at"]))
     for row in oldest_first:
         at_s = datetime.fromisoformat(row["at"]).timestamp()
-        for field, family in families.items():
-            family.add_metric(_labels(row), row["estimate"][field], timestamp=at_s)
+        for field in families if has_interval(row) else ("median_s",):
+            families[field].add_metric(_labels(row), row["estimate"][field], timestamp=at_s)
 
     class _Results(Collector):
         def collect(self) -> Iterable[Metric]:

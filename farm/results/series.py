@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "te
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
     """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
-    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if has_number(row))
+    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if has_median(row))
     ordered = sorted(known, key=lambda row: (series_key(row), row["seq"]))
     return [list(some) for _, some in groupby(ordered, series_key)]
 
@@ -33,29 +34,36 @@ def series_key(row: Mapping[str, Any], columns: Sequence[str] = COMPARABLE_BY) -
     return tuple(str(whole.get(name) or "") for name in columns)
 
 
-def has_number(row: Mapping[str, Any]) -> bool:
-    """Whether its estimate has a median inside an interval: samples that are beyond all bounds give none."""
-    low, median, high = (row.get("estimate", {}).get(name) for name in ("low_s", "median_s", "high_s"))
-    return None not in (low, median, high) and bool(0 < low <= median <= high < math.inf)
+def has_median(row: Mapping[str, Any]) -> bool:
+    """Whether its estimate has a finite median, which can be shown."""
+    return bool(0 < ((row.get("estimate") or {}).get("median_s") or math.nan) < math.inf)
+
+
+def has_interval(row: Mapping[str, Any]) -> bool:
+    """Whether its median lies inside an interval, and so can be judged: one sample has none."""
+    found: Mapping[str, Any] = row.get("estimate") or {}
+    low, median, high = (found.get(name) or math.nan for name in ("low_s", "median_s", "high_s"))
+    return found.get("count") != 1 and bool(0 < low <= median <= high < math.inf)
 
 
 def changes_in(series: ResultSeries) -> tuple[Change, ...]:
-    """The changes of level among the trusted results of a series."""
+    """The changes of level among the trusted results of a series; what has no interval counts for none."""
     from farm.measure.regression import changes  # numpy: `farm --help` does without
 
-    return changes([point_of(row) for row in series])
+    places = [at for at, row in enumerate(series) if has_interval(row)]
+    return tuple(replace(each, index=places[each.index]) for each in changes([point_of(series[at]) for at in places]))
 
 
 def point_of(row: Mapping[str, Any]) -> Point:
     """A row at today's nominal speed, as `farm.measure` has results."""
     from farm.measure.regression import Point
 
-    times = common_estimate(row)
-    return Point(
-        at_s=datetime.fromisoformat(row["at"]).timestamp(),
-        median_s=times["median_s"],
-        low_s=times["low_s"],
-        high_s=times["high_s"],
-        epoch=row["epoch"],
-        trusted=row["verdict"] == "trusted",
-    )
+    median_s, low_s, high_s = times_of(row)
+    at_s = datetime.fromisoformat(row["at"]).timestamp()
+    return Point(at_s, median_s, low_s or median_s, high_s or median_s, row["epoch"], row["verdict"] == "trusted")
+
+
+def times_of(row: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
+    """Its median and the ends of its interval at today's nominal speed, seconds; None: it has no interval."""
+    found = common_estimate(row)
+    return (found["median_s"], *((found["low_s"], found["high_s"]) if has_interval(row) else (None, None)))

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from farm.common.durations import digits
+from farm.common.durations import digits, interval_words
 from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
 from farm.model.job import MEASURING_KINDS
 from farm.results.columns import traits_of
-from farm.results.series import has_number
+from farm.results.series import has_interval, has_median, times_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
@@ -30,6 +30,7 @@ RECENT = 100  # benches whose models are offered
 SAME = ("target", "precision", "tuned", "textures", "placement", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
+Point = tuple[float, float | None, float | None, str]  # median, low and high in seconds (None: no interval), verdict
 
 
 @router.get("/history")
@@ -56,7 +57,7 @@ async def history(
         page = await ask(request, "history.list", **asked, **({"before": before} if before is not None else {}))
         rows, more = lenient(page["rows"]), page["more"]
     shown = [row for row in rows if not trusted or row["verdict"] == "trusted"]
-    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and has_number(row)]
+    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and has_interval(row)]
     return render(
         request,
         "history.html",
@@ -75,6 +76,7 @@ async def history(
         unlike=[word for word in SAME if len(pair) == 2 and (pair[0].get(word) or "") != (pair[1].get(word) or "")],
         moved=moved_nominal(rows),
         common_estimate=common_estimate,
+        has_interval=has_interval,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
         recent=[] if model else await _recent(request),
@@ -135,16 +137,15 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
 
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
-        results = [row for row in group if has_number(row)]
+        results = [row for row in group if has_median(row)]
         plot = history_plot([_point(row) for row in results], log=log)
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))
     return plots
 
 
-def _point(row: Mapping[str, Any]) -> tuple[float, float, float, str]:
-    estimate = common_estimate(row)
-    return estimate["median_s"], estimate["low_s"], estimate["high_s"], str(row.get("verdict", ""))
+def _point(row: Mapping[str, Any]) -> Point:
+    return (*times_of(row), str(row.get("verdict", "")))
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
@@ -152,11 +153,11 @@ def _line_title(row: Mapping[str, Any]) -> str:
     return f"{row['device']}: {build}, TVM {row.get('tvm', '?')}"
 
 
-def history_plot(points: Sequence[tuple[float, float, float, str]], *, log: bool = False) -> Plot | None:
+def history_plot(points: Sequence[Point], *, log: bool = False) -> Plot | None:
     """Results of one model on one phone in order: medians with their intervals. None for fewer than two.
 
     Args:
-        points: median, low and high in seconds, verdict; oldest first.
+        points: oldest first.
         log: whether times have a logarithmic axis.
     """
     if len(points) < 2:
@@ -166,8 +167,9 @@ def history_plot(points: Sequence[tuple[float, float, float, str]], *, log: bool
 
     def of(place: int, *, trusted: bool | None = None) -> list[float | None]:
         return [
-            float(point[place]) / factor if trusted is None or (point[3] == "trusted") is trusted else None
-            for point in points
+            value / factor if value is not None and (trusted is None or (verdict == "trusted") is trusted) else None
+            for *times, verdict in points
+            for value in (times[place],)
         ]
 
     return Plot(
@@ -192,8 +194,9 @@ def history_plot(points: Sequence[tuple[float, float, float, str]], *, log: bool
         table=Table(
             head=("result", f"median, {unit}", f"interval, {unit}", "verdict"),
             rows=[
-                (str(n + 1), digits(m / factor), f"{digits(low / factor)} to {digits(high / factor)}", verdict)
-                for n, (m, low, high, verdict) in enumerate(points)
+                (str(n + 1), digits(m / factor), interval_words(found, "s", 1 / factor, "to"), verdict)
+                for n, (m, low_s, high_s, verdict) in enumerate(points)
+                for found in ({"low_s": low_s, "high_s": high_s},)
             ],
         ),
     )

@@ -34,7 +34,8 @@ class BenchOutcome(Outcome):
         """The median at nominal speed with its interval, and the verdict."""
         if not (found := self.certificate.get("estimate")):
             return "-"
-        return f"median {digits(found['median_s'] * MS)} ms ({interval_words(found, 's', MS)}), {self.verdict}"
+        words = interval_words(found, "s", MS).replace("-", "one sample: no interval")
+        return f"median {digits(found['median_s'] * MS)} ms ({words}), {self.verdict}"
 
     @classmethod
     def details(cls, spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from farm.cli.history import PLOT_COLUMNS, _series_json, drawn
 from farm.common.errors import UserError
 from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
+from farm.results.columns import columns_of
 from farm.results.series import series_of
 
 NONE = "900 would show that there is none"
@@ -129,12 +130,34 @@ def test_another_reference_kernel_begins_another_line(told):
     assert [found[0]["kernel"] for found in series_of(rows)] == ["new", "old"]
 
 
+def one_sample(number, median_s=0.010, **fields):
+    return row(number, **fields) | {"estimate": {"median_s": median_s, "low_s": None, "high_s": None, "count": 1}}
+
+
+def test_a_result_of_one_sample_is_shown_without_an_interval_and_judged_nowhere(told):
+    rows = [row(1), one_sample(2, 0.5), *[row(number) for number in range(3, 7)]]
+    lines = told([*rows, *[row(number, 0.0112) for number in range(7, 11)]], plot=True)
+    alone = next(line for line in lines if "bench-2" in line)
+    assert alone.split()[2:5] == ["500.0", "-", "trusted"]
+    assert lines[-2:] == [
+        "  regression: 10.00 -> 11.20 ms (+12.0%) since bench-7, 4 results",
+        "  -: no interval, as one sample has none; 1 of 10 are shown, and judged nowhere",
+    ]
+    stepped = [*[one_sample(number) for number in range(1, 7)], *[one_sample(number, 0.02) for number in range(7, 11)]]
+    assert not [line for line in told(stepped) if "regression" in line]
+
+
+def test_one_sample_of_an_older_release_has_no_interval_either(told):
+    old = row(1) | {"estimate": {"median_s": 0.01, "low_s": 0.01, "high_s": 0.01, "count": 1}}
+    assert told([old])[3].split()[2:4] == ["10.00", "-"]
+    assert columns_of(old)["low_s"] is None
+
+
 @pytest.mark.parametrize("wrong", [None, 0, float("inf")])
-def test_a_result_without_a_number_is_left_out(wrong, told):
-    bad = row(2) | {"estimate": {"median_s": 0.01, "low_s": 0.009, "high_s": wrong}}
+def test_a_result_without_a_median_is_left_out(wrong, told):
+    bad = row(2) | {"estimate": {"median_s": wrong, "low_s": 0.009, "high_s": 0.01}}
     assert [each["seq"] for found in series_of([row(1), bad, row(3)]) for each in found] == [1, 3]
-    assert told([row(1), bad])[-1].startswith("1 of 2 results have no interval")
-    with pytest.raises(UserError, match="no result of net has an interval") as caught:
+    with pytest.raises(UserError, match="no result of net has a finite median") as caught:
         told([bad])
     assert "farm job show bench-2" in caught.value.hint
     with pytest.raises(UserError, match="nothing called other was measured"):
@@ -155,7 +178,7 @@ def test_intervals_are_drawn_on_one_scale(told):
     assert low == "o"
     assert high.strip(" ") == "o"
     assert len(high) == PLOT_COLUMNS
-    wide = drawn(row(1) | {"estimate": {"median_s": 0.5, "low_s": 0.0, "high_s": 1.0}}, 0.0, 1.0)
+    wide = drawn(row(1) | {"estimate": {"median_s": 0.5, "low_s": 1e-9, "high_s": 1.0}}, 0.0, 1.0)
     assert wide == "-" * 20 + "o" + "-" * 19
     lines = told([row(1), row(2, 0.02)], plot=True)
     assert any(line.endswith(("o", "●")) for line in lines)

@@ -45,11 +45,12 @@ def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
     assert (cell.median, cell.results, cell.sparkline) == ("10.00", 1, "")
 
 
-def test_results_of_one_sample_are_counted_and_stand_in_no_cell():
-    one = row(2) | {"estimate": {"median_s": 0.01, "low_s": None, "high_s": None}}
+def test_a_result_of_one_sample_stands_in_its_cell_without_an_interval():
+    one = row(2) | {"estimate": {"median_s": 0.012, "low_s": None, "high_s": None}, "today": {"median_s": 0.013}}
     board = board_of([row(1), one])
-    assert (board.rows[0].cells[0].job, board.left_out) == ("bench-1", 1)
-    assert "1 more results have no interval" in board_page(board, DAY)
+    ((cell,),) = [line.cells for line in board.rows]
+    assert (cell.job, cell.median, cell.interval) == ("bench-2", "13.00", "one sample: no interval")
+    assert "<small>one sample: no interval</small>" in board_page(board, DAY)
 
 
 def test_the_page_loads_nothing_and_says_names_as_text():

@@ -78,7 +78,11 @@ def test_metrics_carry_the_time_of_each_result():
     families = {each.name: each.samples for each in text_string_to_metric_families(text)}
     assert set(families) == {f"farm_result_{name}_seconds" for name in ("median", "low", "high")}
     median = families["farm_result_median_seconds"]
+    without = [each for each in median if each.labels["verdict"] == "rejected"]
+    assert [each.value for each in without] == [0.01]
+    median = [each for each in median if each not in without]
     assert [each.value for each in median] == [0.010, 0.012]
+    assert len(families["farm_result_low_seconds"]) == len(families["farm_result_high_seconds"]) == 2
     assert [float(each.timestamp) for each in median] == [(DAY + timedelta(days=days)).timestamp() for days in (1, 3)]
     assert median[0].labels["model"] == 'net, "new"'
 

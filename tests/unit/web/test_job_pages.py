@@ -430,7 +430,8 @@ async def test_history_and_records() -> None:
                 "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted",
                 "reference": {"nominal_s": 2e-3},
                 "today": {"nominal_s": 1e-3, "median_s": 5e-4, "low_s": 5e-4, "high_s": 1e-3}}  # fmt: skip
-    one_sample = {**measured, "seq": 3, "estimate": {"median_s": 1e-3, "low_s": None, "high_s": None}, "today": None}
+    one_sample = {**measured, "seq": 3, "job": "bench-3", "today": None,
+                  "estimate": {"median_s": 1e-3, "low_s": None, "high_s": None}}  # fmt: skip
     kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "user": HOSTILE, "job": "",
             "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
     answers = {
@@ -448,7 +449,8 @@ async def test_history_and_records() -> None:
         assert len(plots(history.text)) == 1
         assert "before=1" in history.text
         assert "2 of 3 results were reported at another nominal speed than today's" in text_of(history.text)
-        assert "1.000 ms" in text_of(history.text)
+        assert "1.000 ms none" in text_of(history.text)
+        assert "bench-3 is A" not in history.text
         assert "0.5000 ms" in text_of(history.text)
 
 

@@ -140,6 +140,13 @@ def test_a_history_keeps_what_is_not_trusted_apart():
     ]  # fmt: skip
 
 
+def test_a_result_without_an_interval_has_no_error_bar():
+    plot = history_plot([(1e-3, None, None, "rejected"), (2e-3, 1e-3, 3e-3, "trusted")])
+    assert drawn(plot, "suspect or rejected") == [0]
+    assert [next(iter(each.values)) for each in plot.panels[0].lines[2:]] == [None, None]
+    assert [row[2] for row in plot.table.rows] == ["-", "1.000 to 3.000"]
+
+
 def test_both_medians_are_drawn_and_named():
     compared = {"ratio": 1.5, "low": 1.0, "high": 2.0}
     plot = compare_plot([1e-3, 2e-3], [2e-3, 2e-3], compared, [1.5, 2.0])
