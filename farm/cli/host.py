@@ -120,7 +120,8 @@ def list_(json: JsonFlag = False) -> None:
         f"a token lets {each['name']} join until {local_time(each['expires_at'])} (made by {each['made_by']})"
         for each in answer["tokens"]
     )
-    emit(answer, (*table(titles, rows, none=none), *tokens), json=json)
+    problems = (f"warning: {each}" for each in answer["problems"])
+    emit(answer, (*table(titles, rows, none=none), *tokens, *problems), json=json)
 
 
 @app.command()

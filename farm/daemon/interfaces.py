@@ -271,10 +271,10 @@ def _check_lab(parts: Parts) -> Callable[[], Awaitable[Sequence[Diagnosis]]] | N
         return None
 
     async def check() -> Sequence[Diagnosis]:
-        if store.problem:  # the latest picture is of before: it knows of no removal
+        picture = await lab.look()
+        if store.problem and not picture.old_s:  # it is of before: it knows of no removal
             return []
-        most = server.facts.max_connections
-        return list(lab_findings(await lab.look(), lab.own, parts.phones.fleet.views(), most))
+        return list(lab_findings(picture, lab.own, parts.phones.fleet.views(), server.facts.max_connections))
 
     return check
 

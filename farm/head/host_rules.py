@@ -24,6 +24,7 @@ class HostState(StrEnum):
     LOST = "lost"  # the head hands its work to others
     STOPPED = "stopped"  # its daemon was stopped in order, or never started
     REMOVED = "removed"  # the head is ending its leases and attempts
+    UNKNOWN = "unknown"  # the database does not answer
 
 
 AWAY = frozenset({HostState.LOST, HostState.STOPPED, HostState.REMOVED})  # nothing there can be reached

@@ -36,6 +36,11 @@ def lab_findings(
         phones: of this host.
         max_connections: limit of the database server; None: unknown.
     """
+    if lab.old_s:
+        yield Diagnosis(
+            HOSTS, WARN, _of_before(lab), "is the database server away, or overloaded? farm goes on by itself"
+        )
+        return
     if lab.has_head:
         yield Diagnosis(HEAD, OK, f"one decides, in term {lab.term}")
     else:
@@ -60,8 +65,14 @@ def lab_findings(
 
 
 def lab_problems(lab: LabPicture) -> list[str]:
-    """What `farm status` says of the lab."""
+    """What `farm status` and `farm host list` say of the lab."""
+    if lab.old_s:
+        return [_of_before(lab)]
     return [] if lab.has_head else [f"{NO_HEAD}: {START_HEAD}"]
+
+
+def _of_before(lab: LabPicture) -> str:
+    return f"the lab is shown as it was {format_duration(lab.old_s)} ago: its database does not answer"
 
 
 def host_with(lab: LabPicture, own: str, identity: DeviceIdentity, *, starting: bool) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.common.errors import HostError
 from farm.common.tasks import SharedCall
 from farm.head import wire
-from farm.head.host_rules import AWAY, HostState, gone_with_host, state_of
+from farm.head.host_rules import AWAY, SILENT_S, HostState, gone_with_host, state_of
 from farm.head.messages import DeviceChanged
 from farm.head.reports import summarise
 from farm.leasing.lab_readings import ShownReadings, decode_readings, with_readings
@@ -60,6 +60,7 @@ class LabPicture:
     term: int = 0  # number of the head's term
     has_head: bool = True
     summary: FleetSummary = field(default_factory=FleetSummary)  # the tracker's rows of other hosts
+    old_s: float = 0.0  # how long the database has given no newer one; 0: this is of now, or was a moment ago
 
     def host_of(self, word: str) -> str:
         """The other host that has the phone of that name or serial; "": none, or several do."""
@@ -76,21 +77,29 @@ class LabPicture:
 class LabView:
     """Looks at the lab, once for all callers within a second."""
 
-    def __init__(self, own: str = "", table: LabTable | None = None) -> None:
+    def __init__(
+        self, own: str = "", table: LabTable | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`own`: this host's name; "", or no table: this host belongs to no lab, and the picture stays empty."""
         self.own = own if table is not None else ""
         self._table = table
         self._shared = SharedCall(self._look, keep_s=KEPT_S)
-        self.latest = LabPicture()  # of the latest look
+        self._clock = clock
+        self._looked_s = clock()
+        self._seen = LabPicture()  # by the latest look that the database answered, which ended at `_looked_s`
+        self.latest = self._seen  # the same, or how old it is
         # By host and device: row and state of the latest look.
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}
 
     async def look(self) -> LabPicture:
-        """The lab now; while the database is away or does not answer, the latest picture."""
+        """The lab now; while the database is away or does not answer, the latest picture with its age."""
         if self.own:
-            with contextlib.suppress(HostError, TimeoutError):  # the writer reports it
+            try:
                 async with asyncio.timeout(LOOK_LIMIT_S):
-                    self.latest = await self._shared(None)
+                    self.latest = self._seen = await self._shared(None)
+                self._looked_s = self._clock()
+            except (HostError, TimeoutError):  # the writer reports it
+                self.latest = _of_before(self._seen, self._clock() - self._looked_s)
         return self.latest
 
     async def _look(self, _: None) -> LabPicture:
@@ -138,6 +147,17 @@ class LabView:
             elif isinstance(message := wire.to_head(letter.body, 0.0), DeviceChanged):
                 states[name] = letter.body, message.state
         return states
+
+
+def _of_before(picture: LabPicture, old_s: float) -> LabPicture:
+    """A picture that was of now so long ago: once a beat is missed, nothing is known of the hosts."""
+    if old_s <= SILENT_S:
+        return picture
+    hosts = (
+        replace(each, state=HostState.UNKNOWN, silent_s=None if each.silent_s is None else each.silent_s + old_s)
+        for each in picture.hosts
+    )
+    return replace(picture, hosts=tuple(hosts), old_s=old_s)
 
 
 def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> Iterator[HostView]:

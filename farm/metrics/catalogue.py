@@ -85,7 +85,7 @@ _STORE = (
     Metric("farm_disk_size_bytes", _G, "Size of that disk."),
 )
 _LAB = (
-    Metric("farm_lab_hosts", _G, "Hosts: ok, drained, silent, lost, stopped, removed; each reports all.", ("state",)),
+    Metric("farm_lab_hosts", _G, "Hosts by state (docs/operations.md); each reports all.", ("state",)),
     Metric("farm_lab_host_silence_seconds", _G, "Time since the latest beat of a host that runs; of the first 100.",
            ("host",)),
     Metric("farm_lab_head_term", _G, "Number of the head's term; it grows whenever another head takes over."),

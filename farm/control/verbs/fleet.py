@@ -104,6 +104,7 @@ class FleetVerbs(VerbGroup):
             "own": self._lab.own,
             "hosts": [_host_row(each) for each in picture.hosts],
             "tokens": [json_of(each, "name", "expires_at", "made_by") for each in picture.tokens],
+            "problems": lab_problems(picture),
         }
 
     @verb("device.show", Role.VIEWER)

@@ -181,6 +181,29 @@ def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
     until(lambda: "lab3" not in states(here))
 
 
+def test_a_host_says_how_old_its_picture_is_while_the_database_is_away(lab, here):
+    def listed():
+        return here.farm("host", "list").stdout.splitlines()
+
+    assert not any(line.startswith("warning: ") for line in listed())
+    lab.server.stop()
+    until(lambda: listed()[-1].startswith("warning: the lab is shown as it was "))
+    assert sum("database does not answer" in line for line in listed()) == 1
+    assert states(here) == {"lab1": "unknown", "lab2": "unknown"}
+    status = here.farm("status").stdout
+    assert "Hosts lab1 unknown, lab2 unknown" in status
+    assert status.count("the lab is shown as it was ") == 1
+
+    def of_lab():
+        findings = json.loads(here.farm("doctor", "--json").stdout)["findings"]
+        return [(each["verdict"], each["detail"]) for each in findings if each["check"].startswith("lab ")]
+
+    until(lambda: [verdict for verdict, _ in of_lab()] == ["warn"])  # its findings are shared for some seconds
+    assert "the lab is shown as it was " in of_lab()[0][1]
+    lab.server.start()
+    until(lambda: states(here) == {"lab1": "ok", "lab2": "ok"})
+
+
 def test_a_host_that_is_silent_is_away_and_one_that_is_removed_ends(lab, here, there):
     phone = phone_of(here, "lab2")
     there.daemon.process.send_signal(signal.SIGSTOP)

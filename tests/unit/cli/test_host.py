@@ -44,11 +44,13 @@ def test_hosts_are_listed_with_open_tokens(monkeypatch):
         "own": "lab1",
         "hosts": [HOST, {**HOST, "name": "lab2", "state": "stopped", "silent_s": None, "address": ""}],
         "tokens": [{"name": "lab3", "expires_at": "2026-11-27T10:00:00+00:00", "made_by": "ann"}],
+        "problems": ["no head decides"],
     }
     monkeypatch.setattr("farm.cli.host.call", lambda *_, **__: answer)
     done = CliRunner().invoke(app, ["host", "list"])
     assert done.exit_code == ExitCode.OK
-    title, one, two, token = done.stdout.splitlines()
+    title, one, two, token, problem = done.stdout.splitlines()
+    assert problem == "warning: no head decides"
     assert title.split() == ["HOST", "ADDRESS", "STATE", "BEAT", "PHONES", "FARM", "PROTOCOL", "DRAINED"]
     assert one.split() == ["lab1", "(this", "one)", "10.0.0.1:9194", "ok", "1s", "ago", "12", "1.0", "1", "-"]
     assert two.split()[:4] == ["lab2", "-", "stopped", "-"]

@@ -15,7 +15,7 @@ class View(LabView):
         self.own = "lab1"
 
     async def look(self) -> LabPicture:
-        return LabPicture(has_head=True)
+        return self.latest
 
 
 def test_a_picture_of_before_is_no_finding() -> None:
@@ -23,7 +23,10 @@ def test_a_picture_of_before_is_no_finding() -> None:
     store = SimpleNamespace(problem="", server=SimpleNamespace(facts=SimpleNamespace(max_connections=100)))
     fleet = SimpleNamespace(views=lambda: ())
     parts = SimpleNamespace(persistence=SimpleNamespace(lab=View(), store=store), phones=SimpleNamespace(fleet=fleet))
-    check = _check_lab(parts)
+    check, lab = _check_lab(parts), parts.persistence.lab
     assert [each.check for each in asyncio.run(check())] == ["lab head", "lab hosts"]
     store.problem = "the database cannot be written: this host was removed from the lab"
     assert asyncio.run(check()) == []
+    lab.latest = LabPicture(old_s=60.0)
+    (finding,) = asyncio.run(check())
+    assert finding.detail == "the lab is shown as it was 1m ago: its database does not answer"

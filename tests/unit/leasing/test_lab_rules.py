@@ -39,6 +39,14 @@ def test_a_lab_without_a_head_says_so():
     assert lab_problems(LabPicture(hosts=(ONE, TWO))) == []
 
 
+def test_a_picture_of_before_is_told_once_and_nothing_else_of_it():
+    old = LabPicture(hosts=(ONE, replace(TWO, state=HostState.LOST)), has_head=False, old_s=95.0)
+    (finding,) = lab_findings(old, "lab1", (), 1)
+    assert (finding.check, finding.verdict) == ("lab hosts", WARN)
+    assert finding.detail == "the lab is shown as it was 1m 35s ago: its database does not answer"
+    assert lab_problems(old) == [finding.detail]
+
+
 def test_a_missed_host_and_another_release_are_named():
     late = replace(TWO, state=HostState.LOST, silent_s=30.0, version="0.9", protocol=2)
     lost, release = found(LabPicture(hosts=(ONE, late)))

@@ -94,6 +94,24 @@ async def test_a_phone_that_moved_away_from_a_stopped_host_is_listed_once(life, 
     assert picture.host_of("b") == ("three" if life is Life.READY else "")
 
 
+async def test_a_picture_has_its_age_while_the_database_does_not_answer():
+    table, clock = Table(one=0, two=1), iter((0.0, 10.0, 13.0, 73.0, 74.0))
+    lab = LabView("one", table, lambda: next(clock))
+    lab._shared = lab._look  # each look asks the database
+    seen = await lab.look()
+    table.away = True
+    assert await lab.look() == seen  # no host has missed a beat since
+    old = await lab.look()
+    assert old == lab.latest
+    assert old.old_s == 63.0
+    assert [(each.name, each.state, each.silent_s) for each in old.hosts] == [
+        ("one", "unknown", 63.0),
+        ("two", "unknown", 64.0),
+    ]
+    table.away = False
+    assert await lab.look() == seen
+
+
 READ = {"temperature_c": 31.5, "temperature_of": "skin", "battery_percent": 80, "read_at": "2026-07-01T00:00:00Z"}
 
 
