@@ -112,6 +112,7 @@ class Code(StrEnum):
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
     LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer, or sends none that can be read."
     MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
+    NAME_TAKEN = "name_taken", Fault.HOST, "Another daemon has begun under this one's name."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."
     NOT_CHECKING = "not_checking", Fault.PHONE, "The device is not being checked."

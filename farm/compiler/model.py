@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -38,29 +39,17 @@ class TensorSpec:
         return {"name": self.name, "shape": list(self.shape), "dtype": str(self.dtype)}
 
 
-class SourceModel(Protocol):
+@dataclass(frozen=True, slots=True)
+class SourceModel(ABC):
     """A file that was read and checked. Nothing is converted yet: this is cheap."""
 
-    @property
-    def name(self) -> str:
-        """Its name for people: the file name."""
+    name: str  # for people: that of the file
+    sha256: str  # of the file
+    inputs: tuple[TensorSpec, ...]  # in the file's order; dimensions may be open
+    outputs: tuple[str, ...]  # names, in the file's order; empty: the file does not name them
+    format: ClassVar[str]  # `onnx`, `torch`, `tflite`, `relax` or `keras`
 
-    @property
-    def format(self) -> str:
-        """`onnx`, `torch`, `tflite`, `relax` or `keras`."""
-
-    @property
-    def sha256(self) -> str:
-        """Of the file."""
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """In the file's order; dimensions may be open."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names, in the file's order."""
-
+    @abstractmethod
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
         """The model as a Relax module: weights are constants, the parameters of `main` are the inputs in order.
 
@@ -70,6 +59,7 @@ class SourceModel(Protocol):
             ModelError: an operator is not supported, or cannot be converted; both are named.
         """
 
+    @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """The outputs for these inputs (of the file's types) by an evaluator that is not TVM."""
 

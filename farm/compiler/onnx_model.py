@@ -26,21 +26,17 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
+from farm.compiler.model import Array, Evaluated, IRModule, SourceModel
 from farm.compiler.onnx_file import read_proto, tensors_in
 from farm.compiler.relax_passes import onnx_clips_in_relax
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxModel:
-    """A checked ONNX model (a SourceModel)."""
+class OnnxModel(SourceModel):
+    """A checked ONNX model."""
 
-    name: str
     proto: Any = field(repr=False)  # onnx.ModelProto
-    sha256: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
     format: ClassVar[str] = "onnx"
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -92,7 +88,7 @@ def read(data: bytes, name: str) -> OnnxModel:
     """
     proto = read_proto(data, name)
     inputs, outputs = tensors_in(proto, name), tuple(value.name for value in proto.graph.output)
-    return OnnxModel(name, proto, hashlib.sha256(data).hexdigest(), inputs, outputs)
+    return OnnxModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, proto)
 
 
 def _unsupported(model: OnnxModel, text: str) -> str:
@@ -124,7 +120,7 @@ EXPORT_HINT = "export it where it was made: model.export('net.onnx', format='onn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerasModel(OnnxModel):
-    """A Keras model with its ONNX form (a SourceModel). Layouts are Keras's: images are NHWC."""
+    """A Keras model with its ONNX form. Layouts are Keras's: images are NHWC."""
 
     keras: Any = field(repr=False)  # keras.Model
     format: ClassVar[str] = "keras"

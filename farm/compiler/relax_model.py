@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from farm.common.errors import ModelError
-from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, TensorSpec
+from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, SourceModel
 from farm.compiler.nodes import load_nodes
 from farm.compiler.relax_passes import bound, parameters, sizes_by_name
 from farm.compiler.relax_script import parse
@@ -28,14 +28,10 @@ SUFFIX = ".relax.json"
 
 
 @dataclass(frozen=True, slots=True)
-class RelaxModel:
-    """A Relax module whose function is `main` (a SourceModel); all parameters of `main` are inputs."""
+class RelaxModel(SourceModel):
+    """A Relax module whose function is `main`; all parameters of `main` are inputs."""
 
-    name: str
     module: IRModule = field(repr=False)
-    sha256: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]  # empty: the file does not name them
     format: ClassVar[str] = "relax"
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -150,4 +146,4 @@ def _model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...]) -> Rel
         relax.analysis.well_formed(loaded)
     except Exception as error:
         raise ModelError(f"{name} is no well-formed Relax: {first_line(error)}", hint="correct the file") from error
-    return RelaxModel(name, loaded, sha256, parameters(loaded["main"]), outputs)
+    return RelaxModel(name, sha256, parameters(loaded["main"]), outputs, loaded)

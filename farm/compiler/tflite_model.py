@@ -12,7 +12,7 @@ import tvm
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
+from farm.compiler.model import Array, Evaluated, IRModule, SourceModel, TensorSpec, numpy_dtype
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
 INSTALL = f"{pip_install('tvm')} into the toolchain's environment"
@@ -21,14 +21,10 @@ OPEN = -1  # a size in Tensor.shape_signature that the file leaves open
 
 
 @dataclass(frozen=True, slots=True)
-class TfliteModel:
-    """A checked TensorFlow Lite model (a SourceModel). Its layouts are TensorFlow's: images are NHWC."""
+class TfliteModel(SourceModel):
+    """A checked TensorFlow Lite model. Its layouts are TensorFlow's: images are NHWC."""
 
-    name: str
     flatbuffer: Any = field(repr=False)  # tflite.Model
-    sha256: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
     format: ClassVar[str] = "tflite"
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -93,7 +89,7 @@ def read(data: bytes, name: str) -> TfliteModel:
             hint="copy or convert it again",
             evidence=str(error),
         ) from error
-    return TfliteModel(name, model, hashlib.sha256(data).hexdigest(), inputs, outputs)
+    return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model)
 
 
 def _walk(model: Any, name: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype, shape_error
+from farm.compiler.model import Array, Evaluated, IRModule, SourceModel, TensorSpec, numpy_dtype, shape_error
 from farm.compiler.relax_passes import bound, sizes_by_name
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
@@ -23,14 +23,10 @@ INSTALL = f"{pip_install('torch')} into the toolchain's environment, or export t
 
 
 @dataclass(frozen=True, slots=True)
-class TorchModel:
-    """An exported program (a SourceModel). Open dimensions have torch's own names for them, such as `s77`."""
+class TorchModel(SourceModel):
+    """An exported program. Open dimensions have torch's own names for them, such as `s77`."""
 
-    name: str
     program: Any = field(repr=False)  # torch.export.ExportedProgram
-    sha256: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[str, ...]
     format: ClassVar[str] = "torch"
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -104,10 +100,10 @@ def read(data: bytes, name: str) -> TorchModel:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     return TorchModel(
         name,
-        program,
         hashlib.sha256(data).hexdigest(),
         tuple(_spec(each, values.get(each), name) for each in signature.user_inputs),
         tuple(str(each) for each in signature.user_outputs),
+        program,
     )
 
 

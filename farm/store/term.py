@@ -60,12 +60,6 @@ def take_term(connection: Connection) -> None:
     connection.execute(_TAKE, {"lasts_ms": int(TERM_S * 1000)})
 
 
-class TermOverError(DatabaseLostError):
-    """Another daemon has taken over the database."""
-
-    code = Code.DATABASE_UNUSABLE
-
-
 class Term:
     """A daemon's own term, which a thread renews."""
 
@@ -92,7 +86,7 @@ class Term:
         return exists(select(mine.with_for_update(read=True).cte("term")))
 
     def check(self, connection: Connection) -> None:
-        """Raises TermOverError if the term is over."""
+        """Raises DatabaseLostError if the term is over."""
         if connection.execute(_NUMBER).scalar_one_or_none() != self.number:
             raise _over()
 
@@ -146,8 +140,9 @@ class Term:
         return _over()
 
 
-def _over() -> TermOverError:
-    return TermOverError(
+def _over() -> DatabaseLostError:
+    return DatabaseLostError(
         "another daemon has taken over the database",
+        Code.DATABASE_UNUSABLE,
         hint="this one was stopped or cut off for some seconds; end one of the two, or give it a database of its own",
     )

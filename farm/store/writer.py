@@ -67,16 +67,6 @@ class DatabaseLostError(StoreWriteError):
     """This process may not write to the database any more."""
 
 
-class WentBackError(DatabaseLostError):
-    """The database has gone back in time: it lacks changes that it had confirmed."""
-
-
-class NameTakenError(DatabaseLostError):
-    """Another daemon has begun under this one's name, while this one was cut off."""
-
-    code = "name_taken"
-
-
 @dataclass(frozen=True, slots=True)
 class QueuedWrite(Generic[T]):
     """One write on its way."""
@@ -382,9 +372,7 @@ class Writer:
         """Append rows; on a server also delete letters and number the transaction, of which only the commit is left.
 
         Raises:
-            WentBackError: the latest confirmed one is missing.
-            NameTakenError: a later start has written already.
-            TermOverError: the term is over.
+            DatabaseLostError: the latest confirmed one is missing, the term is over, or a later start has written.
         """
         if not self._number:
             append_rows(connection, rows)
@@ -398,13 +386,20 @@ class Writer:
     def _why_lost(self, connection: Connection) -> DatabaseLostError:
         number = connection.execute(self._marked).scalar_one_or_none()
         if number is None or number < self._confirmed:
-            return WentBackError(hint="it was restored, or a standby promoted that lagged; start farm again")
+            return DatabaseLostError(
+                "The database has gone back in time: it lacks changes that it had confirmed.",
+                hint="it was restored, or a standby promoted that lagged; start farm again",
+            )
         if self._term is not None:
             try:
                 self._term.check(connection)
             except DatabaseLostError as error:
                 return error
-        return NameTakenError(hint='stop one of the two, or give it a name of its own: [lab] host = "..."')
+        return DatabaseLostError(
+            "Another daemon has begun under this one's name, while this one was cut off.",
+            Code.NAME_TAKEN,
+            hint='stop one of the two, or give it a name of its own: [lab] host = "..."',
+        )
 
     def _answer_uncertain(self, *, committed: bool) -> None:
         """Answer the callers of an unconfirmed commit."""

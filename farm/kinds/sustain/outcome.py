@@ -14,23 +14,13 @@ from farm.common.durations import digits
 class SustainOutcome(Outcome):
     """A model that ran on one phone for minutes."""
 
-    buckets: Sequence[Mapping[str, Any]]  # rows of the result, a minute each; empty unless it succeeded
-    throttled_after_s: float | None  # None: it did not, or it failed
-    plateau: Mapping[str, Any] | None  # None: it reached none
-    stopped: str  # why it ended early, or empty
+    buckets: Sequence[Mapping[str, Any]] = ()  # rows of the result, a minute each; empty unless it succeeded
+    throttled_after_s: float | None = None  # None: it did not, or it failed
+    plateau: Mapping[str, Any] | None = None  # None: it reached none
+    stopped: str = ""  # why it ended early, or empty
 
     def brief(self) -> str:
         """The first minute's median and the last one's."""
         if not self.buckets:
             return "-"
         return f"{digits(self.buckets[0]['median_ms'])} ms, then {digits(self.buckets[-1]['median_ms'])} ms"
-
-    @classmethod
-    def details(cls, _spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields beside those that every kind has."""
-        return {
-            "buckets": result.get("buckets", ()),
-            "throttled_after_s": result.get("throttled_after_s"),
-            "plateau": result.get("plateau"),
-            "stopped": result.get("stopped", ""),
-        }

@@ -14,7 +14,7 @@ from farm.store import server_opening
 from farm.store.mailbox import HostRemovedError, Letter
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
-from farm.store.writer import NameTakenError
+from farm.store.writer import DatabaseLostError
 from tests.support import postgres
 from tests.support.head_processes import QUICK_S, Heads, a_host, events_of, ordered, submit, until
 
@@ -171,8 +171,8 @@ async def test_a_host_that_was_cut_off_writes_nothing_once_another_daemon_has_it
     await other.mailbox.begin(Letter("one", {}), wire.PROTOCOL)
     writes = [first.mailbox.send(Letter("one", {"n": number})) for number in range(3)]
     for refused in await asyncio.gather(*writes, return_exceptions=True):
-        assert isinstance(refused, NameTakenError)
-    with pytest.raises(NameTakenError, match="daemon has begun under this one's name"):
+        assert isinstance(refused, DatabaseLostError)
+    with pytest.raises(DatabaseLostError, match="daemon has begun under this one's name"):
         await first.mailbox.beat("one", wire.PROTOCOL)
     await other.mailbox.beat("one", wire.PROTOCOL)
     assert first.problem == ""  # the database itself is well

@@ -16,7 +16,7 @@ from farm.store.engine import server_engine, server_url, shown_url
 from farm.store.server_opening import StoreRole, look_at_server, named_engine
 from farm.store.store import Store
 from farm.store.term import TERM_S
-from farm.store.writer import NameTakenError, StoreWriteError, WentBackError
+from farm.store.writer import DatabaseLostError, StoreWriteError
 from tests.support import postgres
 from tests.support.errors import raises_code
 from tests.support.needs import need
@@ -243,8 +243,8 @@ async def test_a_database_that_lacks_confirmed_changes_is_written_no_more(new_da
     for writes in (1, 2):
         adding = [store.jobs.add((job(f"j{number}"),)) for number in range(writes)]
         errors = await asyncio.gather(*adding, return_exceptions=True)
-        assert [type(each) for each in errors] == [WentBackError] * writes
-    with pytest.raises(WentBackError, match="gone back in time"):
+        assert [type(each) for each in errors] == [DatabaseLostError] * writes
+    with pytest.raises(DatabaseLostError, match="gone back in time"):
         await store.database.writer.lost()
     assert store.jobs.page() == ()
     store.close()
@@ -256,7 +256,7 @@ async def test_a_daemon_that_was_replaced_takes_nothing_from_the_next_one(new_da
     for number, store in enumerate((first, second, first, second)):
         adding = store.jobs.add((job(f"j{number}"),))
         if number == 2:
-            with pytest.raises(NameTakenError):
+            with raises_code(Code.NAME_TAKEN):
                 await adding
         else:
             await adding
