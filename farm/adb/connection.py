@@ -12,7 +12,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from farm.adb.errors import AdbError, AdbLinkLost, AdbServerUnreachable, failure
@@ -123,9 +122,7 @@ class AdbConnection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from farm.adb import push_script as script
@@ -268,9 +267,7 @@ class SyncSession:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._connection.close()
 
     async def stat(self, path: str) -> SyncStat:

@@ -7,7 +7,6 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from farm.adb.connection import AdbConnection, deadline
@@ -74,9 +73,7 @@ class ShellStream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __aiter__(self) -> AsyncIterator[bytes]:

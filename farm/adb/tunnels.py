@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbPortTaken
 from farm.common.errors import HostError, UserError
-from farm.common.files import publish
+from farm.common.files import write_durably
 
 EMULATOR_PORTS = range(5554, 5586)  # the adb server dials these, looking for emulators: TVM PR 13172 filled disks so
 _SPEC = r"(?:tcp|localabstract|localreserved|localfilesystem|local|dev|jdwp|vsock|acceptfd):\S*"
@@ -274,10 +274,7 @@ class TunnelLedger:
 def _write(path: Path, entries: Iterable[LedgerEntry]) -> None:
     """Blocks until it is on the disk: 5-50 ms, seconds on a busy one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("w") as file:
-        json.dump([asdict(entry) for entry in entries], file, indent=1)
-    publish(part, path)
+    write_durably(path, json.dumps([asdict(entry) for entry in entries], indent=1).encode())
 
 
 async def _add(client: AdbClient, tunnel: Tunnel) -> None:

@@ -32,6 +32,7 @@ from farm.adb.watch_policy import (
     network_address,
 )
 from farm.common.errors import FarmError, ProtocolError
+from farm.common.tasks import BackgroundTasks, end_tasks
 
 Snapshot = tuple[AdbDevice, ...]
 # adb 29 sends its followers `offline`, then nothing when that becomes `unauthorized` (docs/facts.md): asked every tick.
@@ -84,7 +85,7 @@ class DeviceWatcher:
         self._on_event = on_event
         self._policy = policy
         self._network: dict[str, NetworkPhone] = {}
-        self._attempts: set[asyncio.Task[None]] = set()
+        self._attempts = BackgroundTasks()
         self._outage = Outage()
         self._lost_reported = False
         self._hang_reported = False
@@ -145,9 +146,7 @@ class DeviceWatcher:
                     return True
             return False
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await end_tasks(*asked)
 
     async def run(self) -> None:
         """Watches until cancelled. Never raises for anything an adb server does."""
@@ -160,10 +159,9 @@ class DeviceWatcher:
                     failed = error if isinstance(error, FarmError) else AdbServerUnreachable(str(error))
                     await self._on_failure(failed, up_s=time.monotonic() - begun)
         finally:
-            ending = {*self._attempts, *([self._asking] if self._asking else [])}
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await self._attempts.end(0.0)
+            if self._asking is not None:
+                await end_tasks(self._asking)
 
     async def _on_failure(self, error: FarmError, *, up_s: float) -> None:
         """The server went, or never came: report it once, show no phones, and wait."""
@@ -203,8 +201,7 @@ class DeviceWatcher:
                 self._step_network(now)
             await listening  # raises what ended it
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await end_tasks(listening)
 
     async def _listen(self, changed: asyncio.Event) -> None:
         """Set `changed` whenever the server reports a change.
@@ -376,9 +373,7 @@ class DeviceWatcher:
             if action is NetworkAction.REPORT_BACK:
                 self._report("network.back", address, f"Phone {address} is connected again.")
             elif action is not NetworkAction.NONE:
-                attempt = asyncio.create_task(self._attempt(address, action), name=f"adb-connect-{address}")
-                self._attempts.add(attempt)
-                attempt.add_done_callback(self._attempts.discard)
+                self._attempts.spawn(self._attempt(address, action), f"adb-connect-{address}")
 
     async def _attempt(self, address: str, action: NetworkAction) -> None:
         error: FarmError | None = None

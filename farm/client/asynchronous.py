@@ -32,6 +32,7 @@ from farm.common.durations import format_duration
 from farm.common.errors import DaemonUnreachableError, FarmError, NoPhoneError, error_from_wire
 from farm.common.events import Event
 from farm.common.files import check_writable, checked_file
+from farm.common.tasks import end_tasks
 from farm.control.address import find
 from farm.control.client import OnBytes
 from farm.kinds import KINDS
@@ -408,8 +409,7 @@ class AsyncClient:
         try:
             yield lease
         finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
+            await end_tasks(ended)
             await lease.release()
 
     async def lease_show(self, lease: str) -> AsyncLease:

@@ -13,6 +13,7 @@ from farm.client.connection import DaemonConnection
 from farm.client.model import JobInfo, LogLine, event_from, job_from, line_from
 from farm.common.errors import DaemonUnreachableError
 from farm.common.events import Event
+from farm.common.tasks import end_tasks
 
 WATCHED_JOBS = 1000  # ids and arrays in one question
 LONGEST_IDLE_S = 10.0  # between two None in a long silence
@@ -107,8 +108,7 @@ async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGen
             yield item
     finally:
         if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
+            await end_tasks(pending)
         await items.aclose()
 
 

@@ -20,6 +20,7 @@ from farm.client.streams import Reasons
 from farm.common.errors import FarmError, HostError, HostUnreachableError, NotAllowedError, PhoneError, UserError
 from farm.common.files import short_hash
 from farm.common.selector import Selector
+from farm.common.tasks import end_tasks
 from farm.devices.identity.naming_rules import differences
 from farm.kinds.lease.spec import LeaseSpec
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
@@ -318,9 +319,7 @@ class FarmPhones:
         except UserError:  # it has ended
             return
         finally:
-            for each in waited:
-                each.cancel()
-            await asyncio.gather(*waited, return_exceptions=True)
+            await end_tasks(*waited)
 
     async def _selector(self, slot: _PhoneSlot) -> str:
         """The first phone may be any; the others must be as it is."""

@@ -18,10 +18,11 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s failed inside farm", task.get_name(), exc_info=error)
 
 
-async def end_task(task: asyncio.Future[Any]) -> None:
-    """Cancel it and wait for its end; its error is handled elsewhere."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel them and wait for their ends; their errors are handled elsewhere."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class BackgroundTasks:
@@ -45,9 +46,7 @@ class BackgroundTasks:
         while self._tasks and (left_s := deadline - time.monotonic()) > 0:
             await asyncio.wait(tuple(self._tasks), timeout=left_s)
         late = tuple(self._tasks)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks(*late)
         return tuple(task.get_name() for task in late)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -7,8 +7,8 @@ refusal only the first few of a minute are written, and after them one row that 
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from farm.common.errors import Code, FarmError, NotAllowedError
+from farm.common.tasks import BackgroundTasks
 from farm.control.callers import Caller
 from farm.store.accounts import AuditRecord, AuditTable
 
@@ -53,18 +54,11 @@ class _Window:
 class AuditTrail:
     """Writes audit rows. A database that cannot be written delays no call: the row goes to the log instead."""
 
-    def __init__(
-        self,
-        store: AuditTable,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, store: AuditTable, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._now = now
         self._refusals: dict[tuple[str, str, str], _Window] = {}
-        self._later: set[asyncio.Task[None]] = set()
+        self._later = BackgroundTasks()
         self.outcomes: Counter[str] = Counter()  # calls, by outcome: ok, refused, failed
         self.dropped = 0  # refusals that were counted, not written
         self.unwritten = 0  # rows the store did not take
@@ -73,19 +67,16 @@ class AuditTrail:
         """Write one row."""
         self.outcomes[outcome if outcome == OK else "refused" if outcome in REFUSED else "failed"] += 1
         about = _short(subject, LONGEST)
-        record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, about, outcome)
+        record = AuditRecord(datetime.now(UTC), caller.user, caller.role.word, caller.origin, kind, about, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 
     def record_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:
         """The same for a call that is being cancelled and may wait for nothing."""
-        task = asyncio.ensure_future(self.record(caller, kind, subject, outcome))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._later.spawn(self.record(caller, kind, subject, outcome), "audit row")
 
     async def close(self) -> None:
         """Write the rows that are left, and the counts of refusals."""
-        while self._later:
-            await asyncio.gather(*self._later)
+        await self._later.end(math.inf)
         open_windows = [window for window in self._refusals.values() if window.dropped]
         self._refusals.clear()
         await self._write([_counted(window) for window in open_windows])

@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from farm.common.errors import FarmError, ProtocolError, stopping_error
-from farm.common.tasks import log_failure
+from farm.common.tasks import end_tasks, log_failure
 from farm.control.callers import KeyPeer, LocalPeer
 from farm.control.limits import BusyError, CallLimiter, CallQuota, ConnectionLimiter, UnreadLimiter, in_memory_bytes
 from farm.control.listeners import ControlListener, ControlSocketError
@@ -151,13 +151,9 @@ class Router:
     async def stop(self) -> None:
         """Take no more calls, end the running ones with an answer, and close the socket."""
         if self._receiver is not None:
-            self._receiver.cancel()
-            await asyncio.gather(self._receiver, return_exceptions=True)
+            await end_tasks(self._receiver)
             self._receiver = None
-        calls = tuple(self._calls)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await end_tasks(*self._calls)
         self._listener.close()
         self._close()
 
@@ -273,8 +269,7 @@ class Router:
                 await self._send(route, peer, reply, patience_s=0.0)
             raise
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await end_tasks(work)
 
     async def _send(self, route: bytes, peer: LocalPeer | KeyPeer, reply: Reply, patience_s: float) -> None:
         """Send to one caller; only this call waits while too much is unread. Without patience it is sent anyway."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError
+from farm.common.tasks import end_tasks
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import OK, AuditTrail, subject_of, with_order
 from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, LocalUsers, Operators, Principal, Role
@@ -184,8 +185,7 @@ class ControlServer:
             await asyncio.wait((work,))
         except asyncio.CancelledError:
             call.caller_gone.set()
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await end_tasks(work)
             raise
         return work.result()
 

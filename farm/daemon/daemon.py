@@ -9,12 +9,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from farm import __version__
 from farm.common.errors import FarmError, HostError
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.systemd import Notifier, Watchdog
+from farm.common.tasks import end_tasks
 from farm.config import FarmConfig
 from farm.control.callers import Caller, Role
 from farm.control.limits import raise_descriptor_limit
@@ -116,7 +117,7 @@ class Daemon:
         checker = FarmChecker(workers.supervisor, key=checking_key, gate=gate)
         phones = await open_phones(config, stack, persistence, workers.bundles, workers.toolchains, checker, problems)
         running: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the listeners are closed
-        stack.push_async_callback(_end, running)
+        stack.push_async_callback(lambda: end_tasks(*running))
         scheduling = await open_scheduling(config, stack, persistence, workers, phones, own_gate)
         problems.sources += (
             workers.problems,
@@ -146,10 +147,3 @@ class Daemon:
         running += [asyncio.create_task(task, name=name) for name, task in tasks.items()]
         # If a listener ends, the daemon starts anew.
         return [*running, *workers.tasks, *control.tasks, *web.tasks]
-
-
-async def _end(parts: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel running parts and wait for their end; their errors are handled later."""
-    for part in parts:
-        part.cancel()
-    await asyncio.gather(*parts, return_exceptions=True)

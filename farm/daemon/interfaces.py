@@ -17,7 +17,7 @@ from farm.bundle.model import Bundle, platform_of
 from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
-from farm.common.tasks import end_task
+from farm.common.tasks import end_tasks
 from farm.config import FarmConfig, WebConfig
 from farm.control.audit import OK, WRONG_KEY, AuditTrail
 from farm.control.callers import Accounts, Caller, LocalUsers, Role
@@ -129,7 +129,7 @@ def _answer_other_hosts(
     stack.push_async_callback(leases.close)
     look = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
     following = asyncio.create_task(follow_other_hosts({"leases": look}), name="leases of other hosts")
-    stack.push_async_callback(end_task, following)
+    stack.push_async_callback(end_tasks, following)
     HostForwarder(parts.persistence.lab, sharing.link, control, has, leases)
 
 
@@ -234,7 +234,7 @@ def _exchange_with_hosts(
         ("changes of other hosts", follow_other_hosts(looks)),
         ("readings for other hosts", share_readings(parts.phones.fleet.views, save)),
     ):
-        stack.push_async_callback(end_task, asyncio.create_task(work, name=name))
+        stack.push_async_callback(end_tasks, asyncio.create_task(work, name=name))
 
 
 def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGroup, ...]:

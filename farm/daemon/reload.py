@@ -12,6 +12,7 @@ from typing import Any
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.common.systemd import Notifier
+from farm.common.tasks import BackgroundTasks
 from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
@@ -116,13 +117,11 @@ class Reloader(VerbGroup):
         self._events = events
         self._notifier = notifier
         self._one = asyncio.Lock()
-        self._signalled: set[asyncio.Task[None]] = set()
+        self._signalled = BackgroundTasks()
 
     def signalled(self) -> None:
         """SIGHUP came: reload in the background; an error becomes an event and a line in the log."""
-        task = asyncio.create_task(self._by_signal(), name="reload")
-        self._signalled.add(task)
-        task.add_done_callback(self._signalled.discard)
+        self._signalled.spawn(self._by_signal(), "reload")
 
     async def reload(self, who: str) -> ReloadPlan:
         """Read everything again, apply the changes that can be, name those that need a restart.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farm.builders.process import BuildersProcess
 from farm.bundle.library import BundleLibrary
-from farm.common.tasks import end_task
+from farm.common.tasks import end_tasks
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
@@ -79,10 +79,10 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
             socket=sockets / "builders.sock", gid=own_gid,
         )  # fmt: skip
         tasks.append(asyncio.create_task(builders.run(), name="builders"))
-        stack.push_async_callback(end_task, tasks[-1])
+        stack.push_async_callback(end_tasks, tasks[-1])
     if sharing is not None:
         tasks.append(asyncio.create_task(sharing.copies.run(), name="copies of artifacts"))
-        stack.push_async_callback(end_task, tasks[-1])
+        stack.push_async_callback(end_tasks, tasks[-1])
     gid = group_to_admit()
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)
 

@@ -18,6 +18,7 @@ from farm.adb.devices import AdbDevice
 from farm.bundle.model import Bundle, Platform, platform_of
 from farm.common.durations import BackOff
 from farm.common.errors import Code, FarmError, Fault, HostError, PhoneError
+from farm.common.tasks import end_tasks
 from farm.devices import agent_work, quiesce
 from farm.devices.agent_work import AgentContext, CleanupTasks
 from farm.devices.health.probe.thermal import one_temperature
@@ -214,10 +215,7 @@ class Agent:
 
     async def close(self) -> None:
         """End every task; nothing changes on the phone."""
-        tasks = [task for task in (self._work, self._follow, *self._cleanup.pending) if task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*(task for task in (self._work, self._follow, *self._cleanup.pending) if task))
         self._work = self._follow = None
 
     def _perform(self, instruction: m.Instruction) -> None:

@@ -21,7 +21,7 @@ from farm.adb.watch import DeviceWatcher
 from farm.common.errors import NoSuchDeviceError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.common.tasks import log_failure
+from farm.common.tasks import BackgroundTasks
 from farm.devices.admin import BundleOverride, DeviceAdmin, find_agent, require_adopted
 from farm.devices.agent import Agent
 from farm.devices.agent_work import AgentContext, Checker
@@ -130,7 +130,7 @@ class Fleet:
         self._usb = config.usb
         self.agents: dict[str, Agent] = {}  # by serial
         self._periodic_checks = PeriodicChecks(self.agents.values, config.gates, config.health.check_every_h)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._migration = SerialMigration(self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
         # the other host that has a phone, as a reason, see `farm.leasing.lab_rules.host_with`; set by the daemon
@@ -166,13 +166,11 @@ class Fleet:
                 if self._power is not None:
                     group.create_task(self._power.run(), name="fleet switched-off ports")
         finally:
-            for task in tuple(self._tasks):
-                task.cancel()
             self.quiesce.close()
             for agent in self.agents.values():
                 self.registry.remember_health(agent.serial, agent.health, agent.read_at)
             closing = [agent.close() for agent in self.agents.values()]
-            await asyncio.gather(*self._tasks, *closing, return_exceptions=True)
+            await asyncio.gather(self._tasks.end(0.0), *closing, return_exceptions=True)
             await asyncio.gather(self.registry.close(), self.recovery.log.close())
 
     async def _follow_list(self) -> None:
@@ -388,10 +386,7 @@ class Fleet:
 
     def spawn(self, what: Coroutine[object, object, None], name: str) -> None:
         """Run a task that ends with the fleet at the latest."""
-        task = asyncio.create_task(what, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(log_failure)
+        self._tasks.spawn(what, name)
 
     # -- for operators' orders --
 

@@ -12,7 +12,7 @@ from functools import partial
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.common.systemd import ProgressCheck
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, end_tasks
 from farm.head.dispatcher import AttemptRunner, Dispatcher
 from farm.head.head import Head
 from farm.head.messages import (
@@ -180,9 +180,7 @@ class LocalHead(Head):
             _, late = await asyncio.wait(waits, timeout=limit_s)
             return not late
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            await end_tasks(*waits)
 
     async def reserve(
         self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""

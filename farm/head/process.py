@@ -19,7 +19,7 @@ from typing import Any
 from farm.common.errors import FarmError, HostError
 from farm.common.events import Event, EventLog
 from farm.common.systemd import Notifier, ProgressCheck, Watchdog
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, end_tasks
 from farm.head import wire
 from farm.head.host_watch import HostWatch
 from farm.head.hosts import Hosts, WithheldFor
@@ -171,9 +171,7 @@ class HeadProcess:
                 for task in done:
                     task.result()
             finally:
-                for task in parts:
-                    task.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await end_tasks(*parts)
 
 
 class HeadTerm:

@@ -47,7 +47,6 @@ HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
-StoreLog = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
 
 
 class AttemptRun:
@@ -262,12 +261,12 @@ class AttemptContextFactory:
         kinds: Kinds,
         jobs: JobTable,
         events: EventLog,
-        store_log: StoreLog,
+        store_log: Callable[..., None],
         leases: Leasing,
         devices: Fleet,
         others: LabDevices | None = None,
     ) -> None:
-        """`others`: devices of other hosts; None: there are none."""
+        """`store_log`: `AttemptLogs.store`; `others`: devices of other hosts; None: there are none."""
         self.kinds = kinds
         self._jobs = jobs
         self._events = events
@@ -289,8 +288,8 @@ class AttemptContextFactory:
             lease=lease,
             view=self._view(lease.device),
             progress=partial(self._progress, attempt),
-            log=partial(self._log, attempt),
-            save_facts=partial(self._save_facts, attempt),
+            log=partial(self._store_log, attempt),
+            save_facts=partial(self._jobs.save_facts, attempt.id, attempt.fence),
             yield_wanted=partial(self.leases.yield_wanted, lease.id),
         )
 
@@ -311,12 +310,6 @@ class AttemptContextFactory:
     def _progress(self, attempt: Attempt, step: str, /, **facts: Any) -> None:
         facts |= {"step": step, "device": attempt.device, "attempt": attempt.number}
         self._events.publish("job.progress", attempt.job, **facts)
-
-    def _log(self, attempt: Attempt, text: str, level: str = "info", *, source: str = "farm") -> None:
-        self._store_log(attempt, text, level, source)
-
-    async def _save_facts(self, attempt: Attempt, facts: Mapping[str, Any]) -> None:
-        await self._jobs.save_facts(attempt.id, attempt.fence, facts)
 
 
 async def salvage(job: Job, executor: Executor | None, jobs: JobTable, contexts: AttemptContextFactory) -> None:

@@ -49,7 +49,7 @@ class AttemptContext:
     view: DeviceView  # the phone when the attempt began
     progress: Progress
     log: Log
-    save_facts: Callable[[Mapping[str, Any]], Awaitable[None]]  # what `resume` needs; kept when this returns
+    save_facts: Callable[[Mapping[str, Any]], Awaitable[object]]  # what `resume` needs; kept when this returns
     yield_wanted: Callable[[], bool]  # whether others wait for this phone: raise YieldedError when it suits
     stopped_for_good: Callable[[], bool] = lambda: False  # when cancelled: the job ends with this attempt
     pool: Pool | None = None  # of an attempt whose kind is pooled: `lease` and `view` are its first phone's

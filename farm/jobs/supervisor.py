@@ -23,6 +23,7 @@ from typing import Any
 from farm.common.durations import BackOff
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import remove_leftover
+from farm.common.tasks import end_tasks
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
@@ -100,10 +101,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End every zygote and every worker."""
-        keepers = [slot.keeper for slot in self._slots.values() if slot.keeper]
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        await end_tasks(*(slot.keeper for slot in self._slots.values() if slot.keeper))
 
     async def add(self, toolchain: Toolchain) -> None:
         """Start the zygote of one more toolchain, or of one that has changed, in the background."""
@@ -128,8 +126,7 @@ class Supervisor:
             )
         del self._slots[name]
         if slot.keeper is not None:
-            slot.keeper.cancel()
-            await asyncio.gather(slot.keeper, return_exceptions=True)
+            await end_tasks(slot.keeper)
 
     def standing(self) -> Mapping[str, tuple[bool, int]]:
         """Whether each toolchain's zygote is up, and how many attempts are under way in it."""

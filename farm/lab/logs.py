@@ -25,6 +25,7 @@ from farm.common.errors import (
     error_from_wire,
     error_to_wire,
 )
+from farm.common.tasks import end_tasks
 from farm.jobs.logs import PAGE_LINES, AttemptLogs, LocalLog, LogLine, LogPage, LogReader, is_job_id
 from farm.lab.link import HostLink, LinkCall
 from farm.model.job import Attempt
@@ -83,13 +84,11 @@ class HostLogs:
                     writer.write(json.dumps(answering.result()).encode() + b"\n")
                     await call.drain()
                 else:
-                    answering.cancel()
-                    await asyncio.gather(answering, return_exceptions=True)
+                    await end_tasks(answering)
         except ValueError as error:
             raise ProtocolError("a question about a log that is too long") from error
         finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            await end_tasks(asked)
 
 
 class _RemoteLog(LogReader):

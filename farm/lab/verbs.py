@@ -22,6 +22,7 @@ from farm.common.errors import (
     error_to_wire,
 )
 from farm.common.frames import SIZE, FrameReader, frame
+from farm.common.tasks import end_tasks
 from farm.control.callers import Caller, Role
 from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
 from farm.control.router import Answer, Sender
@@ -136,9 +137,7 @@ class HostForwarder:
                 writer.write(_reply(answering))
                 await call.drain()
         finally:
-            for task in (answering, leaving):
-                task.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
+            await end_tasks(answering, leaving)
 
 
 def subject_of(kind: str, fields: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from farm import __version__
 from farm.common.errors import HostError
 from farm.common.events import Event
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, end_tasks
 from farm.head import beats, wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.job_store import started_event
@@ -180,8 +180,7 @@ class RemoteHead(RemoteOrders):
         await self._tasks.end(STOP_LIMIT_S)
         if self._beating is None:
             return
-        self._beating.cancel()
-        await asyncio.gather(self._beating, return_exceptions=True)
+        await end_tasks(self._beating)
         with contextlib.suppress(HostError):  # the head will miss its beats
             await self._mailbox.leave(self._letter(HostLeft()))
 

@@ -37,6 +37,7 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError, log_error
 from farm.common.events import Event, UncommittedEvents
+from farm.common.tasks import BackgroundTasks
 from farm.store.appended_rows import AppendedRows, event_rows
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
@@ -369,7 +370,7 @@ class BackgroundWrites:
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[_BackgroundWrite]] = {}  # by subject; the first is being written
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._retrier = WriteRetrier()
         self.on_store_problem = self._retrier.on_store_problem
 
@@ -389,9 +390,7 @@ class BackgroundWrites:
             queue.append(entry)
             return
         queue = self._queues[subject] = deque((entry,))
-        task = asyncio.create_task(self._write(subject, queue), name=f"store {subject}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._write(subject, queue), f"store {subject}")
 
     def replace(self, subject: str, write: Callable[[], Awaitable[object]]) -> None:
         """`add` in place of the subject's writes that wait: for a `write` that stores the newest state."""
@@ -402,16 +401,8 @@ class BackgroundWrites:
 
     async def close(self) -> None:
         """Wait until everything is written, FLUSH_LIMIT_S at most; the rest is given up."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_LIMIT_S):
-                while self._tasks:  # a write's end may add another
-                    await asyncio.wait(tuple(self._tasks))
-        unwritten = tuple(self._tasks)
-        for task in unwritten:
-            task.cancel()
-        if unwritten:
-            logger.error("not stored before the end: %s", ", ".join(sorted(self._queues)))
-        await asyncio.gather(*unwritten, return_exceptions=True)
+        if unwritten := await self._tasks.end(FLUSH_LIMIT_S):
+            logger.error("not done before the end: %s", ", ".join(sorted(unwritten)))
 
     async def _write(self, subject: str, queue: deque[_BackgroundWrite]) -> None:
         while queue:

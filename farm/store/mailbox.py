@@ -27,7 +27,6 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import HostError
-from farm.common.events import Event
 from farm.store.appended_rows import AppendedRows
 from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
@@ -228,9 +227,9 @@ class Mailbox(TableAccess):
 
         await self._database.write(forget)
 
-    async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
+    async def send_to_hosts(self, letters: Sequence[Letter]) -> None:
         """Send letters to hosts that report no change of a row."""
-        await self._database.write(lambda _: None, events, post(to_host, *letters), last=True)
+        await self._database.write(lambda _: None, appended=post(to_host, *letters), last=True)
 
     async def take_all(self, within_s: float = 0.0, every_s: float = 0.0) -> tuple[Letter, ...]:
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`.

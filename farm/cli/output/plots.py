@@ -54,8 +54,8 @@ def counts(values: Iterable[float], bins: int) -> tuple[list[int], float, float]
     return found, low, high
 
 
-def histogram(values: Sequence[float], width: int, marks: Glyphs, *, unit: str = "ms", height: int = 3) -> list[str]:
-    """A histogram in upright bars, and below them the least and the largest; empty without values."""
+def histogram(values: Sequence[float], width: int, marks: Glyphs, *, height: int = 3) -> list[str]:
+    """A histogram of milliseconds in upright bars, and below them the least and the largest; empty without values."""
     bins = max(1, min(width, max(8, round(2 * math.sqrt(len(values))))))
     found, low, high = counts(values, bins)
     most = max(found)
@@ -68,7 +68,7 @@ def histogram(values: Sequence[float], width: int, marks: Glyphs, *, unit: str =
     for row in range(height - 1, -1, -1):
         filled = (min(steps, max(0, each - row * steps)) for each in tall)
         lines.append("".join((marks.steps[level - 1] if level else " ") * cell for level in filled).rstrip())
-    left, right = f"{low:.4g}", f"{high:.4g} {unit}"
+    left, right = f"{low:.4g}", f"{high:.4g} ms"
     lines.append(left + " " * max(1, bins * cell - len(left) - len(right)) + right)
     return [line for line in lines if line]
 

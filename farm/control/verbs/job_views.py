@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.common.errors import Code, HostError
 from farm.common.events import Event, EventLog
+from farm.common.tasks import end_tasks
 from farm.control.verbs import json_of
 from farm.jobs.logs import FARM, LogLine, LogPage, LogReader
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
@@ -185,9 +186,7 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
 
 @dataclass(frozen=True, slots=True)

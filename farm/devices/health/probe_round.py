@@ -23,7 +23,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbTimeout
 from farm.common.errors import FarmError
 from farm.common.selector import of_model
-from farm.common.tasks import end_task
+from farm.common.tasks import BackgroundTasks, end_tasks
 from farm.devices.agent import Agent
 from farm.devices.health.probe.parse import SECTIONS, cut_sections, health_of, probe_command
 from farm.devices.health.probe.thermal import ProbeConfig, SensorPolicy, counted
@@ -176,7 +176,7 @@ class ProbeRound:
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
         self._paused: dict[str, tuple[float, str]] = {}  # by serial: until when, and under which lease
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         # the id of the lease on the device of that name; "": not leased
         self.lease_of: Callable[[str], str] = lambda _: ""
         self.on_reading: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
@@ -204,10 +204,7 @@ class ProbeRound:
                     if self._worth(agent):
                         self._begin(agent)
         finally:
-            tasks = tuple(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.end(0.0)
 
     def _worth(self, agent: Agent) -> bool:
         if agent.device is None or not agent.state.adopted or agent.state.life not in _WORTH_PROBING:
@@ -220,9 +217,7 @@ class ProbeRound:
     def _begin(self, agent: Agent) -> None:
         if agent in self._under_way:
             return  # its last probe hangs: another one would too
-        task = asyncio.create_task(self.read(agent, in_turn=True), name=f"probe {agent.name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self.read(agent, in_turn=True), f"probe {agent.name}")
 
     async def read(self, agent: Agent, *, in_turn: bool = False) -> None:
         """Probe one device now; `in_turn`: in one of the turns of the round.
@@ -252,7 +247,7 @@ class ProbeRound:
             try:
                 await asyncio.wait({reading}, timeout=SLOW_S)
             except asyncio.CancelledError:
-                await end_task(reading)
+                await end_tasks(reading)
                 raise
         try:
             # A late probe may be one slow service: whether the phone answers at all is asked beside it.
@@ -266,7 +261,7 @@ class ProbeRound:
             self.failed[agent.name] += 1
             log.debug("%s: no health: %s", agent.name, error)  # the follower or the list reports the reason
         finally:
-            await end_task(reading)
+            await end_tasks(reading)
 
     def _keep(self, agent: Agent, read: Health, stuck_in: str) -> None:
         now = self._monotonic()

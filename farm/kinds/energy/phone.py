@@ -16,7 +16,7 @@ from farm.adb.errors import AdbFailed, AdbTimeout
 from farm.adb.shell import ShellStream
 from farm.common.errors import Code, PhoneError, ProtocolError
 from farm.common.phone_text import LINE, plain
-from farm.common.tasks import end_task
+from farm.common.tasks import end_tasks
 from farm.devices.server.phone_paths import GAUGE
 from farm.kinds.energy.meter import rails_error
 from farm.kinds.execution import MeasuringHost
@@ -81,7 +81,7 @@ class GaugeReader:
         """End the reading."""
         task, self._task = self._task, None
         if task is not None:
-            await end_task(task)
+            await end_tasks(task)
 
     async def _read(self, nap_s: float) -> None:
         rest = b""
@@ -136,7 +136,7 @@ class RailsTraces:
         """End it."""
         task, self._task = self._task, None
         if task is not None:
-            await end_task(task)
+            await end_tasks(task)
         if self._stream is not None:
             self._stream.close()
 

@@ -24,6 +24,7 @@ from farm.adb.tunnels import Tunnel
 from farm.common.errors import FarmError, NotAllowedError, UserError
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import nearest
+from farm.common.tasks import end_tasks
 from farm.control.callers import Caller, Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, verb
@@ -85,12 +86,11 @@ class _Current:
 class LeaseExecutor(Executor):
     """Runs jobs of kind `lease`, and carries out the orders of their holders."""
 
-    def __init__(self, parts: ExecutorParts, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """All on one event loop. `clock`: monotonic seconds, decides; leasing's is shown and kept."""
+    def __init__(self, parts: ExecutorParts) -> None:
+        """All on one event loop. The monotonic clock decides; leasing's is shown and kept."""
         self._parts = parts
         self._leases = parts.leasing
         self._phones = parts.fleet
-        self._clock = clock
         self._wall = parts.leasing.wall
         self._current: dict[str, _Current] = {}  # by lease id
         self.adb_used: Callable[[Lease, str, bool], None] = lambda *_: None  # for the audit log
@@ -124,8 +124,7 @@ class LeaseExecutor(Executor):
             try:
                 return await self._until_over(current)
             finally:
-                tunnels.cancel()
-                await asyncio.gather(tunnels, return_exceptions=True)
+                await end_tasks(tunnels)
 
     # -- what holders and operators want --
 
@@ -167,7 +166,7 @@ class LeaseExecutor(Executor):
         """
         current = self._find(name)
         async with current.writing:
-            now = self._clock()
+            now = time.monotonic()
             left_s = current.ends_at + seconds - now
             whole_s = left_s + now - current.lease.granted_at
             if whole_s > MAX_LEASE_S:
@@ -176,7 +175,7 @@ class LeaseExecutor(Executor):
                     hint="release it and acquire another, so that others get their turn",
                 )
             expires_at = await self._leases.extend(current.lease.id, left_s)
-            current.ends_at = self._clock() + left_s
+            current.ends_at = time.monotonic() + left_s
             current.facts = replace(current.facts, expires_at=expires_at)
             await self._save(current)
             current.changed.set()
@@ -233,7 +232,7 @@ class LeaseExecutor(Executor):
             used=lambda service, allowed: self.adb_used(context.lease, service, allowed),
         )
         left_s = (facts.expires_at - self._wall()).total_seconds()
-        current = _Current(context, adb, facts, self._clock() + left_s, key)
+        current = _Current(context, adb, facts, time.monotonic() + left_s, key)
         try:
             port = await self._listen(current)
             current.facts = replace(facts, adb_port=port)
@@ -260,7 +259,7 @@ class LeaseExecutor(Executor):
     async def _until_over(self, current: _Current) -> Mapping[str, Any]:
         """Wait for the end of its time or for its release; the end may be moved meanwhile."""
         warned = False
-        while not current.released and (left_s := current.ends_at - self._clock()) > 0:
+        while not current.released and (left_s := current.ends_at - time.monotonic()) > 0:
             warned = warned and left_s <= WARNED_BEFORE_S
             if left_s <= WARNED_BEFORE_S and not warned:
                 warned = True
@@ -269,7 +268,7 @@ class LeaseExecutor(Executor):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s if warned else left_s - WARNED_BEFORE_S):
                     await current.changed.wait()
-        held_s = self._clock() - current.lease.granted_at
+        held_s = time.monotonic() - current.lease.granted_at
         return {
             "device": current.lease.device,
             "ended": current.released or "its time is over",

@@ -22,6 +22,7 @@ from farm.cli.spec_options import spec_options
 from farm.client import AsyncClient, AsyncLease
 from farm.client.lease import HeldPhone
 from farm.common.errors import ExitCode, FarmError, UserError
+from farm.common.tasks import end_tasks
 from farm.kinds.lease.command import facts_of, print_lease
 from farm.kinds.lease.spec import LeaseSpec
 
@@ -152,8 +153,7 @@ async def _run(held: AsyncLease, command: list[str]) -> int:
                     process.kill()
             code = await child
         finally:
-            lease.cancel()
-            await asyncio.gather(lease, return_exceptions=True)
+            await end_tasks(lease)
     return code if code >= 0 else SIGNALLED - code
 
 

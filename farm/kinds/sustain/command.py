@@ -19,8 +19,6 @@ MJ = 1e3
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone, its course, and the ranking of several phones in the first minute and in the last one."""
-    if not results:
-        return
     powered = any(row.get("busy_w") for result in results for row in result["buckets"])
     print_table(
         (

@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from farm import __version__
 from farm.common.errors import HostError, ProtocolError
 from farm.common.peers import peer_process
+from farm.common.tasks import end_tasks
 from farm.model.sessions import STOPPING, OrphanedSession, Peer
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.child import GateChild
@@ -156,8 +157,7 @@ class GateTvmServer(TvmServer):
     async def stop(self) -> None:
         """Serve no client any more. Sessions whose lease may go on without this daemon do; the others are cut."""
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            await end_tasks(self._keeper)
         await self.tracker.close()
         own = isinstance(self._gate, GateChild)
         self.detached = await self._sessions.detach(STOP_S if self._linked else 0.0, may_go_on=not own)

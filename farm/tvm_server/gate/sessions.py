@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from farm.common.errors import FarmError
+from farm.common.tasks import end_tasks
 from farm.model.sessions import (
     STOPPING,
     MatchKeyBusyError,
@@ -83,10 +84,7 @@ class GateSessions:
 
         Not `may_go_on`: all are cut.
         """
-        tasks = [each.task for each in self._sessions.values() if each.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*(each.task for each in self._sessions.values() if each.task is not None))
         detached = 0
         for n, session in tuple(self._sessions.items()):
             upstream = session.upstream

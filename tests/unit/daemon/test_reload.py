@@ -158,13 +158,11 @@ async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path: Path) -
     daemon = Daemon(tmp_path)
     daemon.file.write_text("wrong")
     daemon.reloader.signalled()
-    (task,) = daemon.reloader._signalled
-    await task
+    await daemon.reloader._signalled.end(60.0)
     assert daemon.told()[0] == "config.refused"
     daemon.file.write_text("[quota]\ndevices = 1\n")
     daemon.reloader.signalled()
-    (task,) = daemon.reloader._signalled
-    await task
+    await daemon.reloader._signalled.end(60.0)
     assert daemon.told()[0] == "config.reloaded"
     assert daemon.outcomes == [ConfigError.code, "ok"]  # for the audit log
 
@@ -181,8 +179,7 @@ async def test_what_one_part_refuses_holds_for_none(tmp_path: Path, caplog: pyte
     daemon.reloader.parts += [refuse, later.append]
     daemon.file.write_text("[quota]\ndevices = 1\n")
     daemon.reloader.signalled()
-    (task,) = daemon.reloader._signalled
-    await task
+    await daemon.reloader._signalled.end(60.0)
     assert [config is before for config in daemon.heard] == [False, True]
     assert later == []
     assert daemon.reloader.config is before

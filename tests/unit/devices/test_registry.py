@@ -188,7 +188,7 @@ async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
         registry.save_soon(DeviceRecord("s", "left", f"HW{number}"))
     assert len(asyncio.all_tasks()) == 2
     await registry.close()
-    assert "not stored before the end: s" in caplog.text
+    assert "not done before the end: store s" in caplog.text
 
 
 async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:

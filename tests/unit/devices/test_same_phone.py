@@ -80,8 +80,7 @@ async def bench(
         await asyncio.sleep(0)
         for agent in tuple(fleet.agents.values()):
             await agent.close()
-        for task in tuple(fleet._tasks):
-            task.cancel()
+        await fleet._tasks.end(0.0)
         await fleet.registry.close()
         await fleet.recovery.log.close()
         store.close()

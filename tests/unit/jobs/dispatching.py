@@ -51,7 +51,9 @@ class Farm:
                 kinds=KINDS,
                 jobs=self.store.jobs,
                 events=self.events,
-                store_log=lambda *line: self.log.append(line),
+                store_log=lambda attempt, text, level="info", source="farm": self.log.append(
+                    (attempt, text, level, source)
+                ),
                 leases=self.leases,
                 devices=self.devices,
             ),
