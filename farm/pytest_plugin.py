@@ -96,4 +96,7 @@ def _plain_failures() -> Iterator[None]:
     try:
         yield
     except FarmError as error:
-        pytest.fail(f"{error.message}\nhint: {error.hint}" if error.hint else error.message, pytrace=False)
+        failed = pytest.fail.Exception(
+            f"{error.message}\nhint: {error.hint}" if error.hint else error.message, pytrace=False
+        )
+        raise failed from None

@@ -133,7 +133,7 @@ def _judged(outcome: Outcome, model: str, baseline: str, limit: FailLimit) -> Ci
 
 
 @app.command()
-@spec_options(CompareSpec, leave_out=("hold",), devices="all")
+@spec_options(CompareSpec, leave_out=("hold", "settings", "settings_b"), devices="all")
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="The baseline: a model file or a package.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The new one.")],

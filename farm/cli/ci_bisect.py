@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 NOT_ASKED = (
     "hold", "devices", "deadline_s", "after", "target_b", "precision_b", "texture_b", "records_b", "bundle", "bundle_b",
-    "texture", "records",
+    "texture", "records", "settings", "settings_b",
 )  # fmt: skip
+SAME_FILE = "the same file"
 SHORT = 12  # characters of a commit in messages
 MODEL_HINT = "the command makes it anew in each commit; name it as the command does, from the repository's top folder"
 
@@ -118,9 +119,10 @@ def _commits(top: Path, good: str, bad: str) -> list[str]:
     Raises:
         UserError: a name is no commit, or good is not before bad.
     """
-    hint = "name commits, tags or branches of this repository: git log --oneline"
+    hint = "is {} a commit, tag or branch of this repository? git log --oneline"
     first, last = (
-        git(top, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", hint=hint) for name in (good, bad)
+        git(top, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", hint=hint.format(name))
+        for name in (good, bad)
     )
     found = git(top, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{first}..{last}").split()
     if not found:
@@ -175,7 +177,7 @@ def _timing(
     def time(built: Path, commit: str) -> CiCase:
         nonlocal phone
         if hash_file(built) == hash_file(first):
-            return CiCase(built.name, phone, CiAnswer.WITHIN, "the same file", 1.0, 1.0, 1.0)
+            return CiCase(built.name, phone, CiAnswer.WITHIN, SAME_FILE, 1.0, 1.0, 1.0)
         spec = farm.spec("compare", model=first, model_b=built, **{**fields, "on": phone or fields["on"]})
         _, (outcome,) = work.submit_and_wait(farm, spec, detach=False, wait=wait, json=json)
         phone = outcome.device if outcome.ok else phone
@@ -199,8 +201,7 @@ def _check_bad(good: str, bad: str, limit: FailLimit, case: CiCase) -> None:
     if case.high is not None and case.high < 1:
         raise UserError(f"{good} is the slower one: {bad} is {case.change}", Code.NOT_SLOWER, hint="swap the two")
     known = "not" if case.answer is CiAnswer.WITHIN else "not for sure"
-    raise UserError(
-        f"{bad} is {known} {limit.text}: {case.change}",
-        Code.NOT_SLOWER,
-        hint="a smaller --fail-if, or --measure longer",
-    )
+    why, hint = case.change, "a smaller --fail-if, or --measure longer"
+    if case.about == SAME_FILE:
+        why, hint = f"its model is the same file as that of {good}", "name commits whose models differ"
+    raise UserError(f"{bad} is {known} {limit.text}: {why}", Code.NOT_SLOWER, hint=hint)

@@ -55,7 +55,7 @@ def bench(
     require_offload: Annotated[
         bool, typer.Option("--require-offload", help="With --profile: exit with 1 when an operator runs on the CPU.")
     ] = False,
-    runtime: Annotated[str, typer.Option(help=f"tvm, or another runtime's own program: {', '.join(RUNTIMES)}.")] = TVM,
+    runtime: Annotated[str, typer.Option(help=f"tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.")] = TVM,
     runtime_folder: RuntimeFolder = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of that program. Repeatable.")
@@ -157,7 +157,7 @@ def check_runtime_options(runtime: str, **given: object) -> None:
     if runtime == TVM and flag:
         raise UserError(
             f"{flag} is for another runtime's program, and none is named",
-            hint=f"add --runtime {'|'.join(RUNTIMES)}, or leave out {flag}",
+            hint=f"add --runtime{'-b' * flag.endswith('-b')} {'|'.join(RUNTIMES)}, or leave out {flag}",
         )
 
 

@@ -84,7 +84,7 @@ def compare(
             _stored(farm, a, b, fields["min_effect"], json=json, why=why)
             return
         for each in (a, b or a):
-            checked_file(Path(each))
+            _check_model(Path(each))
         if not on:
             raise UserError("no phones are named to compare them on", hint="add --on android, or another selector")
         work.refuse_host(on, "compare")
@@ -104,6 +104,12 @@ def compare(
         spec = farm.spec("compare", model=a, model_b=b, on=on, **{**fields, **programs})
         submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
     _finish(submitted, spec, outcomes, json=json, why=why)
+
+
+def _check_model(path: Path) -> None:
+    if not path.exists():
+        raise UserError(f"{path} does not exist", hint="give a file, or two jobs without --on: farm compare JOB JOB")
+    checked_file(path)
 
 
 def _finish(submitted: Submitted, spec: JobSpec, outcomes: Sequence[Outcome], *, json: bool, why: bool) -> NoReturn:

@@ -23,6 +23,7 @@ from farm.model.specs import (
     Seconds,
     Sha256,
     TargetText,
+    fields_of,
 )
 
 
@@ -58,7 +59,8 @@ class CompareSpec(MeasureSpec):
     )
 
     def __post_init__(self) -> None:
-        """Refuse one bundle without another, and two bundles for anything but one build under TVM."""
+        """Refuse one bundle without another, two for anything but one build under TVM, and builds that nobody runs."""
+        self._check_programs()
         if (self.bundle is None) != (self.bundle_b is None):
             raise UserError(
                 "bundles are compared two at a time", Code.BAD_SPEC, hint="give both: --bundle NAME --bundle-b NAME"
@@ -77,6 +79,17 @@ class CompareSpec(MeasureSpec):
                 Code.BAD_SPEC,
                 hint="leave out the model B and all options that end in -b, except --bundle-b",
             )
+
+    def _check_programs(self) -> None:
+        """Refuse options of a build that nobody makes: a side that a program times is not built."""
+        of_b = ("target_b", "precision_b", "texture_b", "records_b") if self.program_b else ()
+        of_a = ("texture", "records") if self.program else ()
+        of_both = ("target", "precision", "shapes", "dtypes", "inputs") if of_a and of_b else ()
+        for name in (*of_b, *of_a, *of_both):
+            if getattr(self, name) != (known := fields_of(CompareSpec)[name]).default:
+                flag = known.help.flag or f"--{name.replace('_', '-')}"
+                about = f"{flag} is for TVM, and another runtime's program runs there"
+                raise UserError(about, Code.BAD_SPEC, hint=f"leave out {flag}; a program has settings: --set, --set-b")
 
     @classmethod
     def completed(cls, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def packed_runtime(runtime: str, folder: Path | None, model: Path, settings: Map
 
     Args:
         runtime: its name, or a description of one's own (a .toml file).
-        folder: with the program's files; None: `$FARM_RUNTIMES/NAME`.
+        folder: with the program's files; None: `$FARM_RUNTIMES/NAME`, or what the description says.
         model: the model file.
         settings: of the description.
 
@@ -137,6 +137,10 @@ def packed_runtime(runtime: str, folder: Path | None, model: Path, settings: Map
     if runtime == TVM:
         return None
     own = runtime.endswith(".toml")
+    if own and folder:
+        raise UserError(
+            f"{runtime} names its own files, not those in {folder}", hint=f"leave out {folder} or {runtime}"
+        )
     text = checked_file(Path(runtime)).read_bytes() if own else b""
     description, text = (read_description(text, runtime), text) if own else builtin_description(runtime)
     check_model(description, model.name)
@@ -169,9 +173,10 @@ def program_fields(fields: Mapping[str, Any], runtime: str) -> dict[str, Any]:
     """
     given, others = own_fields(fields, ProgramSpec)
     if others:
+        where = f"{runtime} has" if runtime.endswith(".toml") else f"farm program show {runtime} lists"
         raise UserError(
             f"--{others[0].replace('_', '-')} is for TVM; {runtime} has its own settings",
-            hint=f"--set NAME=VALUE; farm program show {runtime} lists them",
+            hint=f"--set NAME=VALUE; {where} them",
         )
     return given
 

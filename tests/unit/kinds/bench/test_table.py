@@ -100,6 +100,10 @@ def test_stats_are_those_of_the_tutorials(capsys):
         ("bench net.onnx --on android --sustain 10s --measure 4", "--measure does not go with --sustain"),
         ("bench net.onnx --on android --set threads=2", "--set is for another runtime's program"),
         ("compare net.onnx --on android --target-b cpu --set-b x=1", "--set-b is for another runtime's program"),
+        ("compare net.onnx --on android --set-b x=1", "add --runtime-b litert|"),
+        ("compare absent.onnx --on android", "absent.onnx does not exist"),
+        ("compare absent-1 absent-2 --on android", "two jobs without --on: farm compare JOB JOB"),
+        ("ci compare net.onnx net.onnx --on android --set x=1", "No such option: --set"),
         ("ci bench net.onnx --on android --junit none/farm.xml", "there is no folder none"),
         ("bundle build main --tvm-source .", "--tvm-source needs --ndk or --opencl"),
         ("tune net.farm.tar --on android", "is a package, compiled already"),
@@ -116,7 +120,7 @@ def test_what_cannot_end_well_is_not_begun(typed, line, said, tmp_path):
     before = sorted(tmp_path.iterdir())
     done = typed(*line.split())
     assert done.exit_code == 2 or done.exception is not None
-    assert said in done.output + str(getattr(done.exception, "message", ""))
+    assert said in done.output + "".join(str(getattr(done.exception, name, "")) for name in ("message", "hint"))
     assert sorted(tmp_path.iterdir()) == before
 
 

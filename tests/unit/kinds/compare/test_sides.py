@@ -1,5 +1,8 @@
 """What the two sides of a comparison are."""
 
+import pytest
+
+from farm.common.errors import UserError
 from farm.kinds.compare.spec import CompareSpec, CompareTask
 from farm.kinds.compare.worker import sides_of
 
@@ -25,3 +28,23 @@ def test_b_may_be_built_another_way():
     assert (b.spec.precision, b.spec.records, b.spec.target, b.target) == (
         "float16_acc32", RECORDS, "opencl", {"kind": "opencl"},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"program_b": A, "precision_b": "float16"},
+            "--precision-b is for TVM, and another runtime's program runs there",
+        ),
+        ({"program": A, "records": RECORDS}, "--records is for TVM, and another runtime's program runs there"),
+        ({"program": A, "program_b": B, "inputs": A}, "--input is for TVM, and another runtime's program runs there"),
+    ],
+)
+def test_how_to_build_what_is_not_built_is_refused(fields, said):
+    with pytest.raises(UserError, match=said):
+        sides(**fields)
+
+
+def test_the_other_side_is_built_as_asked():
+    assert sides(program=A, precision="float16", precision_b="float32")[1].spec.precision == "float32"

@@ -60,6 +60,11 @@ def test_a_folder_without_the_runtimes_program_has_a_way_out(tmp_path, files, sa
     assert hint in caught.value.hint
 
 
+def test_a_description_of_ones_own_takes_no_folder(tmp_path):
+    with pytest.raises(UserError, match="names its own files"):
+        packed_runtime(str(tmp_path / "own.toml"), tmp_path, Path("net.onnx"), {})
+
+
 def test_a_runtimes_program_may_lie_in_folders_of_abis(tmp_path):
     for abi in ("arm64-v8a", "x86_64"):
         (tmp_path / abi).mkdir()
@@ -144,4 +149,7 @@ def test_options_of_a_bench_that_are_tvms_alone_are_refused():
     assert program_fields({**fields, "settings": {"threads": "2"}}, "ort")["settings"] == {"threads": "2"}
     with pytest.raises(UserError, match="--precision is for TVM"):
         program_fields({**fields, "precision": "float16"}, "ort")
+    with pytest.raises(UserError, match="--precision is for TVM") as caught:
+        program_fields({**fields, "precision": "float16"}, "own.toml")
+    assert caught.value.hint.endswith("own.toml has them")
     assert program_fields(fields, "ort")["on"] == "android"
