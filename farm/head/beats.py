@@ -4,7 +4,8 @@ Each host writes a beat every `BEAT_EVERY_S`. As often, the head looks at the be
 own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that could not be committed resets the counts:
 while the database is away, no host can beat.
 
-At its first look a head takes a host for lost that has been silent for so long while another one beat.
+At its first look a head counts one missed beat of a host that was silent for so long while another one beat: it died
+together with the head before, or the database is just back from an outage and that host has not beaten yet.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class BeatWatch:
         if self._counted_s is None:
             newest = max(beats.values(), default=datetime.max.replace(tzinfo=UTC))
             silent = timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
-            self._missed = {host: LOST_AFTER if newest - beat > silent else 0 for host, beat in beats.items()}
+            self._missed = {host: int(newest - beat > silent) for host, beat in beats.items()}
             self._beats, self._counted_s = dict(beats), now_s
-            return BeatChanges(tuple(sorted(self.lost)))
+            return BeatChanges()
         before = self.lost
         counts = now_s - self._counted_s >= BEAT_EVERY_S
         if counts:

@@ -34,12 +34,20 @@ def test_a_host_is_lost_after_so_many_looks_without_a_beat_and_back_with_the_nex
     assert not lab.watch.lost
 
 
-def test_a_new_head_takes_a_host_for_lost_that_was_silent_while_another_beat():
+def test_a_new_head_misses_a_host_sooner_that_was_silent_while_another_beat():
     lab = Lab("dead", "one")
     lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
-    assert lab.look("dead") == BeatChanges(lost=("dead",))
+    looks = [lab.look("dead") for _ in range(LOST_AFTER)]
+    assert looks == [*[NOTHING] * (LOST_AFTER - 1), BeatChanges(lost=("dead",))]
     assert lab.look("dead") == NOTHING
     assert lab.look() == BeatChanges(back=("dead",))
+
+
+def test_a_new_head_loses_no_host_that_beats_later_than_another_after_an_outage():
+    lab = Lab("late", "one")
+    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
+    assert [lab.look("late"), lab.look("late"), lab.look()] == [NOTHING] * 3
+    assert [lab.look("late") for _ in range(LOST_AFTER - 1)] == [NOTHING] * (LOST_AFTER - 1)
 
 
 def test_a_new_head_takes_no_host_for_lost_after_an_outage_of_the_database():
