@@ -47,7 +47,7 @@ Jobs = Annotated[
 ]
 PAGE_JOBS = 500  # rows of one answer
 TRACE_SUFFIX = ".pftrace"
-NEWEST = 200  # events of a phone that are asked for: a trace made much later lacks other phones' sessions
+NEWEST_EVENTS = 200  # events of a phone that are asked for: a trace made much later lacks other phones' sessions
 
 
 @app.command("list")
@@ -199,7 +199,8 @@ def _sessions_beside(device: str) -> dict[str, list[dict[str, Any]]]:
     hubs = {row["name"]: (row.get("host"), place.hub) for row in rows if (place := parse_place(row["usb"])) is not None}
     names = [name for name, hub in hubs.items() if name != device and hub == hubs.get(device)]
     return {
-        name: call("events.newest", subject=name, limit=NEWEST, topics=["session"])["events"] for name in sorted(names)
+        name: call("events.newest", subject=name, limit=NEWEST_EVENTS, topics=["session"])["events"]
+        for name in sorted(names)
     }
 
 

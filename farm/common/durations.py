@@ -1,4 +1,4 @@
-"""Durations, times and counts as people write them: `90`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
+"""Durations, times, counts and intervals as people write them: `90`, `1h30m`, `7d`; `2026-05-01T14:00`, `+30m`.
 
 Standard library only: the thin commands use it. Times without a zone are this host's local time.
 """

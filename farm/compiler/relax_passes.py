@@ -59,7 +59,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
         return super().visit_tuple_getitem_(op) if folded is None else folded
 
     def _folded(self, normalisation: Any) -> Any:
-        if not _is(normalisation, _NORMALISATION) or not all(map(_constant, normalisation.args[1:5])):
+        if not _is(normalisation, _NORMALISATION) or not all(map(is_constant, normalisation.args[1:5])):
             return None
         attributes = normalisation.attrs
         summed, bias = normalisation.args[0], None
@@ -68,7 +68,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
             if bias is None:
                 return None
         convolution = self._value(summed)
-        if not _is(convolution, _CONVOLUTION) or self.uses[summed] != 1 or not _constant(convolution.args[1]):
+        if not _is(convolution, _CONVOLUTION) or self.uses[summed] != 1 or not is_constant(convolution.args[1]):
             return None
         layout = convolution.attrs.out_layout or convolution.attrs.data_layout
         if str(layout).find("C") != int(attributes.axis) or len(str(layout)) != len(convolution.ty.shape.values):
@@ -92,9 +92,9 @@ class _Folder(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
     def _array(self, value: Any) -> Array | None:
         """A constant, or a constant in another shape."""
         held = self._value(value)
-        if _constant(value):
+        if is_constant(value):
             return np.asarray(value.value.numpy(), np.float64)
-        if _is(held, _RESHAPE) and _constant(held.args[0]):
+        if _is(held, _RESHAPE) and is_constant(held.args[0]):
             shape = [int(size) for size in held.ty.shape.values]
             return np.asarray(held.args[0].value.numpy(), np.float64).reshape(shape)
         return None
@@ -104,7 +104,8 @@ def _is(value: Any, operator: Any) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op == operator
 
 
-def _constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
+    """Whether an argument is a constant of the model."""
     return isinstance(value, tvm.ir.GenericConst)
 
 
@@ -128,7 +129,7 @@ def onnx_clips_in_relax() -> Iterator[None]:
 
     def convert(cls: Any, builder: Any, inputs: Any, attributes: Any, parameters: Any) -> Any:
         x, bounds = inputs[0], [inputs[i] for i in (1, 2)]
-        if not all(bound is None or isinstance(bound, tvm.ir.GenericConst) for bound in bounds):
+        if not all(bound is None or is_constant(bound) for bound in bounds):
             return original.__func__(cls, builder, inputs, attributes, parameters)
         for bound, cut in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
             if bound is not None and bound.value.numpy() == bound.value.numpy():  # NaN: as if there were no bound

@@ -17,7 +17,7 @@ from farm.common.tasks import SharedCall
 from farm.config import FarmConfig
 from farm.store.store import Store
 
-JOIN_HINT = 'a lab also needs [store] url and [lab] head = "apart" (docs/howto-many-hosts.md)'
+LAB_NEEDS = 'a lab also needs [store] url and [lab] head = "apart" (docs/howto-many-hosts.md)'
 OTHER_SERVERS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Problems:
     def __init__(self, config: FarmConfig) -> None:
         self._lasting: dict[str, str] = {}  # failures by subject
         if (host := config.lab.host) and not config.lab.head_apart:
-            self._lasting["lab"] = f'[lab] host = "{host}" is no host of a lab yet, but a single one: {JOIN_HINT}'
+            self._lasting["lab"] = f'[lab] host = "{host}" is no host of a lab yet, but a single one: {LAB_NEEDS}'
             log.warning("%s", self._lasting["lab"])
         self.sources: list[Callable[[], list[str]]] = []  # each returns the present problems of one part
         self._failed: set[Callable[[], list[str]]] = set()  # the log has why

@@ -21,7 +21,7 @@ from farm.common.events import EventLog
 from farm.head import beats, wire
 from farm.head.beats import BeatWatch
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
-from farm.head.job_store import ended_events
+from farm.head.job_store import ended_events, was_handed_over
 from farm.head.local import LocalHead
 from farm.head.messages import (
     AttemptEnded,
@@ -148,7 +148,7 @@ class HostWatch:
         armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
         known = {job.id: job for job in await read(jobs.several, [each.job for each in running])}
-        with_people = {each.job for each in running if _has_person(self._kinds, known[each.job], each)}
+        with_people = {each.job for each in running if was_handed_over(self._kinds, known[each.job], each)}
         for attempt in running:
             host = self._hosts.runs_at(attempt.job)
             if attempt.job not in with_people and host in self._beats.lost:
@@ -232,12 +232,6 @@ class HostWatch:
             self._ending[record.host].add(record.id)
             self._head.requests.receive(LeaseEnded(record.device, record.id))
             self._hosts.lease_over(record.id, f"host {record.host} was lost")
-
-
-def _has_person(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
-    """Whether a person holds the attempt's phone."""
-    kind = kinds.get(job.kind)
-    return kind is not None and kind.personal and bool(attempt.facts)
 
 
 def _lost_error(host: str) -> HostError:

@@ -48,8 +48,8 @@ from farm.store.database import BackgroundWrites
 from farm.store.mailbox import HostRecord, Letter
 from farm.store.store import Store
 
-LOOKS_S = 0.015  # a host that has ended a lease looks for letters by itself, for longer (farm.store.mailbox.EXPECTED_S)
-WOKEN_AFTER_S = 0.02  # if it has not armed a grant by then
+POLLS_S = 0.015  # after the end of a lease its host polls its mailbox, for longer than this (`EXPECTED_S` there)
+WOKEN_AFTER_S = 0.02  # after a grant to a host that polls: it is woken if it has not armed the grant by then
 SALVAGE_LIMIT_S = 5.0  # for a host to salvage results; a job ends without a host that is away
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Hosts(AttemptRunner):
         self._lent: dict[str, tuple[str, str]] = {}  # lease for a job of another host -> its device, and that host
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._unarmed: dict[str, LeaseGranted] = {}  # by lease
-        self._looks_until_s: dict[str, float] = {}  # by host
+        self._polls_until_s: dict[str, float] = {}  # by host
         self._salvaging: dict[str, asyncio.Event] = {}
         self._unsent: defaultdict[str, list[Letter]] = defaultdict(list)  # by host, in order
         self._writes = BackgroundWrites()
@@ -142,7 +142,7 @@ class Hosts(AttemptRunner):
             case SlotKept(_, lease_id):
                 self._slots[lease_id] = host
             case LeaseEnded(_, lease_id, reason):
-                self._looks_until_s[host] = self._clock() + LOOKS_S
+                self._polls_until_s[host] = self._clock() + POLLS_S
                 self.lease_over(lease_id, reason)
                 if lease_id not in self._slots:
                     self._of_lease.pop(lease_id, None)
@@ -274,7 +274,7 @@ class Hosts(AttemptRunner):
         host = self._receiver_of(message)
         if host is None:
             log.debug("no host is to get %s", message)
-        elif isinstance(message, LeaseGranted) and self._clock() < self._looks_until_s.get(host, 0.0):
+        elif isinstance(message, LeaseGranted) and self._clock() < self._polls_until_s.get(host, 0.0):
             asyncio.get_running_loop().call_later(WOKEN_AFTER_S, self._wake_unless_armed, host, message.lease.id)
         elif isinstance(message, LeaseGranted | RunAttempt):
             self._wake(host)

@@ -212,7 +212,7 @@ async def read_left(
         if record is not None and _goes_on(kinds, job, attempt, record, now):
             del leases[record.id]
             survivors.append((job, attempt, _lease(kinds, job, record, now)))
-        elif _was_handed_over(kinds, job, attempt):
+        elif was_handed_over(kinds, job, attempt):
             left.append(LeftAttempt(job, attempt, _end_of_lease(attempt, record)))
         else:
             left.append(LeftAttempt(job, attempt, await _interrupted(store, kinds, job, attempt)))
@@ -247,7 +247,7 @@ def arrays_begun(store: Store, live: Sequence[Job]) -> Sequence[tuple[str, Mappi
     return begun
 
 
-def _was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
+def was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
     """Whether a person has had the phone: then what was asked for has been given, and is not given again."""
     kind = kinds.get(job.kind)
     return kind is not None and kind.personal and bool(attempt.facts)
@@ -255,7 +255,7 @@ def _was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
 
 def _goes_on(kinds: Kinds, job: Job, attempt: Attempt, record: LeaseRecord, now: ClockReading) -> bool:
     in_time = record.expires_at is not None and record.expires_at > now.at
-    return _was_handed_over(kinds, job, attempt) and in_time
+    return was_handed_over(kinds, job, attempt) and in_time
 
 
 def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Lease:

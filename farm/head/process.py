@@ -55,10 +55,10 @@ from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeld
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database
-LOOK_EVERY_S = 0.003  # into the mailbox while letters come
-IDLE_LOOK_EVERY_S = 0.03  # an idle head takes 1 to 2 % of a core
+POLL_EVERY_S = 0.003  # the mailbox, while letters come
+IDLE_POLL_EVERY_S = 0.03  # an idle head takes 1 to 2 % of a core
 BUSY_S = 1.0  # letters come, this long after the latest
-LOOK_FOR_S = 0.25  # in a thread, for which the end of a term waits
+POLL_FOR_S = 0.25  # in one call, in a thread: the end of a term waits for it
 END_LIMIT_S = 5.0  # for writes of a head that stops
 WAITING = "waits for the term of the head before it"
 
@@ -229,9 +229,9 @@ class HeadTerm:
         """Act upon the letters of hosts, for ever."""
         busy_until_s = 0.0
         while True:
-            every_s = LOOK_EVERY_S if time.monotonic() < busy_until_s else IDLE_LOOK_EVERY_S
+            every_s = POLL_EVERY_S if time.monotonic() < busy_until_s else IDLE_POLL_EVERY_S
             try:
-                letters = await self.store.mailbox.take_all(LOOK_FOR_S, every_s)
+                letters = await self.store.mailbox.take_all(POLL_FOR_S, every_s)
             except HostError:  # the writer reports it; a lost term ends all of this
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue

@@ -328,7 +328,7 @@ class RequestQueue(WaitingRequests):
             self._send(LeaseUnwanted(pending_grant.lease.id, pending_grant.cancelled))
             return
         del self._grants[pending_grant.lease.device], self._requests[pending_grant.pending.id]
-        pending_grant.pending.grant = None  # requests that a head has read are out of the garbage collector's sight
+        pending_grant.pending.grant = None  # a circle: what a head has read is not garbage-collected
         if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
             self._send(YieldWanted(pending_grant.lease.device))
         pending = pending_grant.pending

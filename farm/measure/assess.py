@@ -85,10 +85,10 @@ class Assessment:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON; times in seconds."""
-        without = dict.fromkeys(() if self.estimate.interval_s else ("low_s", "high_s", "half_width"))
+        unknown = () if self.estimate.interval_s else ("low_s", "high_s", "half_width")  # of one sample: null
         return {
             **asdict(self),
-            "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width, **without},
+            "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width, **dict.fromkeys(unknown)},
             "used": self.used,
             "verdict": str(self.verdict),
             "reasons": [reason.to_wire() for reason in self.reasons],

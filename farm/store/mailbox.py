@@ -32,10 +32,10 @@ from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
 from farm.store.server_rules import JOIN
 
-MOST_AT_ONCE = 500  # letters of one look: the loop serves others before the next
+MOST_AT_ONCE = 500  # letters that are taken at once: the loop serves others before the next ones
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
-EXPECTED_S = 0.03  # for so long a host looks by itself when an answer of the head is due
-LOOK_EVERY_S = 0.002  # meanwhile
+EXPECTED_S = 0.03  # a host that expects an answer of the head polls for so long, without a wake-up
+EXPECTED_POLL_S = 0.002  # between its polls
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
@@ -179,8 +179,8 @@ class Mailbox(TableAccess):
         await self._database.execute(withdrawn, appended=post(to_head, letter), last=True)
 
     async def take(self, host: str, within_s: float = 0.0) -> tuple[Letter, ...]:
-        """Take the letters to a host, in order; at most `MOST_AT_ONCE`. Looks until there are some, for `within_s`."""
-        return await self._take(self._of_host, to_host, host, within_s, LOOK_EVERY_S)
+        """Take the letters to a host, in order; at most `MOST_AT_ONCE`. Polls until there are some, for `within_s`."""
+        return await self._take(self._of_host, to_host, host, within_s, EXPECTED_POLL_S)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
         """Every host, by name."""
@@ -234,7 +234,7 @@ class Mailbox(TableAccess):
     async def take_all(self, within_s: float = 0.0, every_s: float = 0.0) -> tuple[Letter, ...]:
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`.
 
-        Looks every `every_s` until there are some, for `within_s` at most.
+        Polls every `every_s` until there are some, for `within_s` at most.
         """
         return await self._take(self._all, to_head, "", within_s, every_s)
 
@@ -247,7 +247,7 @@ class Mailbox(TableAccess):
         return select(box).select_from(of_this_start).order_by(box.c.id).limit(bindparam("most"))
 
     async def _take(
-        self, letters: Select[Any], box: Table, host: str, within_s: float = 0.0, every_s: float = 0.0
+        self, letters: Select[Any], box: Table, host: str, within_s: float, every_s: float
     ) -> tuple[Letter, ...]:
         """Read the letters that were not taken yet, and have the next commit delete them.
 
@@ -255,14 +255,14 @@ class Mailbox(TableAccess):
         """
         taken = self._taken.get(host, set())
         most = MOST_AT_ONCE + len(taken)
-        rows = await self.in_thread(self._look, letters, {"of": host, "most": most}, taken, within_s, every_s)
+        rows = await self.in_thread(self._poll, letters, {"of": host, "most": most}, taken, within_s, every_s)
         seen = {row.id for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:
             self._database.writer.delete_read(box, host, sorted(seen))
         return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
 
-    def _look(
+    def _poll(
         self,
         letters: Select[Any],
         parameters: Mapping[str, Any],
@@ -270,9 +270,9 @@ class Mailbox(TableAccess):
         within_s: float,
         every_s: float,
     ) -> Sequence[Row[Any]]:
-        """The letters that are there, once some of them were not taken or `within_s` is over.
+        """Read the letters until some of them were not taken before, for `within_s` at most.
 
-        In one thread and on one connection: another look costs half as much as a first one.
+        In one thread and on one connection: a further reading costs half as much as the first one.
         """
         until_s = time.monotonic() + within_s
         with self._database.reading() as connection:
@@ -322,8 +322,8 @@ class WakeUps:
 class WakeUpListener:
     """Says when a host is to look into its mailbox: at a wake-up, at least every `POLL_S`. Used on the event loop.
 
-    While an answer is due (`expect`) it looks without being woken: a wake-up costs the server more, the more hosts
-    listen.
+    A host that expects an answer (`expect`) polls instead of being woken: a wake-up costs the server more, the more
+    hosts listen.
     """
 
     def __init__(self, database: Database, host: str) -> None:
@@ -338,12 +338,12 @@ class WakeUpListener:
         self._thread.start()
 
     def expect(self) -> None:
-        """An answer of the head is due: look until it comes, for `EXPECTED_S` at most."""
+        """An answer of the head is due: poll until it comes, for `EXPECTED_S` at most."""
         self._expected = True
         self._some.set()
 
     async def wait(self) -> float:
-        """Wait until it is time to look again; returns for how long, seconds."""
+        """Wait until it is time to look again; returns for how many seconds to poll then."""
         await self._some.wait()
         self._some.clear()
         expected, self._expected = self._expected, False

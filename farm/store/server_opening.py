@@ -140,8 +140,8 @@ def look_at_server(url: str, own: str = "") -> list[Diagnosis]:
         try:
             with engine.connect() as connection:
                 found = [*findings_of(read_facts(connection))]
-                known = not own or start_number(connection) is None  # the first start makes the tables
-                if not known and not connection.execute(_BELONGS, {"name": own}).scalar():
+                has_tables = start_number(connection) is not None  # the first start makes them
+                if own and has_tables and not connection.execute(_BELONGS, {"name": own}).scalar():
                     problem = f"{own} is no host of this lab: it was removed, or has never started"
                     found.append(Diagnosis("lab hosts", FAIL, problem, f"start its daemon; if that is refused: {JOIN}"))
                 return found

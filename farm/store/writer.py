@@ -144,7 +144,7 @@ class Writer:
         held = () if term is None else (term.held(),)
         self._mark_row = update(meta).where(*expected, *held).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
-        self._read: dict[tuple[Table, str], Sequence[int]] = {}  # ids of letters by mailbox and reader
+        self._read_letters: dict[tuple[Table, str], Sequence[int]] = {}  # ids by mailbox and reader, to be deleted
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[QueuedWrite[Any] | None] = queue.SimpleQueue()
@@ -188,11 +188,11 @@ class Writer:
                 drafts.settle(committed=done.done() and not done.cancelled() and done.exception() is None)
 
     def delete_read(self, box: Table, reader: str, ids: Sequence[int]) -> None:
-        """Have the next commit delete a reader's letters with these ids, and not those of its earlier call.
+        """Have the next commit delete these letters of a reader, in place of those of its earlier call.
 
-        That is lost with a commit that fails.
+        A commit that fails does not delete them, nor does a later one: call again.
         """
-        self._read[box, reader] = ids
+        self._read_letters[box, reader] = ids
 
     def own_mark(self) -> ColumnElement[bool]:
         """On a server: which row of `meta` there is as long as no later start writes under this writer's `mark`."""
@@ -331,7 +331,7 @@ class Writer:
     ) -> Outcomes:
         """One transaction of these, without savepoints, which cost two statements each; with them if one is refused."""
         rows = [row for work in works for row in work.rows]
-        read = self._take_read()
+        read = self._take_read_letters()
         try:
             with connection.begin():
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
@@ -343,7 +343,7 @@ class Writer:
                 raise
             refused = _error_of(error)
             if len(works) == 1 and not read:
-                if self._term is not None:  # the next one's rows may be why
+                if self._term is not None:  # if it is over, rows of the next term may be what the database refused
                     with connection.begin():
                         self._term.check(connection)
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
@@ -353,11 +353,11 @@ class Writer:
         self._confirmed = self._number
         return outcomes
 
-    def _take_read(self) -> Mapping[Table, Sequence[int]]:
-        """The letters to be deleted, by mailbox."""
+    def _take_read_letters(self) -> Mapping[Table, Sequence[int]]:
+        """The ids of letters that the next commit deletes, by mailbox."""
         read: defaultdict[Table, list[int]] = defaultdict(list)
-        while self._read:
-            (box, _), ids = self._read.popitem()
+        while self._read_letters:
+            (box, _), ids = self._read_letters.popitem()
             read[box] += ids
         return read
 

@@ -98,7 +98,8 @@ def latency_ms(summary: SampleSummary) -> dict[str, float | None]:
     fields = asdict(summary)
     count = fields.pop("count")
     found = {f"{name.removesuffix('_s')}_ms": value * MS for name, value in fields.items()}
-    return {"count": count, **found, **(dict.fromkeys(("low_ms", "high_ms", "std_ms")) if count == 1 else {})}
+    unknown = ("low_ms", "high_ms", "std_ms") if count == 1 else ()
+    return {"count": count, **found, **dict.fromkeys(unknown)}
 
 
 def plain(value: Any) -> Any:

@@ -67,7 +67,7 @@ ASKING = {
     "farm/devices/server/session_cores.py",  # cores.sh and a number of our own
     "farm/devices/agent_work.py",  # constant
     "farm/kinds/energy/phone.py",  # gauge.sh and a number of our own; constants
-    "farm/kinds/memory/phone.py",  # memory.sh and numbers of our own
+    "farm/kinds/memory/executor.py",  # memory.sh and numbers of our own
     "farm/kinds/program/phone.py",  # command_line, report_line; constants
     "farm/kinds/untethered/executor.py",  # command_line, quoted; untethered.sh and numbers of our own
     "farm/kinds/shell/executor.py",  # a user's own line, for the phone they hold

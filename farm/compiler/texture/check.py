@@ -17,13 +17,13 @@ from tvm import relax, te
 
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array
+from farm.compiler.relax_passes import is_constant
 from farm.compiler.texture.layout import fixed_shape
 from farm.compiler.texture.lowering import UnsafeKernelError
 from farm.compiler.texture.network import (
     Kernels,
     TextureDecision,
     calls_of,
-    is_constant,
     read_network,
     with_scopes_applied,
 )

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from farm.compiler.relax_passes import is_constant
 from farm.compiler.texture.layout import fixed_shape, visited
 from farm.compiler.texture.lowering import register
 from farm.compiler.texture.schedules import schedules
@@ -144,11 +145,6 @@ def calls_of(function: Any) -> list[tuple[Any, Any]]:
 
 def _is_kernel_call(value: Any) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op == _CALL_TIR and len(value.args) == 2
-
-
-def is_constant(value: Any) -> bool:
-    """Whether an argument is a constant of the model."""
-    return isinstance(value, tvm.ir.GenericConst)
 
 
 def _used_elsewhere(function: Any) -> set[Any]:

@@ -322,7 +322,7 @@ class LeaseExecutor(Executor):
         return {self._parts.gate()[1], self._parts.client.address.port}
 
     def admits(self, user: str) -> Admits:
-        """Whether a loopback connection is of this user."""
+        """A check whether a loopback connection is of this user: the reason why not; "": it is."""
 
         async def admits(connection: socket.socket) -> str:
             try:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from farm.adb.client import AdbClient
+from farm.common.errors import ProtocolError
+from farm.devices.server.phone_paths import MEMORY
+from farm.devices.server.rpc_server import script_error
 from farm.jobs.executor import AttemptContext
-from farm.kinds.execution import ModelExecutor, quiet_lease
-from farm.kinds.memory.phone import MemoryHost
+from farm.kinds.execution import MeasuringHost, ModelExecutor, quiet_lease
+from farm.kinds.memory.phases import MemoryReading, read_lines
 
 WORKER = "farm.kinds.memory.worker"
+READ_LIMIT_S = 20.0  # two of the phone's services are asked, each for at most 4 s
 
 
 class MemoryExecutor(ModelExecutor):
@@ -31,3 +37,43 @@ class MemoryExecutor(ModelExecutor):
             await host.quiet.end()
         notes = [*report["notes"], *host.quiet.notes()]
         return {**report, "target": task.spec.target, "quiesce": host.quiet.to_wire(), "notes": notes}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHost(MeasuringHost):
+    """The daemon's side of the worker: reads the memory of its session's processes on the phone while it is idle."""
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`memory {gpu since?}`: a reading of the session's processes, whose peaks count from then on."""
+        if verb != "memory":
+            return await MeasuringHost.serve(self, verb, fields)
+        gpu, since = fields.get("gpu"), fields.get("since", 0)
+        if not isinstance(gpu, bool) or not isinstance(since, int) or isinstance(since, bool) or since < 0:
+            raise ProtocolError("a worker reads memory with gpu, true or false, and since, seconds")
+        serial = self.context.view.serial
+        return asdict(await read_memory(self.parts.client, serial, gpu=gpu, since_s=since))
+
+
+async def read_memory(client: AdbClient, serial: str, *, gpu: bool, since_s: int) -> MemoryReading:
+    """Read the session's memory on a phone.
+
+    Args:
+        client: of the adb server.
+        serial: the phone's.
+        gpu: also the GPU's.
+        since_s: report apps that were killed since then, by the phone's clock; 0: none.
+
+    Raises:
+        PhoneError: the phone does not show the session's processes.
+        AdbError: phone or link failed.
+    """
+    words = ["gpu" if gpu else "cpu", *([str(since_s)] if since_s else [])]
+    said = await client.shell(serial, f"sh {MEMORY} {' '.join(words)}", timeout_s=READ_LIMIT_S)
+    reading = read_lines(said.text)
+    if not reading.processes or not reading.rss:
+        raise script_error(
+            "the phone does not show the memory of the process that serves the session",
+            hint="`farm shell --on NAME -- ls -l /proc/self` shows what its shell may read",
+            evidence=said.output[:2000],
+        )  # fmt: skip
+    return reading

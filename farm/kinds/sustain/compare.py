@@ -22,7 +22,7 @@ from farm.measure.interval import MedianEstimate
 
 MS = 1e3
 CONFIDENCE = 0.95  # of the intervals in a result
-UNKNOWN, ENDS = 1e6, {"low": -1, "high": 1}  # times
+UNKNOWN_TIMES = 1e6  # the factor to each end of the interval of one sample, of which nothing is known
 # Relative. What differs from run to run is in neither interval, and a smaller difference may be that.
 LEAST_EFFECT = 0.05
 
@@ -149,7 +149,8 @@ def _conditions(a: Stretch, b: Stretch) -> Conditions:
 
 
 def _estimate(row: Stretch) -> MedianEstimate:
-    """One sample has no interval: its own may be anywhere."""
     median_s, count = row["median_ms"] / MS, row["count"]
-    low_s, high_s = (row[f"{name}_ms"] / MS if count > 1 else median_s * UNKNOWN**way for name, way in ENDS.items())
+    low_s, high_s = median_s / UNKNOWN_TIMES, median_s * UNKNOWN_TIMES
+    if count > 1:
+        low_s, high_s = row["low_ms"] / MS, row["high_ms"] / MS
     return MedianEstimate(median_s, low_s, high_s, CONFIDENCE, count, count, 1)
