@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from farm.adb.errors import AdbPortTaken
 from farm.adb.lease_proxy.proxy import LeasedAdb, fail, turn_away
 from farm.adb.lease_proxy.tunnels import Admits, LoopbackListener, relay
-from farm.common.errors import FarmError, ProtocolError
+from farm.common.errors import FarmError, HostError, ProtocolError
 from farm.common.files import write_durably
 from farm.common.limiter import Limiter
 from farm.control.router import Answer
@@ -32,16 +33,19 @@ MOST_OF_USER = 128  # a parallel test runner takes some 50
 log = logging.getLogger(__name__)
 
 
+_Word = Annotated[str, Field(pattern=r"^[^\x00]{1,256}$")]  # what the database stores
+
+
 @dataclass(frozen=True, slots=True)
 class CarriedLease:
     """A lease that another host holds, as it is used at this one."""
 
-    host: str  # of its phone
-    user: str
-    port: int = 0  # of its adb at this host; 0: the kernel shall choose
+    host: _Word  # of its phone
+    user: _Word
+    port: Annotated[int, Field(ge=0, le=65535)] = 0  # of its adb at this host; 0: the kernel shall choose
 
 
-_FILE: TypeAdapter[dict[str, CarriedLease]] = TypeAdapter(dict[str, CarriedLease])
+_FILE: TypeAdapter[dict[str, CarriedLease]] = TypeAdapter(dict[_Word, CarriedLease])
 
 
 class CarriedLeases:
@@ -70,11 +74,16 @@ class CarriedLeases:
         self._gate = gate
         self._path = path
         self._saving = asyncio.Lock()
+        self._saved = b"{}"  # in the file
+        self._problem = ""  # why the file cannot be written
         self._leases: dict[str, CarriedLease] = {}  # by id
         self._listeners: dict[str, LoopbackListener] = {}
         self._limiter: Limiter[str] = Limiter(MOST_CARRIED, MOST_OF_USER)  # by user
         for lease, carried in self._stored().items():
-            self._listen(lease, carried)
+            try:
+                self._listen(lease, carried)
+            except HostError as error:  # no descriptor is left: the daemon has phones of its own
+                log.warning("the adb of lease %s has no port until it is shown again: %s", lease, error.message)
         link.serve(SERVICE, self._serve)
 
     async def close(self) -> None:
@@ -88,26 +97,28 @@ class CarriedLeases:
             ProtocolError: the answer has another form.
             HostError: no port can be had.
         """
-        lease, user = answer.fields.get("lease"), answer.fields.get("user")
-        if not isinstance(lease, str) or not isinstance(user, str):
+        try:
+            told = {answer.fields.get("lease"): {"host": host, "user": answer.fields.get("user")}}
+            [(lease, carried)] = _FILE.validate_python(told).items()
+        except (TypeError, ValidationError) as error:
             raise ProtocolError(
                 f"host {host} described the lease in a form that this version does not know",
                 hint="all hosts of a lab should have the same farm release",
-            )
+            ) from error
         if lease not in self._leases:
-            self._listen(lease, CarriedLease(host, user))
+            self._listen(lease, carried)
             await self._save()
         tvm_host, tvm_port = self._gate()
         here = {"tvm_host": tvm_host, "tvm_port": tvm_port, "adb_port": self._leases[lease].port}
         return replace(answer, fields={**answer.fields, **here})
 
     async def forget_ended(self, is_open: Callable[[str], Awaitable[bool]]) -> None:
-        """Close the ports of leases that have ended."""
+        """Close the ports of leases that have ended, and keep those of the others as they are by now."""
         for lease in tuple(self._leases):
             if not await is_open(lease):
                 del self._leases[lease]
                 await self._listeners.pop(lease).close()
-                await self._save()
+        await self._save()
 
     def _listen(self, lease: str, carried: CarriedLease) -> None:
         listener = LoopbackListener(self._admits(carried.user), partial(self._carry, lease, carried), turn_away)
@@ -136,17 +147,24 @@ class CarriedLeases:
 
     def _stored(self) -> dict[str, CarriedLease]:
         try:
-            return _FILE.validate_json(self._path.read_bytes()) if self._path.exists() else {}
+            if self._path.exists():
+                self._saved = self._path.read_bytes()
+            return _FILE.validate_json(self._saved)
         except (OSError, ValidationError) as error:
             log.warning("%s cannot be read, so leases of other hosts' phones get new adb ports: %s", self._path, error)
             return {}
 
     async def _save(self) -> None:
         async with self._saving:
+            if (content := _FILE.dump_json(self._leases)) == self._saved:
+                return
             try:
-                await asyncio.to_thread(write_durably, self._path, _FILE.dump_json(self._leases), 0o600)
+                await asyncio.to_thread(write_durably, self._path, content, 0o600)
+                self._saved, self._problem = content, ""
             except OSError as error:
-                log.warning("adb ports of leases will not outlive this daemon: %s: %s", self._path, error)
+                if self._problem != (problem := error.strerror or str(error)):
+                    log.warning("adb ports of leases will not outlive this daemon: %s: %s", self._path, problem)
+                self._problem = problem
 
     # --- for other hosts ------------------------------------------------------------------------------------------
 

@@ -63,7 +63,10 @@ class LoopbackListener:
             AdbPortTaken: another program listens there.
             HostError: no socket can be had.
         """
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            raise HostError(f"cannot listen on {LOOPBACK}: {error.strerror or error}", evidence=str(error)) from error
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((LOOPBACK, port))

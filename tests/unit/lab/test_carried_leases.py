@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
+from farm.adb.lease_proxy import tunnels
 from farm.common.errors import ProtocolError
 from farm.control.router import Answer
 from farm.lab import leases
@@ -169,7 +173,49 @@ async def test_a_port_that_another_program_has_taken_is_replaced(lab, caplog):
     assert f"the adb of lease l-1 has moved from port {port} to {moved}" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"l-1": {"host": 1}}', "\x00"])
+async def all_open(_):
+    return True
+
+
+async def none_open(_):
+    return False
+
+
+async def test_a_lease_that_ends_while_no_daemon_runs_leaves_nothing_in_the_file(lab):
+    port = (await lab.shown())["adb_port"]
+    await lab.restart()
+    await lab.here.forget_ended(none_open)
+    assert is_closed(port)
+    assert lab.path.read_text() == "{}"
+
+
+async def test_a_port_that_has_moved_stays_where_it_is(lab):
+    port = (await lab.shown())["adb_port"]
+    await lab.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        lab.here = lab.start()
+        moved = (await lab.shown())["adb_port"]
+        await lab.here.forget_ended(all_open)
+    await lab.restart()
+    assert (await lab.shown())["adb_port"] == moved != port
+
+
+async def test_ports_are_kept_once_the_disk_takes_them(lab, caplog):
+    lab.path = lab.path.parent / "later" / lab.path.name
+    await lab.restart()
+    port = (await lab.shown())["adb_port"]
+    await lab.here.forget_ended(all_open)
+    assert caplog.text.count("adb ports of leases will not outlive this daemon") == 1
+    lab.path.parent.mkdir()
+    await lab.here.forget_ended(all_open)
+    await lab.restart()
+    assert await said(port) == b"adb: hello"
+
+
+PORT_70000 = '{"l-1": {"host": "there", "user": "ann", "port": 70000}}'
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"l-1": {"host": 1}}', "\x00", PORT_70000])
 async def test_a_damaged_file_costs_the_ports_alone(lab, content, caplog):
     lab.path.write_text(content)
     await lab.restart()
@@ -177,7 +223,25 @@ async def test_a_damaged_file_costs_the_ports_alone(lab, content, caplog):
     assert "carried.json cannot be read" in caplog.text
 
 
-@pytest.mark.parametrize("fields", [{}, {"lease": "l-1"}, {"lease": 1, "user": "ann"}])
+async def test_without_descriptors_the_daemon_starts_without_the_ports(lab, monkeypatch, caplog):
+    port = (await lab.shown())["adb_port"]
+
+    def no_descriptor(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as limited:
+        limited.setattr(tunnels, "socket", SimpleNamespace(**vars(socket) | {"socket": no_descriptor}))
+        await lab.restart()
+    assert "the adb of lease l-1 has no port until it is shown again" in caplog.text
+    assert is_closed(port)
+    assert await said((await lab.shown())["adb_port"]) == b"adb: hello"
+
+
+ODD = [{}, {"lease": "l-1"}, {"lease": 1, "user": "ann"}, {"lease": [], "user": "ann"}, {"lease": "", "user": "ann"}]
+STRANGE = [{"lease": "l-1\0", "user": "ann"}, {"lease": "l-1", "user": "\ud800"}, {"lease": "l" * 257, "user": "ann"}]
+
+
+@pytest.mark.parametrize("fields", [*ODD, *STRANGE])
 async def test_an_answer_in_another_form_is_refused(lab, fields):
     with pytest.raises(ProtocolError, match="host there described the lease in a form"):
         await lab.here.shown_here("there", Answer(fields))
