@@ -181,7 +181,8 @@ def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str
         value = given.get(key)
         if value is None:
             if argument.default is None and not argument.optional:
-                raise UserError(f"{name} needs {key}", hint=f"give {key}=, {_KINDS[argument.kind]}")
+                known = " or ".join(argument.words) or _KINDS[argument.kind]
+                raise UserError(f"{name} needs {key}", hint=f"give {key}=, {known}")
             arguments[key] = argument.default
         else:
             arguments[key] = _typed(name, key, argument, value)

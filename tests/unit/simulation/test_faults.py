@@ -47,6 +47,12 @@ def test_a_typo_is_answered_with_the_nearest_name():
     assert caught.value.hint == "did you mean unplug?"
 
 
+def test_a_fault_without_its_mode_is_answered_with_the_modes():
+    with pytest.raises(UserError, match="charge needs mode") as caught:
+        parse_fault("charge", {})
+    assert caught.value.hint == "give mode=, start or stop or suspend"
+
+
 @given(
     st.sampled_from([*FAULTS, "x"]),
     st.dictionaries(
