@@ -103,43 +103,37 @@ class BundleLibrary:
         self._check_name(name)
         source = read_folder(folder)
         source.accepted(str(folder))
-        with host_errors(f"adding bundle {name}", self._root):
-            with locked(self._root / "lock"):
-                sweep(self._tmp)
-                staging = Staging(self._tmp)
-            try:
-                files = _copy(folder, [file.name for file in source.files], staging.path / "files", progress)
-                # Judge what was copied: the folder may be rebuilt under our hands.
-                inspection = inspect(read_files(staging.path / "files"), source.description)
-                abi, platform = inspection.accepted(str(folder))
-                modes = {file.name: file.mode for file in inspection.files}
-                for file in files:
-                    (staging.path / "files" / file.name).chmod(modes[file.name])
-                identity = Identity(abi, platform, toolchain, tuple(replace(f, mode=modes[f.name]) for f in files))
-                if not self._is_sound(identity.hash):
-                    kinds = (KIND_CPU, KIND_OPENCL) if inspection.has_opencl else (KIND_CPU,)
-                    progress(f"compiling golden kernels ({', '.join(kinds)}) for {abi}")
-                    golden = staging.path / "golden"
-                    golden.mkdir()
-                    compile_golden(abi, platform, kinds, golden)
-                    compiler = read_golden(golden).versions
-                    versions, doubts = bundle_versions(name, inspection.versions, toolchain, compiler)
-                    manifest = BundleManifest(
-                        format=MANIFEST_FORMAT,
-                        identity=identity,
-                        tvm_version=versions.tvm,
-                        ffi_version=versions.ffi,
-                        has_opencl=inspection.has_opencl,
-                        has_random_fill=inspection.has_random_fill,
-                        warnings=(*(f"{each.message}; {each.hint}" for each in inspection.warnings), *doubts),
-                        added_at=datetime.now(UTC),
-                        golden_files=_described(golden),
-                    )
-                    (staging.path / MANIFEST).write_bytes(_MANIFEST.dump_json(manifest, indent=1) + b"\n")
-                    sync_tree(staging.path)
-                self._publish(staging, identity.hash, name)
-            finally:
-                staging.close()
+        with host_errors(f"adding bundle {name}", self._root), self._staged() as staging:
+            files = _copy(folder, [file.name for file in source.files], staging.path / "files", progress)
+            # Judge what was copied: the folder may be rebuilt under our hands.
+            inspection = inspect(read_files(staging.path / "files"), source.description)
+            abi, platform = inspection.accepted(str(folder))
+            modes = {file.name: file.mode for file in inspection.files}
+            for file in files:
+                (staging.path / "files" / file.name).chmod(modes[file.name])
+            identity = Identity(abi, platform, toolchain, tuple(replace(f, mode=modes[f.name]) for f in files))
+            if not self._is_sound(identity.hash):
+                kinds = (KIND_CPU, KIND_OPENCL) if inspection.has_opencl else (KIND_CPU,)
+                progress(f"compiling golden kernels ({', '.join(kinds)}) for {abi}")
+                golden = staging.path / "golden"
+                golden.mkdir()
+                compile_golden(abi, platform, kinds, golden)
+                compiler = read_golden(golden).versions
+                versions, doubts = bundle_versions(name, inspection.versions, toolchain, compiler)
+                manifest = BundleManifest(
+                    format=MANIFEST_FORMAT,
+                    identity=identity,
+                    tvm_version=versions.tvm,
+                    ffi_version=versions.ffi,
+                    has_opencl=inspection.has_opencl,
+                    has_random_fill=inspection.has_random_fill,
+                    warnings=(*(f"{each.message}; {each.hint}" for each in inspection.warnings), *doubts),
+                    added_at=datetime.now(UTC),
+                    golden_files=_described(golden),
+                )
+                (staging.path / MANIFEST).write_bytes(_MANIFEST.dump_json(manifest, indent=1) + b"\n")
+                sync_tree(staging.path)
+            self._publish(staging, identity.hash, name)
         return self.get(name)
 
     def pack(self, hash_: str, file: IO[bytes]) -> None:
@@ -161,23 +155,17 @@ class BundleLibrary:
             HostError: the disk does not let us; nothing was changed.
         """
         self._check_name(name)
-        with host_errors(f"taking in bundle {name}", self._root):
-            with locked(self._root / "lock"):
-                sweep(self._tmp)
-                staging = Staging(self._tmp)
-            try:
-                if not self._is_sound(hash_):
-                    unpack(packed, staging.path)
-                    if damages := [*_damages(staging.path, hash_)]:
-                        raise UserError(f"this is not bundle {short_hash(hash_)}: {damages[0]}", Code.BAD_BUNDLE)
-                    manifest = _load_manifest(staging.path / MANIFEST)
-                    for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
-                        for each in files:
-                            (staging.path / part / each.name).chmod(each.mode)
-                    sync_tree(staging.path)
-                self._publish(staging, hash_, name)
-            finally:
-                staging.close()
+        with host_errors(f"taking in bundle {name}", self._root), self._staged() as staging:
+            if not self._is_sound(hash_):
+                unpack(packed, staging.path)
+                if damages := [*_damages(staging.path, hash_)]:
+                    raise UserError(f"this is not bundle {short_hash(hash_)}: {damages[0]}", Code.BAD_BUNDLE)
+                manifest = _load_manifest(staging.path / MANIFEST)
+                for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
+                    for each in files:
+                        (staging.path / part / each.name).chmod(each.mode)
+                sync_tree(staging.path)
+            self._publish(staging, hash_, name)
         return self.get(name)
 
     def list(self) -> tuple[Bundle, ...]:
@@ -257,6 +245,15 @@ class BundleLibrary:
         check_bundle_name(name)
         if (path := self._names / name).is_dir():
             raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
+
+    @contextlib.contextmanager
+    def _staged(self) -> Iterator[Staging]:
+        """A folder in which a bundle is put together; what dead processes left is removed first."""
+        with locked(self._root / "lock"):
+            sweep(self._tmp)
+            staging = Staging(self._tmp)
+        with closing(staging):
+            yield staging
 
     def _publish(self, staging: Staging, hash_: str, name: str) -> None:
         """Move a finished bundle to its place, unless a sound one is there, and name it.

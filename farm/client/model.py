@@ -247,7 +247,7 @@ class Outcome:
     def details(cls, _spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that a kind has beside these, from a job's spec and result; the result may be empty.
 
-        A kind whose fields are those of its result by their names gives them defaults, and has no more to say.
+        A kind whose fields have the names of its result's gives them defaults, and needs no method of its own.
         """
         own = [each.name for each in fields(cls) if each not in fields(Outcome)]
         return {name: result[name] for name in own if name in result}

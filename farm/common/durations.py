@@ -37,7 +37,7 @@ def many(count: int, what: str) -> str:
 
 
 def parse_duration(text: str, *, zero: bool = False) -> float:
-    """Seconds of `90`, `90s`, `30m`, `1h30m`, `1.5h`, `7d`; more than 0, or with `zero` also that.
+    """Seconds of `90`, `90s`, `30m`, `1h30m`, `1.5h`, `7d`; more than 0; with `zero` also 0.
 
     Raises:
         BadTimeError: it is none, or longer than ten years.
@@ -111,7 +111,7 @@ def digits(value: float) -> str:
 
 
 def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1.0, between: str = "..") -> str:
-    """`0.91 .. 0.93`: the fields `low_ms` and `high_ms`; `-` of one sample, which has no interval."""
+    """`0.91 .. 0.93`: `factor` times the fields `low_ms` and `high_ms` (`unit`); `-` of one sample, which has none."""
     low, high = found.get(f"low_{unit}"), found.get(f"high_{unit}")
     if low is None or high is None or found.get("count") == 1:
         return "-"

@@ -246,7 +246,7 @@ class ArtifactFolder:
         size_bytes = path.stat().st_size
         if not 0 <= offset <= size_bytes:
             raise artifact_error(f"offset {offset} is outside artifact {short_hash(sha256)} of {size_bytes} bytes")
-        return await asyncio.to_thread(_read, path, offset), size_bytes
+        return await asyncio.to_thread(read_frame, path, offset), size_bytes
 
     async def keep_tidy(self) -> None:
         """Drop unneeded artifacts, now and once a day, until cancelled."""
@@ -405,7 +405,8 @@ def _files(folder: Path) -> list[tuple[Path, float, int]]:
     return found
 
 
-def _read(path: Path, offset: int) -> bytes:
+def read_frame(path: Path, offset: int) -> bytes:
+    """The bytes of a file from an offset on, at most a frame of them."""
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(MAX_FRAME_BYTES)

@@ -127,8 +127,8 @@ def _answer_other_hosts(
     ports = parts.config.state_dir / "adb" / "carried.json"
     leases = CarriedLeases(sharing.link, personal.adb_of, personal.admits, parts.scheduling.gate, ports)
     stack.push_async_callback(leases.close)
-    look = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
-    following = asyncio.create_task(follow_other_hosts({"leases": look}), name="leases of other hosts")
+    forget_ended = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
+    following = asyncio.create_task(follow_other_hosts({"leases": forget_ended}), name="leases of other hosts")
     stack.push_async_callback(end_tasks, following)
     HostForwarder(parts.persistence.lab, sharing.link, control, has, leases)
 

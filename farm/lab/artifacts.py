@@ -12,13 +12,12 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from farm.common.errors import Code, FarmError, HostError, error_from_wire, error_to_wire
 from farm.common.files import short_hash
 from farm.common.tasks import SharedCall
 from farm.control.artifact_pull import ArtifactPull, ArtifactSource, ArtifactStream
-from farm.control.artifacts import ArtifactFolder, artifact_error, checked_sha256
+from farm.control.artifacts import ArtifactFolder, artifact_error, checked_sha256, read_frame
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.object_store import ObjectStore
 from farm.lab.link import HostLink, LinkCall
@@ -98,7 +97,7 @@ class HostArtifacts:
             raise artifact_error(f"offset {offset} is outside artifact {short_hash(sha256)} of {size_bytes} bytes")
         await call.accept(total_bytes=size_bytes)
         _, writer = await call.streams()
-        while offset < size_bytes and (data := await asyncio.to_thread(_read, path, offset)):
+        while offset < size_bytes and (data := await asyncio.to_thread(read_frame, path, offset)):
             writer.write(data)
             await call.drain()
             offset += len(data)
@@ -163,9 +162,3 @@ async def _chunks(reader: asyncio.StreamReader, left_bytes: int) -> AsyncIterato
 def in_order(sha256: str, hosts: Iterable[str]) -> list[str]:
     """The hosts in the order in which they are asked to keep a copy; the order differs from artifact to artifact."""
     return sorted(hosts, key=lambda host: hashlib.sha256(f"{sha256} {host}".encode()).digest())
-
-
-def _read(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(MAX_FRAME_BYTES)

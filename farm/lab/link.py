@@ -443,7 +443,7 @@ async def _connected(address: str) -> socket.socket:
 async def _answered(
     host: str, sock: socket.socket, preface: bytes, early: bytes = b"", over: asyncio.Future[str] | None = None
 ) -> LinkConnection:
-    """The connection whose preface that host has accepted; else the socket is closed.
+    """Send a preface; returns the connection once the other host has accepted it. After an error the socket is closed.
 
     Args:
         host: the other one.
@@ -451,6 +451,9 @@ async def _answered(
         preface: to be sent.
         early: bytes that were read already.
         over: why the connection has ended; None: the reason is not known.
+
+    Raises:
+        FarmError: the other host refuses, or sends no answer.
     """
     try:
         try:

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import publish
+from farm.common.files import publish, write_durably
 
 PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers go on
 HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ between a file and its copy
@@ -129,10 +129,8 @@ def read_starts(folder: Path) -> int:
 
 def write_starts(folder: Path, number: int) -> None:
     """Keep the number: a database that was restored from a backup does not know it."""
-    part = folder / f"{STARTS}.part"
     try:
-        part.write_text(f"{number}\n")
-        publish(part, folder / STARTS)
+        write_durably(folder / STARTS, f"{number}\n".encode())
     except OSError as error:
         raise HostError(
             f"cannot write {folder / STARTS}: {error.strerror}", hint="is there room, and is the folder farm's own?"

@@ -80,7 +80,7 @@ class Term:
         except SQLAlchemyError as error:
             logger.info("the term of the database was not ended: %s", error)
 
-    def held(self) -> ColumnElement[bool]:
+    def condition(self) -> ColumnElement[bool]:
         """The condition of a statement that writes only in this term, and keeps the term until its transaction ends."""
         mine = select(meta.c.value).where(meta.c.name == "epoch", meta.c.value == self.number)
         return exists(select(mine.with_for_update(read=True).cte("term")))

@@ -141,7 +141,7 @@ class Writer:
         self._term = term
         number: BindParameter[int] = bindparam("number")
         expected = meta.c.name == mark, meta.c.value < number, meta.c.value >= bindparam("confirmed")
-        held = () if term is None else (term.held(),)
+        held = () if term is None else (term.condition(),)
         self._mark_row = update(meta).where(*expected, *held).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._read_letters: dict[tuple[Table, str], Sequence[int]] = {}  # ids by mailbox and reader, to be deleted
