@@ -24,7 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import zmq
 from zmq import MessageTracker
@@ -225,6 +225,20 @@ def raise_descriptor_limit(most: int = 65536) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+@dataclass(frozen=True, slots=True)
+class _Speaker:
+    """Who sends over a connection, from which address, and its number at the ROUTER."""
+
+    sender: Hashable
+    address: object
+    route: bytes
+
+
+def _is_later(route: bytes, other: bytes) -> bool:
+    """Whether libzmq gave `route` to a connection after `other`: it counts them, in four bytes behind a zero."""
+    return (int.from_bytes(route[1:5]) - int.from_bytes(other[1:5])) % (1 << 32) < 1 << 31
+
+
 class ConnectionLimiter:
     """Counts connections by owner, and refuses those beyond the limit of one owner or of all."""
 
@@ -237,7 +251,7 @@ class ConnectionLimiter:
         self._owner = owner
         self._owners: dict[int, Hashable] = {}  # descriptor -> owner
         self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
-        self._speakers: dict[int, tuple[Hashable, object]] = {}  # descriptor -> who sent over it, from which address
+        self._speakers: dict[int, _Speaker] = {}  # by descriptor
         self._thread: threading.Thread | None = None
         self._refused_at = 0.0
         self._refused_owner = ""
@@ -285,20 +299,31 @@ class ConnectionLimiter:
             hint=hint,
         )
 
-    def note_sender(self, descriptor: int, sender: Hashable) -> None:
-        """Note who sends over a connection. Its peer's address stays with it: the number may be used again."""
+    def note_sender(self, descriptor: int, sender: Hashable, route: bytes) -> None:
+        """Note who sends over a connection. Its peer's address stays with it: the number may be used again.
+
+        By then messages of the connection that had the number before may be unread: its `route`, which libzmq has
+        given to it, is older.
+        """
+        known = self._speakers.get(descriptor)
+        if known is not None and known.route == route:
+            return
         with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
-            self._speakers[descriptor] = sender, connection.getpeername()
+            address = connection.getpeername()
+            if known is None or known.address != address or _is_later(route, known.route):
+                self._speakers[descriptor] = _Speaker(sender, address, route)
 
     def mark_leaving(self, sender: Hashable) -> Hashable:
         """A handle for these connections, valid when another sender has the name by the time that they are ended."""
         them = object()
-        self._speakers |= {each: (them, at) for each, (who, at) in self._speakers.items() if who == sender}
+        for each, speaker in self._speakers.items():
+            if speaker.sender == sender:
+                self._speakers[each] = replace(speaker, sender=them)
         return them
 
     def cut_connections(self, sender: Hashable) -> int:
         """End the connections over which `sender` sent; returns how many."""
-        return sum(self._cut(each, address) for each, (speaker, address) in self._speakers.items() if speaker == sender)
+        return sum(self._cut(each, one.address) for each, one in self._speakers.items() if one.sender == sender)
 
     def ended(self) -> None:
         """Wait for the thread's end; the context has ended."""

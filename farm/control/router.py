@@ -198,7 +198,7 @@ class Router:
             return
         descriptor = int(frames[0].get(zmq.SRCFD))
         if self._connections is not None:
-            self._connections.note_sender(descriptor, peer.quota_key)
+            self._connections.note_sender(descriptor, peer.quota_key, route)
         try:
             request = decode_request(body)
         except ProtocolError as error:
