@@ -131,7 +131,8 @@ class CarriedLeases:
 
     async def _carry(self, lease: str, carried: CarriedLease, client: socket.socket) -> None:
         if not self._limiter.fits(carried.user):
-            await fail(client, f"too many adb connections to other hosts: at most {MOST_OF_USER} of a user at once")
+            most = f"{MOST_CARRIED} in all" if self._limiter.key_fits(carried.user) else f"{MOST_OF_USER} of a user"
+            await fail(client, f"too many adb connections to other hosts: at most {most} at once")
             return
         self._limiter.take(carried.user)
         try:
@@ -141,7 +142,7 @@ class CarriedLeases:
             finally:
                 await connection.close()
         except FarmError as error:
-            await fail(client, error.message)
+            await fail(client, f"{error.message} ({error.hint})" if error.hint else error.message)
         finally:
             self._limiter.give_back(carried.user)
 

@@ -374,7 +374,7 @@ class HostLink:
                 f"it speaks version {preface.version} of the protocol between hosts, {self.identity.host} {VERSION}"
             )
         elif preface.service not in self._services:
-            reason = f"it wants the service {preface.service!r}, which {self.identity.host} does not have"
+            reason = f"host {host} wants the service {preface.service!r}, which host {self.identity.host} does not have"
         if reason:
             error = HostError(reason, Code.BAD_HOST_VERSION, hint="upgrade the host that has the older release")
             _send(sock, PrefaceAnswer(error=error))

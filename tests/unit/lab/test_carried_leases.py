@@ -94,7 +94,7 @@ async def said(port, text=b"hello"):
     """What a client is told."""
     async with client(port) as (reader, writer):
         writer.write(text)
-        return await reader.read(100)
+        return await reader.read(1000)
 
 
 def is_closed(port):
@@ -142,15 +142,23 @@ async def test_another_user_is_turned_away(lab):
     assert b"another user" in await said((await lab.shown())["adb_port"])
 
 
-async def test_idle_clients_leave_the_link_to_others(lab, monkeypatch):
-    monkeypatch.setattr(leases, "MOST_OF_USER", 2)
+async def test_a_host_of_the_release_before_is_named_with_what_to_do(lab):
+    lab.hosts.add("old")
+    shown = (await lab.here.shown_here("old", Answer(SHOWN))).fields
+    told = await said(shown["adb_port"])
+    assert b"host here wants the service 'adb', which host old does not have (upgrade the host" in told
+
+
+@pytest.mark.parametrize(("limit", "named"), [("MOST_OF_USER", b"2 of a user"), ("MOST_CARRIED", b"2 in all")])
+async def test_idle_clients_leave_the_link_to_others(lab, monkeypatch, limit, named):
+    monkeypatch.setattr(leases, limit, 2)
     await lab.restart()
     port = (await lab.shown())["adb_port"]
     async with client(port) as idle, client(port) as other:
         for reader, writer in (idle, other):
             writer.write(b"x")
             assert await reader.read(100) == b"adb: x"
-        assert b"too many adb connections to other hosts: at most 2" in await said(port)
+        assert b"too many adb connections to other hosts: at most " + named in await said(port)
     while b"too many" in await said(port):  # until the host has seen their ends
         pass
     assert await said(port) == b"adb: hello"

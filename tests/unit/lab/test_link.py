@@ -123,7 +123,7 @@ async def test_a_service_that_the_other_release_does_not_have(lab, caplog):
     with pytest.raises(FarmError, match="'later', which two does not have") as caught:
         await lab.links["one"].dial("two", "later")
     assert caught.value.code == Code.BAD_HOST_VERSION
-    await logged(caplog, "host one: it wants the service 'later'")
+    await logged(caplog, "host one wants the service 'later'")
 
 
 async def test_another_version_is_refused_in_words(lab, monkeypatch):
