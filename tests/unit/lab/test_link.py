@@ -120,7 +120,7 @@ async def test_a_refusal_arrives_as_the_error_that_it_is(lab):
 
 
 async def test_a_service_that_the_other_release_does_not_have(lab, caplog):
-    with pytest.raises(FarmError, match="'later', which two does not have") as caught:
+    with pytest.raises(FarmError, match="'later', which host two does not have") as caught:
         await lab.links["one"].dial("two", "later")
     assert caught.value.code == Code.BAD_HOST_VERSION
     await logged(caplog, "host one wants the service 'later'")
@@ -210,7 +210,7 @@ async def test_a_host_that_does_not_listen_dials_back(lab):
     writer.write(sent)
     assert await reader.readexactly(len(sent)) == sent
     await connection.close()
-    with pytest.raises(FarmError, match="'later', which hidden does not have"):
+    with pytest.raises(FarmError, match="'later', which host hidden does not have"):
         await lab.links["one"].dial("hidden", "later")
     assert not lab.links["one"]._awaited
 
