@@ -77,6 +77,7 @@ async def history(
         moved=moved_nominal(rows),
         common_estimate=common_estimate,
         has_interval=has_interval,
+        build_words=build_words,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
         recent=[] if model else await _recent(request),
@@ -149,8 +150,13 @@ def _point(row: Mapping[str, Any]) -> Point:
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
-    build = ", ".join((f"{row.get('target', '')} {row.get('precision', '')}", *traits_of(row)))
-    return f"{row['device']}: {build}, TVM {row.get('tvm', '?')}"
+    return f"{row['device']}: {build_words(row)}"
+
+
+def build_words(row: Mapping[str, Any]) -> str:
+    """What was measured: `cpu float32, tuned, TVM 0.27`, or another runtime's name."""
+    target = " ".join(filter(None, (row.get("target"), row.get("precision"))))
+    return ", ".join(filter(None, (target, *traits_of(row), row.get("tvm") and f"TVM {row['tvm']}")))
 
 
 def history_plot(points: Sequence[Point], *, log: bool = False) -> Plot | None:

@@ -139,7 +139,7 @@ def packed_runtime(runtime: str, folder: Path | None, model: Path, settings: Map
     own = runtime.endswith(".toml")
     if own and folder:
         raise UserError(
-            f"{runtime} names its own files, not those in {folder}", hint=f"leave out {folder} or {runtime}"
+            f"{runtime} names its own files, not those in {folder}", hint=f"leave out the option that names {folder}"
         )
     text = checked_file(Path(runtime)).read_bytes() if own else b""
     description, text = (read_description(text, runtime), text) if own else builtin_description(runtime)

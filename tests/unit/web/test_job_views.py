@@ -24,7 +24,7 @@ from farm.web.job_views import (
     why,
 )
 from farm.web.leases import queue_rows
-from farm.web.measured import line_plots
+from farm.web.measured import build_words, line_plots
 from farm.web.rendering import TONES, linked
 
 SHA = "ab" * 32
@@ -120,6 +120,12 @@ def test_results_that_cannot_be_compared_are_lines_of_their_own():
     assert [plot.title.partition(":")[0] for plot in plots] == ["a", "b"]
     assert list(plots[0].panels[0].lines[0].values) == [3.0, 4.0]
     assert len({plot.id for plot in plots}) == 2
+
+
+def test_a_build_in_words_is_of_tvm_only_where_tvm_ran():
+    row = {"target": "cpu", "precision": "float32", "tuned": True, "placement": "2 threads", "tvm": "0.27"}
+    assert build_words(row) == "cpu float32, tuned, 2 threads, TVM 0.27"
+    assert build_words({"target": "ort"}) == "ort"
 
 
 def test_targets_in_words():
