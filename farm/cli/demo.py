@@ -60,7 +60,7 @@ def demo(
     hosts: Annotated[
         int, typer.Option(min=1, max=9, help="So many hosts over a PostgreSQL of their own; one of them is killed.")
     ] = 1,
-    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = REPEAT,
+    repeat: Annotated[int | None, typer.Option(min=2, help=f"Timed samples per phone; {REPEAT} by default.")] = None,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[
         str, typer.Option(help="How phones are kept apart: full, user, none; default: the best this host allows.")
@@ -74,7 +74,7 @@ def demo(
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
-    for_one_host = {"--arm64": arm64, "--physics": physics, "--why": why, "--repeat": repeat != REPEAT}
+    for_one_host = {"--arm64": arm64, "--physics": physics, "--why": why, "--repeat": repeat}
     alone = [name for name, given in for_one_host.items() if given]
     if hosts > 1 and alone:
         raise UserError(
@@ -89,7 +89,7 @@ def demo(
         run(hosts, profiles, trials=trials, isolation=isolation, stay=stay, show_step=_step_printer())
         return
     _one_host(
-        (phones or ",".join(PHONES)).split(","), stay=stay, repeat=repeat, trials=trials, isolation=isolation,
+        (phones or ",".join(PHONES)).split(","), stay=stay, repeat=repeat or REPEAT, trials=trials, isolation=isolation,
         physics=physics, why=why, arm64=arm64,
     )  # fmt: skip
 

@@ -103,7 +103,8 @@ def read_description(text: bytes, where: str) -> ProgramDescription:
     try:
         table = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise program_error(f"{where} is no TOML: {error}", "docs/runtimes.md has an example") from error
+        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        raise program_error(f"{where} is no TOML: {why}", "docs/runtimes.md has an example") from error
     return checked_description(table, where)
 
 

@@ -90,8 +90,13 @@ def test_a_time_out_of_range_is_told_by_its_option(monkeypatch, capsys, words, s
     assert (code, out.err.splitlines()) == (2, [f"error: {said} is out of range", f"  hint: {hint}"])
 
 
+def test_a_duration_that_is_none_is_told_by_its_option(monkeypatch, capsys):
+    code, out = told(monkeypatch, capsys, "sustain", "net.onnx", "--on", "a", "--for", "soon")
+    assert (code, out.err.splitlines()[0]) == (2, "error: --for: 'soon' is no duration")
+
+
 def test_a_demo_of_several_hosts_names_what_to_leave_out(monkeypatch, capsys):
-    code, out = told(monkeypatch, capsys, "demo", "--hosts", "2", "--physics", "--why", "--repeat", "9")
+    code, out = told(monkeypatch, capsys, "demo", "--hosts", "2", "--physics", "--why", "--repeat", "40")
     said = [
         "error: --physics does not go with --hosts",
         "  hint: leave out --physics, --why, --repeat; or leave out --hosts",
