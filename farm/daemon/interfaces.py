@@ -120,10 +120,12 @@ def _answer_other_hosts(
     from farm.lab.leases import CarriedLeases
     from farm.lab.verbs import HostForwarder
 
-    def has(word: str) -> bool:
-        return any(word in (view.name, view.serial) for view in parts.phones.fleet.views())
-
     personal = parts.scheduling.personal
+
+    def has(word: str) -> bool:
+        views = parts.phones.fleet.views()
+        return personal.has(word) or any(word in (view.name, view.serial) for view in views)
+
     ports = parts.config.state_dir / "adb" / "carried.json"
     leases = CarriedLeases(sharing.link, personal.adb_of, personal.admits, parts.scheduling.gate, ports)
     stack.push_async_callback(leases.close)

@@ -160,8 +160,7 @@ def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
         UserError: there is no such host.
     """
     if kind != "host.drain":
-        of_lease = (each.host for each in picture.leases if subject in (each.id, each.job))
-        return picture.host_of(subject) or next(of_lease, "")
+        return picture.host_of(subject) or picture.host_of_lease(subject)
     if picture.host(subject) is None:
         raise UserError(f"there is no host {subject!r} in the lab", hint="farm host list")
     return subject

@@ -24,6 +24,8 @@ from farm.model.device import RETURNING, DeviceView, Heat, Life
 from farm.model.requests import Lease, NoSuchLeaseError
 from farm.store.leases import LeaseTable
 
+STORED_LIMIT_S = 10.0  # for an extension; a database that is away is noticed within some seconds
+
 
 class ActiveLeases:
     """Every delivered lease, and the leases of checks."""
@@ -135,6 +137,7 @@ class ActiveLeases:
 
         Raises:
             NoSuchLeaseError: the lease has ended meanwhile, or the store refuses.
+            HostError: the database is away for too long; the lease ends as before.
         """
         lease, ends_s = active.lease, self._clock() + longest_s
         expires_at = self._wall() + timedelta(seconds=longest_s)
@@ -151,7 +154,15 @@ class ActiveLeases:
         letter = self._head.letter(LeaseExtended(lease.device, longest_s))
         write = partial(self._table.extend, lease.id, expires_at, letter=letter)
         event = lease_event("lease.extended", lease, expires_at=expires_at.isoformat())
-        self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
+        entry = LeaseWrite(write, event, done, lambda: done(False))
+        self._writes.add(lease.device, entry)
+        await asyncio.wait((stored,), timeout=STORED_LIMIT_S)
+        if not stored.done() and self._writes.drop(entry):
+            raise HostError(
+                f"lease {lease.id} is not extended: the database does not answer",
+                Code.DATABASE_UNUSABLE,
+                hint="it ends as before; extend it again when `farm doctor` finds the database",
+            )
         if not await stored:
             raise no_such_lease_error(lease.id)
         return expires_at

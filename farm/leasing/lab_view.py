@@ -69,6 +69,13 @@ class LabPicture:
         fitting = named or found
         return fitting.pop() if len(fitting) == 1 else ""
 
+    def host_of_lease(self, word: str) -> str:
+        """The other host that holds the lease of that id or job, a unique beginning of one suffices; "": none."""
+        named = [each for each in self.leases if word in (each.id, each.job)]
+        begins = [each for each in self.leases if word and (each.id.startswith(word) or each.job.startswith(word))]
+        found = named or begins
+        return found[0].host if len(found) == 1 else ""
+
     def host(self, name: str) -> HostView | None:
         """The host of that name."""
         return next((each for each in self.hosts if each.name == name), None)

@@ -149,6 +149,12 @@ class LeaseExecutor(Executor):
         wanted, user = current.context.yield_wanted(), current.context.job.user
         return {**self._facts_of(current), "user": user, "tvm_key": current.key, "yield_wanted": wanted}
 
+    def has(self, name: str) -> bool:
+        """Whether a lease of that name is held here."""
+        with contextlib.suppress(NoSuchLeaseError):
+            return bool(self._find(name))
+        return False
+
     def adb_of(self, name: str) -> LeasedAdb:
         """The adb server of a lease.
 

@@ -92,7 +92,7 @@ async def test_a_phone_is_asked_about_where_it_is(hosts):
     assert hosts.asked[1] == ("lab2", "ann", Role.USER, "uid 1000 pid 42 at host lab1")
 
 
-@pytest.mark.parametrize("name", ["two", "l-two", "j-two"])
+@pytest.mark.parametrize("name", ["two", "l-two", "j-two", "j-t"])
 async def test_a_lease_ends_where_it_is_held_and_is_used_here(hosts, name):
     assert (await hosts.ask("lease.release", lease=name)).fields == {"at": "lab2"}
     shown = (await hosts.ask("lease.show", lease=name)).fields

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from farm.common.errors import HostError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import reports
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
 from farm.head.waiting_requests import PendingGrant
+from farm.leasing import active_leases
 from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
@@ -118,6 +120,21 @@ async def test_extending_is_kept_and_told():
     lab.leasing.release(lease.id)
     with pytest.raises(NoSuchLeaseError):
         await lab.leasing.extend(lease.id, 1.0)
+
+
+async def test_a_lease_is_not_extended_while_the_store_cannot_write(monkeypatch):
+    monkeypatch.setattr(active_leases, "STORED_LIMIT_S", 0.05)
+    lab = Lab("a")
+    lease = await lab.lease()
+    before = lab.leasing.expires_at(lease.id)
+    lab.keeper.full = True
+    with pytest.raises(HostError, match=f"lease {lease.id} is not extended: the database does not answer"):
+        await lab.leasing.extend(lease.id, 600.0)
+    lab.keeper.full = False
+    monkeypatch.undo()
+    assert lab.leasing.expires_at(lease.id) == before
+    assert await lab.leasing.extend(lease.id, 60.0)
+    assert lab.told() == ["lease.granted", "lease.extended"]
 
 
 async def test_a_lease_that_ends_while_it_is_extended_is_not_extended():
