@@ -15,6 +15,7 @@ from farm.lab.tls import client_context, server_context
 from farm.store.mailbox import HostRecord
 
 MAX_CERTIFICATE_BYTES = 16 << 10  # PEM; those of hosts have some 500
+READ_LIMIT_S = 2.0  # a server that does not answer must not keep hosts that are there from each other
 RECENT_S = 5.0  # rows read within that time are used to dial: reading them takes as long as a handshake
 
 log = logging.getLogger(__name__)
@@ -60,10 +61,14 @@ class KnownHosts:
         return await self.now() if self._read_at == float("-inf") else self._table
 
     async def _reread(self, _: object) -> PinnedHosts:
+        read_before = self._read_at != float("-inf")
         try:
-            rows = [each for each in await self._read() if _counts(each, self._identity.host)]
-        except HostError as error:
+            async with asyncio.timeout(READ_LIMIT_S if read_before else None):
+                rows = [each for each in await self._read() if _counts(each, self._identity.host)]
+        except (HostError, TimeoutError) as error:
             log.debug("the rows of hosts cannot be read, the rows read last are used: %s", error)
+            if read_before:  # for as long as rows that were read
+                self._read_at = asyncio.get_running_loop().time()
             return self._table
         self._read_at = asyncio.get_running_loop().time()
         if _certified(rows) != _certified(self._rows):

@@ -48,12 +48,10 @@ def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name,
     done = farm.farm("bench", str(model), "--on", "android", "--repeat", "3", "--detach", "--json")
     (job,) = json.loads(done.stdout)["jobs"]
     # A busy host's CPU may be too hot for a moment first.
-    # A phone that stays as warm for long is known not to cool by itself, and no estimate is given any more.
-    estimated = re.compile(WARM.pattern + r"; about \d+ min")
-    until(lambda: estimated.search(farm.farm("explain", "job", job["id"]).stdout))
+    until(lambda: WARM.search(farm.farm("explain", "job", job["id"]).stdout))
     device = row(farm)
     assert (device["state"], device["heat"]) == ("ready", "ok")
-    assert device["closed"]["bench"]["opens_in_s"] > 0
+    assert "bench" in device["closed"]
     until(lambda: WARM.search(farm.farm("status").stdout))
     # Nobody else waits for it: another class has the phone meanwhile.
     assert farm.farm("shell", "--on", "android", "--", "true").returncode == 0

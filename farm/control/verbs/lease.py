@@ -85,10 +85,9 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.list", Role.VIEWER)
     async def leases(self) -> Mapping[str, Any]:
         """Every lease, and the waiting requests."""
-        notes = await self._records.in_thread(
-            self._notes_of,
-            [holder.lease.request.job for holder in self._leasing.active.holders() if holder.lease.request.job],
-        )
+        others = (await self._lab.look()).leases
+        jobs = {*(each.lease.request.job for each in self._leasing.active.holders()), *(each.job for each in others)}
+        notes = await self._records.in_thread(self._notes_of, sorted(jobs - {""}))
         waiting = await self._head.waiting(WAITING_LISTED)
         return {
             "leases": [
@@ -102,7 +101,7 @@ class LeaseVerbs(VerbGroup):
                 }
                 for holder in self._leasing.active.holders()
             ]
-            + [_remote_lease(each) for each in (await self._lab.look()).leases],
+            + [_remote_lease(each, notes.get(each.job, "")) for each in others],
             "waiting": [
                 {
                     "user": each.request.user,
@@ -254,12 +253,12 @@ class LeaseVerbs(VerbGroup):
         return {"draining": bool(self._head.drained), "leases": held}
 
 
-def _remote_lease(record: LeaseRecord) -> dict[str, Any]:
+def _remote_lease(record: LeaseRecord, note: str) -> dict[str, Any]:
     """A lease of another host in `lease.list`: its sessions are known there."""
     held_s = max(0.0, (datetime.now(UTC) - record.granted_at).total_seconds())
     return {
-        **json_of(record, "id", "device", "user", "source", "lease_class", "key", "job"),
-        "personal": False, "note": "", "held_s": round(held_s, 3), "expires_at": None, "session": "", "peer": "",
+        **json_of(record, "id", "device", "user", "source", "lease_class", "key", "job", "expires_at"),
+        "personal": False, "note": note, "held_s": round(held_s, 3), "session": "", "peer": "",
         "host": record.host,
     }  # fmt: skip
 

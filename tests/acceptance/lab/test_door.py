@@ -124,8 +124,11 @@ def test_query_rpc_tracker_shows_both_phones_at_either_port(lab, at):
 
 
 def test_a_lease_of_a_phone_of_another_host_is_used_at_this_one(lab, tmp_path):
-    held = acquire(lab.one, lab.there)
+    held = acquire(lab.one, lab.there, "--note", "a driver")
     assert (held["tvm_host"], held["tvm_port"]) == lab.one.tracker()
+    until(lambda: lab.one.client.call("lease.list")["leases"])
+    [row] = lab.one.client.call("lease.list")["leases"]
+    assert (row["id"], row["note"], row["expires_at"] is None) == (held["lease"], "a driver", False)
     for binary in adb_binaries().values():
         listed = adb(held, "devices", binary=binary)
         assert listed.stdout.split("\n")[1:] == [f"{held['serial']}\tdevice", "", ""], listed

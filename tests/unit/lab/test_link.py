@@ -10,8 +10,8 @@ import ssl
 import pytest
 
 from farm.common.errors import Code, FarmError, HostUnreachableError, UserError
+from farm.lab import hosts, tls
 from farm.lab import link as link_module
-from farm.lab import tls
 from farm.lab.identity import open_identity
 from farm.lab.link import LinkLimits
 from farm.lab.tls import server_context
@@ -165,14 +165,20 @@ async def test_a_removed_host_is_refused_at_once_and_its_connections_are_cut(lab
     await logged(caplog, "one: it is no host of the lab any more: its connections are cut")
 
 
-async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, monkeypatch):
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, monkeypatch, frozen):
     lab.links["two"].serve("echo", echo)
     await (await lab.links["one"].dial("two", "echo")).close()
 
     async def away():
+        if frozen:
+            await asyncio.Event().wait()
         raise link_module.HostError("the database is away")
 
-    monkeypatch.setattr(lab.links["two"]._hosts, "_read", away)
+    monkeypatch.setattr(hosts, "RECENT_S", 0.0)
+    monkeypatch.setattr(hosts, "READ_LIMIT_S", 0.05)
+    for link in lab.links.values():
+        monkeypatch.setattr(link._hosts, "_read", away)
     await (await lab.links["one"].dial("two", "echo")).close()
 
 
