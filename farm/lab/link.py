@@ -191,6 +191,7 @@ class HostLink:
         self._acceptor.stop()
         if self._checking is not None:
             self._checking.cancel()
+        await asyncio.sleep(0)  # tasks of connections that have just come begin, and so close them when they end
         await self._tls.stop()
         await self._tasks.end(0.0)
 

@@ -371,3 +371,11 @@ async def test_stopping_cuts_what_is_open(tmp_path):
     assert await reader.read() == b""
     await connection.close()
     await lab.links["one"].stop()
+
+
+async def test_a_connection_that_has_just_come_is_closed_when_the_link_stops(lab):
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        come, _ = listener.accept()
+        lab.links["one"]._accepted(come)
+        await lab.links["one"].stop()
+    assert come.fileno() == -1
