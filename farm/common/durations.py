@@ -110,6 +110,9 @@ def digits(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
+NO_INTERVAL = "one sample: no interval"
+
+
 def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1.0, between: str = "..") -> str:
     """`0.91 .. 0.93`: `factor` times the fields `low_ms` and `high_ms` (`unit`); `-` of one sample, which has none."""
     low, high = found.get(f"low_{unit}"), found.get(f"high_{unit}")

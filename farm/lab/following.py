@@ -32,7 +32,7 @@ async def follow_other_hosts(looks: Mapping[str, Callable[[], Awaitable[None]]])
                 problems.pop(what, None)
             except FarmError as error:
                 if error.message != problems.get(what):
-                    log.warning("%s of other hosts are not all here yet: %s", what, error.message)
+                    log.warning("%s of other hosts are not up to date: %s", what, error.message)
                 problems[what] = error.message
         await asyncio.sleep(LOOK_EVERY_S)
 

@@ -8,14 +8,13 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
-from farm.common.durations import digits, interval_words
+from farm.common.durations import NO_INTERVAL, digits, interval_words
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate
 from farm.results.columns import traits_of
 from farm.results.series import ResultSeries, changes_in, has_interval, series_of
 
 MS = 1000
-NO_INTERVAL = "one sample: no interval"
 WIDTH, HEIGHT = 96, 24  # of a sparkline, CSS pixels
 SPARKLINE_RESULTS = 50  # the newest
 
