@@ -103,7 +103,8 @@ class BuildersProcess:
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._write(frame({"id": number, "verb": asking, **fields}))
-            answer = await asyncio.wait_for(asked, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                answer = await asked
         except TimeoutError as error:
             raise HostError("the builders' process does not answer") from error
         finally:

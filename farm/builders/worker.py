@@ -144,7 +144,8 @@ async def _keep_connected(
                 failures, said = 1, ""
             finally:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(worker.close(), CLOSE_S)
+                    async with asyncio.timeout(CLOSE_S):
+                        await worker.close()
             problem = f"the farm at {about.scheduler} has ended the connection"
         except (OSError, RuntimeError, ValueError) as error:  # dask's own are among them
             problem = f"cannot connect to {about.scheduler}: {_root(error)}"

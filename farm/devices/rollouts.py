@@ -280,7 +280,8 @@ class Rollouts:
                 self.step()
                 await self._save()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), STEP_EVERY_S)
+                async with asyncio.timeout(STEP_EVERY_S):
+                    await self._changed.wait()
             self._changed.clear()
 
     def step(self) -> None:

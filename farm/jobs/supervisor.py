@@ -347,7 +347,8 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
             if signum is not None:
                 zygote.kill(attempt, signum)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(zygote.exited(attempt), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await zygote.exited(attempt)
                 break
         else:
             logger.error("attempt %s survives SIGKILL: a process in uninterruptible sleep?", attempt)

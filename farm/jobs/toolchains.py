@@ -253,7 +253,8 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
                 f"{python} does not run: {error.strerror}", hint="give the path of an environment's bin/python"
             ) from error
         try:
-            output = await asyncio.wait_for(_output(process), limit_s)
+            async with asyncio.timeout(limit_s):
+                output = await _output(process)
         except TimeoutError as error:
             raise toolchain_error(
                 f"{python} did not import TVM within {limit_s:g} s", hint=f"try: {python} -c 'import tvm'"
@@ -307,7 +308,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(END_LIMIT_S):
             while await process.stdout.read(CHUNK_BYTES):
                 pass
-    await asyncio.wait_for(process.wait(), END_LIMIT_S)
+    async with asyncio.timeout(END_LIMIT_S):
+        await process.wait()
 
 
 def _facts(python: Path, output: bytes, exit_code: int) -> ToolchainFacts:

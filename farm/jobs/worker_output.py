@@ -61,7 +61,8 @@ class WorkerOutput:
     async def end(self) -> None:
         """Read the rest, once every writer is dead."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), END_LIMIT_S)
+            async with asyncio.timeout(END_LIMIT_S):
+                await self._ended.wait()
 
     def close(self) -> None:
         """Read no more."""

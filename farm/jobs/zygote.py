@@ -97,8 +97,10 @@ class Zygote:
                     stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
                     pass_fds=(theirs.fileno(),), start_new_session=True, env=worker_environment(), cwd=folder,
                 )  # fmt: skip
-        except OSError as error:
+        except BaseException as error:
             ours.close()
+            if not isinstance(error, OSError):
+                raise
             raise ToolchainError(
                 f"toolchain {toolchain.name}: cannot run {toolchain.python}: {error.strerror}",
                 hint=f"set [toolchain.{toolchain.name}] python to one with farm and TVM: {pip_install('tvm')}",
@@ -106,7 +108,8 @@ class Zygote:
         zygote = cls(toolchain, process, ours)
         zygote._user = user
         try:
-            zygote.ready = await asyncio.wait_for(asyncio.shield(zygote._greeting), START_LIMIT_S)
+            async with asyncio.timeout(START_LIMIT_S):
+                zygote.ready = await zygote._greeting
         except (TimeoutError, ZygoteDiedError) as error:
             raise ToolchainError(
                 f"toolchain {toolchain.name}: {toolchain.python} did not become a worker host",
@@ -145,7 +148,8 @@ class Zygote:
         spawned.add_done_callback(_retrieved)
         try:
             self._send(order, output)
-            return await asyncio.wait_for(asyncio.shield(spawned), SPAWN_LIMIT_S)
+            async with asyncio.timeout(SPAWN_LIMIT_S):
+                return await asyncio.shield(spawned)
         except TimeoutError as error:
             self._die("it did not fork in time")
             raise ZygoteDiedError("the process that forks the workers hangs; it was killed") from error
@@ -178,7 +182,8 @@ class Zygote:
         if self._process.returncode is None:
             self._signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_LIMIT_S)
+                async with asyncio.timeout(STOP_LIMIT_S):
+                    await self._process.wait()
             except TimeoutError:
                 self._signal(signal.SIGKILL)
                 await self._process.wait()

@@ -70,7 +70,7 @@ def test_a_mistake_in_the_environment(serve):
 
 @pytest.mark.parametrize("binary", ["/nonexistent/adb", "/bin/true"], ids=["absent", "another program"])
 def test_no_adb(serve, binary):
-    refused(serve(f"[adb]\nbinary = '{binary}'"), ExitCode.FAILED, binary, "[adb] binary")
+    refused(serve(f"[adb]\nbinary = '{binary}'\n[tvm]\nport = 0"), ExitCode.FAILED, binary, "[adb] binary")
 
 
 def test_a_port_that_is_taken(serve):

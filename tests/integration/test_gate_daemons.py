@@ -1,15 +1,18 @@
 """Who may be the gate's daemon, and what whoever is none is told."""
 
 import asyncio
+import logging
 import os
 import socket
 
 import pytest
 
+from farm.common.tasks import end_tasks
 from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.gate import remote_server
 from farm.tvm_server.gate.messages import VERSION
 from farm.tvm_server.gate.remote_server import GateRefusedError
+from farm.tvm_server.listener import bind
 from tests.support.gate_lab import READY, Lab, echo, hello
 from tests.support.waiting import until
 
@@ -104,3 +107,23 @@ async def test_garbage_at_the_daemons_socket_leaves_the_gate_serving():
         assert await echo(sock)
         await daemon.leasing.revoke("pixel", "kicked")
         await daemon.stop()
+
+
+async def test_a_daemons_own_gate_waits_for_its_hello_and_ends_with_it_even_before(monkeypatch, caplog):
+    """A daemon that was killed while it started left a gate that held the TVM port for ever."""
+    monkeypatch.setattr(gate_process, "HELLO_S", 0.0)
+    caplog.set_level(logging.INFO)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    gate = gate_process.GateProcess(wait_s=1.0)
+    running = asyncio.create_task(gate.run(bind("127.0.0.1", 0), theirs, asyncio.Event()))
+    try:
+        await until(lambda: "TVM clients are served" in caplog.text)
+        for _ in range(5):  # a limit of 0 s would be over
+            await asyncio.sleep(0)
+        assert gate._links
+        ours.close()
+        await until(running.done)
+    finally:
+        ours.close()
+        await end_tasks(running)
+    assert "it sent no hello" not in caplog.text

@@ -283,7 +283,8 @@ async def _run(command: Sequence[str], timeout_s: float, missing_hint: str) -> t
         if process.returncode is None:
             process.kill()
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _KILLED_S)
+                async with asyncio.timeout(_KILLED_S):
+                    await process.wait()
     return process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 

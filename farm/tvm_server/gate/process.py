@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class GateProcess:
             self._control.take(control)
         else:
             self._parent_gone = stop.set
-            self._accepted(control)
+            self._links.add(_DaemonLink(self, control, os.getppid(), math.inf))  # which may start for long
         self._listener.take(tvm)
         log.info(
             "TVM clients are served on %s port %d; farm gate %s (pid %d)", *self._address, __version__, os.getpid()
@@ -120,7 +121,7 @@ class GateProcess:
                 sock.send(m.encode(m.Rejected(m.VERSION, __version__, reason)))
                 sock.recv(m.MAX_MESSAGE_BYTES)  # its first message: unread, it would hide our answer
             return
-        self._links.add(_DaemonLink(self, sock, pid))
+        self._links.add(_DaemonLink(self, sock, pid, HELLO_S))
         if len(self._links) >= MOST_LINKS:
             self._control.hold()
 
@@ -165,11 +166,12 @@ class GateProcess:
         """A daemon's connection is over."""
         self._links.discard(daemon)
         self._control.release()
+        if self._parent_gone is not None:  # even before its hello
+            self._parent_gone()
         if self._daemon is not daemon:
             return
         self._daemon = None
         if self._parent_gone is not None:
-            self._parent_gone()
             return
         self._route.daemon_disconnected()
         self._handoff.daemon_disconnected()
@@ -196,12 +198,13 @@ class GateProcess:
 class _DaemonLink:
     """One connection of a daemon, accepted or not yet."""
 
-    def __init__(self, gate: GateProcess, sock: socket.socket, pid: int) -> None:
+    def __init__(self, gate: GateProcess, sock: socket.socket, pid: int, hello_s: float) -> None:
+        """`hello_s`: how long its first message may take."""
         self._gate = gate
         self.pid = pid
         self._greeted = False
         self.link = GateLink(sock, m.FROM_DAEMON, self._on_message, self._on_lost)
-        self._timer = asyncio.get_running_loop().call_later(HELLO_S, self._refuse, "it sent no hello")
+        self._timer = asyncio.get_running_loop().call_later(hello_s, self._refuse, "it sent no hello")
 
     def close(self) -> None:
         """The gate ends."""

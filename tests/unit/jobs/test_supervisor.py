@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,3 +132,23 @@ async def test_what_cannot_be_removed_at_a_start_is_a_line_and_the_start_goes_on
     assert [record.message for record in caplog.records] == [line]
     assert [path.name for path in cache.iterdir()] == ["mount"]
     assert not list(attempts.iterdir())
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(tmp_path, monkeypatch, turns):
+    """asyncio.wait_for of Python 3.11 loses such a cancellation: a daemon that stopped then never ended."""
+    supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
+    received, stops = Zygote._received, []
+
+    async def stop():
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await supervisor.stop()
+
+    def stop_as_well(zygote, packet):
+        received(zygote, packet)
+        stops.append(asyncio.create_task(stop()))
+
+    monkeypatch.setattr(Zygote, "_received", stop_as_well)
+    await supervisor.start()
+    await until(lambda: stops and stops[0].done())
