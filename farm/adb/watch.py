@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from farm.adb.client import AdbClient
@@ -32,7 +32,7 @@ from farm.adb.watch_policy import (
     network_address,
 )
 from farm.common.errors import FarmError, ProtocolError
-from farm.common.tasks import BackgroundTasks, end_tasks
+from farm.common.tasks import BackgroundTasks, at_most, end_tasks
 
 Snapshot = tuple[AdbDevice, ...]
 # adb 29 sends its followers `offline`, then nothing when that becomes `unauthorized` (docs/facts.md): asked every tick.
@@ -185,9 +185,8 @@ class DeviceWatcher:
         stale, lost, asked_at = True, 0, 0.0
         try:
             while not listening.done():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._policy.tick_s):
-                        await changed.wait()
+                async with at_most(self._policy.tick_s):
+                    await changed.wait()
                 self.moved_at = now = time.monotonic()
                 if changed.is_set():
                     changed.clear()

@@ -22,6 +22,7 @@ from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membersh
 from farm.builders.tls import NO_DASHBOARD, builder_security, refusal, use_settings
 from farm.common.durations import BackOff
 from farm.common.errors import HostError, NotAllowedError
+from farm.common.tasks import at_most
 from farm.compiler.files import drop_unused, locked
 from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
@@ -143,9 +144,8 @@ async def _keep_connected(
                 await worker.finished()
                 failures, said = 1, ""
             finally:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CLOSE_S):
-                        await worker.close()
+                async with at_most(CLOSE_S):
+                    await worker.close()
             problem = f"the farm at {about.scheduler} has ended the connection"
         except (OSError, RuntimeError, ValueError) as error:  # dask's own are among them
             problem = f"cannot connect to {about.scheduler}: {_root(error)}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +24,14 @@ async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def at_most(limit_s: float) -> AsyncIterator[None]:
+    """End the block when it takes longer, without an error."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            yield
 
 
 class BackgroundTasks:

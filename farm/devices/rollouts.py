@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from farm.bundle.rollout_rules import Rollout, RolloutConfig, RolloutPhone, Tria
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.common.files import short_hash
+from farm.common.tasks import at_most
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.state import LINK_DOWN
 from farm.model.device import Life
@@ -279,9 +279,8 @@ class Rollouts:
             async with self._deciding:
                 self.step()
                 await self._save()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STEP_EVERY_S):
-                    await self._changed.wait()
+            async with at_most(STEP_EVERY_S):
+                await self._changed.wait()
             self._changed.clear()
 
     def step(self) -> None:

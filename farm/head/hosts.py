@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from farm.common.errors import log_error
+from farm.common.tasks import at_most
 from farm.devices.identity.naming_rules import same_phone
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
@@ -341,9 +341,8 @@ class Hosts(AttemptRunner):
             return
         salvaged = self._salvaging[job.id] = asyncio.Event()
         self.send(lease.host, Salvage(job))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SALVAGE_LIMIT_S):
-                await salvaged.wait()
+        async with at_most(SALVAGE_LIMIT_S):
+            await salvaged.wait()
         del self._salvaging[job.id]
 
     async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:  # noqa: ARG002

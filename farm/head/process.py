@@ -19,7 +19,7 @@ from typing import Any
 from farm.common.errors import FarmError, HostError
 from farm.common.events import Event, EventLog
 from farm.common.systemd import Notifier, ProgressCheck, Watchdog
-from farm.common.tasks import BackgroundTasks, end_tasks
+from farm.common.tasks import BackgroundTasks, at_most, end_tasks
 from farm.head import wire
 from farm.head.host_watch import HostWatch
 from farm.head.hosts import Hosts, WithheldFor
@@ -141,9 +141,8 @@ class HeadProcess:
                 if error.message != problem:
                     log.warning("%s", error.message)
                 problem, wait_s = error.message, TRY_AGAIN_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(max(wait_s, 0.0), LOOK_AGAIN_S)):
-                    await stop.wait()
+            async with at_most(min(max(wait_s, 0.0), LOOK_AGAIN_S)):
+                await stop.wait()
         return None
 
     async def _decide(self, store: Store, stop: asyncio.Event) -> None:

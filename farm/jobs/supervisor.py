@@ -23,7 +23,7 @@ from typing import Any
 from farm.common.durations import BackOff
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import remove_leftover
-from farm.common.tasks import end_tasks
+from farm.common.tasks import at_most, end_tasks
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
@@ -346,9 +346,8 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
         for signum, limit_s in steps:
             if signum is not None:
                 zygote.kill(attempt, signum)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await zygote.exited(attempt)
+            async with at_most(limit_s):
+                await zygote.exited(attempt)
                 break
         else:
             logger.error("attempt %s survives SIGKILL: a process in uninterruptible sleep?", attempt)

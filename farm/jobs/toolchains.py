@@ -29,6 +29,7 @@ from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
 from farm.common.install import pip_install
 from farm.common.selector import nearest
+from farm.common.tasks import at_most
 from farm.jobs.config import ToolchainConfig
 from farm.jobs.zygote import START_LIMIT_S, worker_environment
 from farm.model.device import DeviceView
@@ -304,10 +305,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):  # a child in a session of its own still has our pipe: it ends with it
-        async with asyncio.timeout(END_LIMIT_S):
-            while await process.stdout.read(CHUNK_BYTES):
-                pass
+    async with at_most(END_LIMIT_S):  # a child in a session of its own still has our pipe: it ends with it
+        while await process.stdout.read(CHUNK_BYTES):
+            pass
     async with asyncio.timeout(END_LIMIT_S):
         await process.wait()
 

@@ -6,9 +6,10 @@ A pipe and not a file: the disk is safe from a worker that writes without end, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
+
+from farm.common.tasks import at_most
 
 CHUNK_BYTES = 8 << 10  # at worst 8,000 lines for the log: some 20 ms
 TAIL_BYTES = 2000  # kept as evidence
@@ -60,9 +61,8 @@ class WorkerOutput:
 
     async def end(self) -> None:
         """Read the rest, once every writer is dead."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_LIMIT_S):
-                await self._ended.wait()
+        async with at_most(END_LIMIT_S):
+            await self._ended.wait()
 
     def close(self) -> None:
         """Read no more."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import farm
 from farm.common.errors import HostError, ProtocolError
 from farm.common.install import pip_install
+from farm.common.tasks import at_most
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
@@ -179,14 +180,9 @@ class Zygote:
 
     async def stop(self) -> None:
         """End the zygote and every child."""
-        if self._process.returncode is None:
-            self._signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_LIMIT_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self._signal(signal.SIGKILL)
-                await self._process.wait()
+        self._signal(signal.SIGTERM)
+        async with at_most(STOP_LIMIT_S):
+            await self._process.wait()
         self._die("it was stopped")
         await self._process.wait()
         if self._pidfd >= 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from math import inf
 
 from farm.common.errors import FarmError, PhoneError
 from farm.common.events import EventLog
+from farm.common.tasks import at_most
 from farm.devices.fleet import Fleet
 from farm.head.allocator.explain import unleasable_reason
 from farm.leasing.model import view_when
@@ -248,9 +248,8 @@ async def without_session(find: Callable[[], ActiveLease], limit_s: float = inf)
         MatchKeyBusyError: a session is open under it after `limit_s` (at most FREE_WAIT_S), or again.
     """
     if (before := find().session) is not None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(FREE_WAIT_S, limit_s)):
-                await before.over.wait()
+        async with at_most(min(FREE_WAIT_S, limit_s)):
+            await before.over.wait()
     active = find()
     if active.session is not None:
         raise MatchKeyBusyError(f"session {active.session.id} is open under this lease")

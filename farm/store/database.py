@@ -9,7 +9,6 @@ neither does. `BackgroundWrites` are for changes that hold in memory already and
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError, log_error
 from farm.common.events import Event, UncommittedEvents
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, at_most
 from farm.store.appended_rows import AppendedRows, event_rows
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
@@ -350,9 +349,8 @@ class WriteRetrier:
                 if repeated:
                     logger.info("%s: written", subject)
                 return written
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S):
-                    await self._writable.wait()
+            async with at_most(RETRY_S):
+                await self._writable.wait()
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from farm.common.errors import HostError
 from farm.common.events import Event, EventLog
+from farm.common.tasks import at_most
 from farm.store.event_history import READ_AT_ONCE, TRANSIENT, EventTable
 
 POLL_S = 0.5  # events of other daemons are seen this late
@@ -49,9 +50,8 @@ class EventFollower:
             with contextlib.suppress(HostError):  # the writer reports it
                 await self.read()
             await asyncio.sleep(PAUSE_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._some.wait()
+            async with at_most(POLL_S):
+                await self._some.wait()
 
     async def read(self) -> None:
         """Show all that is final by now.

@@ -11,12 +11,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from farm.common.errors import HostError
+from farm.common.tasks import at_most
 from farm.devices.power.power_rules import TIMEOUT_S, PowerRule
 from farm.model.device import UsbPlace
 
@@ -282,9 +282,8 @@ async def _run(command: Sequence[str], timeout_s: float, missing_hint: str) -> t
     finally:
         if process.returncode is None:
             process.kill()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_KILLED_S):
-                    await process.wait()
+            async with at_most(_KILLED_S):
+                await process.wait()
     return process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 
 

@@ -24,7 +24,7 @@ from farm.adb.tunnels import Tunnel
 from farm.common.errors import FarmError, NotAllowedError, UserError
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import nearest
-from farm.common.tasks import end_tasks
+from farm.common.tasks import at_most, end_tasks
 from farm.control.callers import Caller, Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, verb
@@ -249,9 +249,8 @@ class LeaseExecutor(Executor):
             yield current
         finally:
             self._current.pop(context.lease.id, None)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await adb.close()
+            async with at_most(CLOSE_LIMIT_S):
+                await adb.close()
 
     async def _listen(self, current: _Current) -> int:
         facts = current.facts
@@ -271,9 +270,8 @@ class LeaseExecutor(Executor):
                 warned = True
                 self._warn(current, left_s)
             current.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s if warned else left_s - WARNED_BEFORE_S):
-                    await current.changed.wait()
+            async with at_most(left_s if warned else left_s - WARNED_BEFORE_S):
+                await current.changed.wait()
         held_s = time.monotonic() - current.lease.granted_at
         return {
             "device": current.lease.device,

@@ -16,6 +16,7 @@ from farm import __version__
 from farm.common.errors import HostError
 from farm.common.peers import peer_process
 from farm.common.systemd import Notifier, Watchdog
+from farm.common.tasks import at_most
 from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.forwarding import FdHandoff, RemoteRoute
@@ -100,9 +101,8 @@ class GateProcess:
         self._handoff.close()
         await self._gate.close()
         if self._daemon is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_S):
-                    await self._route.all_noted.wait()
+            async with at_most(STOP_S):
+                await self._route.all_noted.wait()
         self._control.stop()
         for daemon in tuple(self._links):
             daemon.close()

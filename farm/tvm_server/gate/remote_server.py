@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -15,7 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from farm import __version__
 from farm.common.errors import HostError, ProtocolError
 from farm.common.peers import peer_process
-from farm.common.tasks import end_tasks
+from farm.common.tasks import at_most, end_tasks
 from farm.model.sessions import STOPPING, OrphanedSession, Peer
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.child import GateChild
@@ -231,9 +230,8 @@ class GateTvmServer(TvmServer):
         while True:
             self._disconnected.clear()
             if self._linked:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await self._disconnected.wait()
+                async with at_most(POLL_S):
+                    await self._disconnected.wait()
                 self._checks_since_message += 1
                 if self._link is not None and self._checks_since_message * POLL_S >= SILENT_S:
                     self._link.close()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from farm.common.errors import FarmError
-from farm.common.tasks import end_tasks
+from farm.common.tasks import at_most, end_tasks
 from farm.model.sessions import (
     STOPPING,
     MatchKeyBusyError,
@@ -93,11 +92,10 @@ class GateSessions:
                 del self._sessions[n]
             elif upstream is not None:
                 self._cut(n, STOPPING)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                while len(self):
-                    self.changed.clear()
-                    await self.changed.wait()
+        async with at_most(limit_s):
+            while len(self):
+                self.changed.clear()
+                await self.changed.wait()
         return detached
 
     # --- messages of the gate -------------------------------------------------------------------------------------
