@@ -41,6 +41,7 @@ WITH_EXTRAS = {  # the same as far as it is installed
     DAEMON: ("psycopg",),
 }
 _PATHS = {"", str(Path(__file__).parents[2]), *sys.path}
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MESSAGE_LIMIT_BYTES = 1 << 17
 _ROOM = "-" * 8192  # where forks write their own commands
 
@@ -225,6 +226,7 @@ def _import_commands() -> None:
 
 def _begin(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Run the command in this fork."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # however the tests end
     *streams, network = files
     if not os.path.samestat(os.fstat(network), Path("/proc/self/ns/net").stat()):  # of the thread that asked
         from tests.support.host_network import join_network
