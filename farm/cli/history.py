@@ -17,7 +17,7 @@ from farm.common.durations import digits, interval_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
-from farm.results.columns import traits_of
+from farm.results.columns import runtime_words, traits_of
 from farm.results.series import COMPARABLE_BY, changes_in, has_interval, series_of, times_of
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def _times(row: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
-    first = rows[0]
-    build = ", ".join(filter(None, (first["target"], first["precision"], *traits_of(first))))
-    yield f"{first['name']} ({short_hash(first['model'])}) on {first['device']}: {build}"
-    kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
-    yield f"  system {first['epoch'] or 'unknown'}{kernel}"
+    last = rows[-1]
+    build = ", ".join(filter(None, (last["target"], last["precision"], *traits_of(last))))
+    yield f"{last['name']} ({short_hash(last['model'])}) on {last['device']}: {build}"
+    kernel = f", reference kernel {last['kernel']}" if last["kernel"] else ""
+    yield f"  system {last['epoch'] or 'unknown'}{kernel}"
     if moved := moved_nominal(rows):
         yield f"  {moved}"
     low_s, high_s = min(_times(row)[0] for row in rows), max(_times(row)[2] for row in rows)
@@ -93,14 +93,18 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     commit = ["COMMIT"] if any(row.get("commit") for row in rows) else []
     scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
     yield from table(
-        ("  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "TVM", *commit, "JOB", *([scale] if plot else [])),
+        (
+            "  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "RUNTIME", *commit, "JOB",
+            *([scale] if plot else []),
+        ),
         [
             (
                 f"  {local_time(row['at'])}",
                 digits(row["estimate"]["median_s"] * 1000),
                 interval_words(row["estimate"], "s", 1000),
                 *(digits(common_estimate(row)["median_s"] * 1000) for _ in today),
-                row["verdict"], row.get("tvm") or "-", *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
+                row["verdict"], runtime_words(row) or "-",
+                *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
             for row in rows
@@ -125,9 +129,8 @@ def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
-    first = rows[0]
     return {
-        **{name: first.get(name) for name in ("name", *COMPARABLE_BY)},
+        **{name: rows[-1].get(name) for name in ("name", *COMPARABLE_BY)},
         "results": [dict(row) for row in rows],
         "changes": [
             {

@@ -63,7 +63,10 @@ class Board:
 
 
 def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
-    """The newest series of each build and phone: after a system update the results of before are not shown."""
+    """The newest series of each build and phone: after a system update the results of before are not shown.
+
+    A model file that was measured under several names has the newest of them.
+    """
     newest: dict[tuple[tuple[str, ...], str], ResultSeries] = {}
     for series in sorted(series_of(rows), key=lambda each: each[-1]["seq"]):
         newest[_build_of(series[-1]), series[-1]["device"]] = series
@@ -72,13 +75,13 @@ def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
         (BoardPhone(name, row.get("soc") or "", row.get("gpu") or "") for name, row in latest.items()),
         key=lambda phone: (phone.soc, phone.name),
     )
-    builds = sorted({build for build, _ in newest})
+    names = {build: str(series[-1]["name"]) for (build, _), series in newest.items()}
     table = [
         BoardRow(
-            build[0], short_hash(build[1]), ", ".join(filter(None, build[2:])),
+            name, short_hash(build[0]), ", ".join(filter(None, build[1:])),
             tuple(_cell(newest[build, phone.name]) if (build, phone.name) in newest else None for phone in phones),
         )
-        for build in builds
+        for build, name in sorted(names.items(), key=lambda each: (each[1], each[0]))
     ]  # fmt: skip
     return Board(tuple(phones), tuple(table))
 
@@ -95,7 +98,7 @@ def board_page(board: Board, at: datetime) -> str:
 
 
 def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    words = (row["name"], row["model"], row["target"], row.get("precision"), *traits_of(row))
+    words = (row["model"], row["target"], row.get("precision"), *traits_of(row))
     return tuple(str(word or "") for word in words)
 
 

@@ -11,8 +11,8 @@ from farm.results.series import has_interval
 # Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
 COLUMNS: Mapping[str, type] = {
     "job": str, "at": str, "model": str, "model_sha256": str, "device": str, "soc": str, "gpu": str, "epoch": str,
-    "target": str, "precision": str, "tuned": bool, "textures": bool, "placement": str, "tvm": str, "bundle": str,
-    "library_sha256": str, "branch": str, "commit": str,
+    "target": str, "precision": str, "tuned": bool, "textures": bool, "placement": str, "runtime": str, "tvm": str,
+    "bundle": str, "library_sha256": str, "branch": str, "commit": str,
     "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
     "reference_kernel": str, "reference_s": float, "nominal_s": float,
 }  # fmt: skip
@@ -26,6 +26,12 @@ def traits_of(row: Mapping[str, Any]) -> list[str]:
     return [name for name in TRAITS if row.get(name)] + ([row["placement"]] if row.get("placement") else [])
 
 
+def runtime_words(row: Mapping[str, Any]) -> str:
+    """Under what it ran, with its version where that is known: TVM 0.27, or a program's `ort 1.31.1`."""
+    named = row.get("runtime") or {"name": row.get("tvm") and "TVM", "version": row.get("tvm")}
+    return " ".join(filter(None, (named["name"], named["version"])))
+
+
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `history.list` by `COLUMNS`; None where the result does not have it.
 
@@ -37,6 +43,7 @@ def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
         **{name: row.get(name) for name in COLUMNS},
         "model": row.get("name"),
         "model_sha256": row.get("model"),
+        "runtime": runtime_words(row),
         "reasons": " ".join(str(each.get("code", "")) for each in row.get("reasons") or ()),
         "median_s": estimate.get("median_s"),
         **{name: estimate[name] if has_interval(row) else None for name in ("low_s", "high_s")},

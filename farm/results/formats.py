@@ -2,6 +2,7 @@
 
 Each format is a function of rows of `history.list`, newest first, that gives the content of the file. Rows whose
 estimate has no interval, as one sample has none, have no ends of one in any format; Bencher does not get them.
+Bencher and OpenMetrics draw times over days, so theirs are at today's nominal speed, as those of the board.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, traits_of
-from farm.results.series import has_interval, has_median
+from farm.results.series import has_interval, has_median, times_of
 
 NS = 1e9
-# OpenMetrics family -> its field of the estimate, and what it is.
+# OpenMetrics family -> what it is; in the order of `times_of`.
 _FAMILIES = {
-    "farm_result_median_seconds": ("median_s", "The median of a bench"),
-    "farm_result_low_seconds": ("low_s", "The lower end of the 95 % interval of the median of a bench"),
-    "farm_result_high_seconds": ("high_s", "The upper end of the 95 % interval of the median of a bench"),
+    "farm_result_median_seconds": "The median of a bench",
+    "farm_result_low_seconds": "The lower end of the 95 % interval of the median of a bench",
+    "farm_result_high_seconds": "The upper end of the 95 % interval of the median of a bench",
 }
 METRIC_NAMES = tuple(_FAMILIES)
 
@@ -73,13 +74,8 @@ def bencher(rows: Rows) -> Iterator[bytes]:
     found: dict[str, Any] = {}
     for row in rows:
         if has_interval(row):
-            estimate = row["estimate"]
-            latency = {
-                "value": estimate["median_s"] * NS,
-                "lower_value": estimate["low_s"] * NS,
-                "upper_value": estimate["high_s"] * NS,
-            }
-            found.setdefault(benchmark_name(row), {"latency": latency})
+            times = zip(("value", "lower_value", "upper_value"), times_of(row), strict=True)
+            found.setdefault(benchmark_name(row), {"latency": {name: (time_s or 0) * NS for name, time_s in times}})
     yield json.dumps(found, indent=2).encode() + b"\n"
 
 
@@ -97,19 +93,17 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
     from prometheus_client.openmetrics import exposition
     from prometheus_client.registry import Collector
 
-    families = {
-        field: GaugeMetricFamily(name, about, labels=[*SERIES_LABELS, "verdict"])
-        for name, (field, about) in _FAMILIES.items()
-    }
+    families = [GaugeMetricFamily(*each, labels=[*SERIES_LABELS, "verdict"]) for each in _FAMILIES.items()]
     oldest_first = sorted((row for row in rows if has_median(row)), key=lambda row: (_labels(row), row["at"]))
     for row in oldest_first:
         at_s = datetime.fromisoformat(row["at"]).timestamp()
-        for field in families if has_interval(row) else ("median_s",):
-            families[field].add_metric(_labels(row), row["estimate"][field], timestamp=at_s)
+        for family, time_s in zip(families, times_of(row), strict=True):
+            if time_s is not None:
+                family.add_metric(_labels(row), time_s, timestamp=at_s)
 
     class _Results(Collector):
         def collect(self) -> Iterable[Metric]:
-            return families.values()
+            return families
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Results())

@@ -17,7 +17,7 @@ from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
 from farm.model.job import MEASURING_KINDS
-from farm.results.columns import traits_of
+from farm.results.columns import runtime_words, traits_of
 from farm.results.series import has_interval, has_median, times_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
@@ -27,7 +27,7 @@ router = APIRouter()
 PAGE_RESULTS = 100
 RECENT = 100  # benches whose models are offered
 # Results that differ in one of these are not one line over time.
-SAME = ("target", "precision", "tuned", "textures", "placement", "tvm", "bundle", "epoch", "device")
+SAME = ("target", "precision", "tuned", "textures", "placement", "runtime", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
 Point = tuple[float, float | None, float | None, str]  # median, low and high in seconds (None: no interval), verdict
@@ -154,9 +154,9 @@ def _line_title(row: Mapping[str, Any]) -> str:
 
 
 def build_words(row: Mapping[str, Any]) -> str:
-    """What was measured: `cpu float32, tuned, TVM 0.27`, or another runtime's name."""
+    """What was measured: `cpu float32, tuned, TVM 0.27`, or `ort, threads=2, ort 1.31.1`."""
     target = " ".join(filter(None, (row.get("target"), row.get("precision"))))
-    return ", ".join(filter(None, (target, *traits_of(row), row.get("tvm") and f"TVM {row['tvm']}")))
+    return ", ".join(filter(None, (target, *traits_of(row), runtime_words(row))))
 
 
 def history_plot(points: Sequence[Point], *, log: bool = False) -> Plot | None:

@@ -26,6 +26,7 @@ class PhoneProgram:
         self.description: ProgramDescription = checked_description(dict(use.description), "the description")
         self.runs: int = use.runs
         self.sha256: str = use.sha256
+        self.settings: dict[str, str] = use.settings
         self.number = use.runs  # averaged into a sample, once the program was called
         self.block = 1  # samples of one call
         self._reference: str = use.reference
@@ -81,6 +82,7 @@ class PhoneProgram:
             "runtime": {"name": said.name, "version": said.version, "license": said.license, "output": said.output},
             "library_sha256": self.sha256,
             "target": said.name,
+            "placement": ", ".join(f"{name}={value}" for name, value in self.settings.items()),
         }
 
 

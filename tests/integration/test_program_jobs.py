@@ -60,6 +60,10 @@ def ran(farm, spec, *options, mode="good", code=0):
     return result
 
 
+def exported(farm):
+    return [json.loads(line) for line in farm.farm("export", "net.bin").stdout.splitlines()]
+
+
 def test_a_program_is_measured_as_a_bench_is(farm, spec):
     (phone,) = phones(farm)
     first = ran(farm, spec, "--repeat", "12")
@@ -77,10 +81,12 @@ def test_a_program_is_measured_as_a_bench_is(farm, spec):
     assert "pushed 0 bytes" in pushed[0]
     shown = farm.farm("job", "show", first["job"]).stdout
     assert "script 1.0 MIT" in shown
-    [line] = json.loads(farm.farm("history", "net.bin", "--json").stdout)["lines"]
-    assert [(row["target"], row["job"]) for row in line["results"]] == [
-        ("script", each["job"]) for each in (first, mean)
+    lines = json.loads(farm.farm("history", "net.bin", "--json").stdout)["lines"]
+    assert [(line["target"], line["placement"], line["results"][0]["job"]) for line in lines] == [
+        ("script", "mode=good", first["job"]),  # a setting is no change of level
+        ("script", "mode=mean", mean["job"]),
     ]
+    assert {row["runtime"] for row in exported(farm)} == {"script 1.0"}
     compared = farm.farm("compare", first["job"], mean["job"])
     # A busy host's results may be rejected: that is an answer, too.
     assert compared.returncode == 0 or "cannot tell: the result of" in compared.stderr, compared.stderr
@@ -146,6 +152,7 @@ def test_a_model_under_tvm_and_another_runtime_in_turns(farm, spec):
     assert result["a"]["max_abs_error"] is not None
     shown = farm.farm("job", "show", result["job"]).stdout
     assert "A ran under tvm" in shown
+    assert "; B under script 1.0, mode=mean" in shown
     same = farm.farm("compare", model, "--on", "android")
     assert (same.returncode, "nothing differs" in same.stderr) == (2, True)
 

@@ -21,6 +21,7 @@ from farm.kinds.program.command import packed_runtime
 from farm.measure.conditions import ROUGHLY, ratio_words
 from farm.model.job import MEASURING_KINDS
 from farm.programs.description import RUNTIMES
+from farm.results.columns import runtime_words
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -190,10 +191,8 @@ def _bundles(result: Mapping[str, Any]) -> list[str]:
 def _runtimes(result: Mapping[str, Any]) -> list[str]:
     if "runtime" not in result["a"]:
         return []
-    a, b = (
-        " ".join(filter(None, (each["name"], each["version"]))) for each in (result[side]["runtime"] for side in "ab")
-    )
-    return [f"A ran under {a}, B under {b}"]
+    a, b = (", ".join(filter(None, (runtime_words(result[side]), result[side].get("placement")))) for side in "ab")
+    return [f"A ran under {a}; B under {b}"]
 
 
 def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:

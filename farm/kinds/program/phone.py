@@ -63,7 +63,6 @@ class InstalledProgram:
     use: ProgramUse
     description: ProgramDescription
     places: Places
-    settings: Mapping[str, str]
 
 
 async def install_programs(
@@ -118,10 +117,10 @@ async def _prepared(
         reference = await asyncio.to_thread(parts.artifacts.add, program.reference.read_bytes())
     use = ProgramUse(
         description=description.to_wire(), sha256=wanted.program, runs=wanted.runs or description.runs,
-        reference=reference,
+        settings=settings, reference=reference,
     )  # fmt: skip
     places = Places(set_folder(wanted.program), model, work_folder(side))
-    return InstalledProgram(use, description, places, settings)
+    return InstalledProgram(use, description, places)
 
 
 def _checked(
@@ -183,11 +182,8 @@ async def call_program(client: AdbClient, serial: str, program: InstalledProgram
         UserError: it failed, was ended by a signal, printed too much, or did not end in time.
         AdbError: phone or link failed.
     """
-    description, runs = program.description, program.use.runs
-    lines = (
-        command_line(description, program.places, runs, program.settings),
-        report_line(description, program.places, runs, program.settings),
-    )
+    description, called = program.description, (program.places, program.use.runs, program.use.settings)
+    lines = command_line(description, *called), report_line(description, *called)
     stdout = stderr = ""
     for line in filter(None, lines):
         try:

@@ -70,6 +70,7 @@ class ProgramUse:
     description: dict[str, Any]  # of farm.programs.description
     sha256: str  # of the packed program
     runs: int  # of one call
+    settings: dict[str, str] = field(default_factory=dict)  # all of the description, as they are in force
     reference: str = ""  # artifact with the expected numbers, .npy
 
 

@@ -98,7 +98,7 @@ class UntetheredExecutor(Executor):
         return {**about_phone(view), "runtime": runtime, **to_wire(found), "certificate": certificate}
 
     async def _started(self, serial: str, program: InstalledProgram, planned: CyclePlan) -> None:
-        line = command_line(program.description, program.places, program.use.runs, program.settings)
+        line = command_line(program.description, program.places, program.use.runs, program.use.settings)
         words = f"{planned.cycles} {planned.window_s:.2f} {LEAD_S:g} {NAP_S:g}"
         said = await self.parts.client.shell(
             serial,

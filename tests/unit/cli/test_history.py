@@ -84,6 +84,17 @@ def test_what_may_not_be_compared_stands_apart(told):
     assert len([line for line in told(rows, device="galaxy") if line.startswith("net (")]) == 1
 
 
+def test_a_line_has_the_newest_name_of_its_model_and_what_its_results_ran_under(told):
+    program = {"tvm": "", "runtime": {"name": "ort", "version": "1.31"}, "target": "ort", "placement": "threads=2"}
+    lines = told([row(1, name="old"), row(2), row(3, **program)])
+    assert [line for line in lines if line.startswith(("net (", "old ("))] == [
+        "net (aaaaaaaaaaaa) on pixel: cpu, float32",
+        "net (aaaaaaaaaaaa) on pixel: ort, float32, threads=2",
+    ]
+    assert ["TVM 0.27" in line for line in lines if "bench-" in line] == [True, True, False]
+    assert "ort 1.31" in lines[-1]
+
+
 def by(kernel, nominal_s):
     return {"reference": {"kernel": kernel, "median_s": 0.001, "nominal_s": nominal_s}}
 
@@ -116,7 +127,7 @@ def test_commits_are_shown_where_a_result_has_one(told):
     assert "COMMIT" not in " ".join(told([row(1)]))
     lines = told([row(1), row(2, commit="0123456789abcdef", branch="main")])
     head, without, commit = (line.split() for line in lines[2:5])
-    assert head.index("COMMIT") == head.index("TVM") + 1
+    assert head.index("COMMIT") == head.index("RUNTIME") + 1
     assert ("-" in without, "0123456789ab" in commit) == (True, True)
     (series,) = series_of([row(1, commit="0123456789abcdef")])
     assert _series_json(series, ())["results"][0]["commit"] == "0123456789abcdef"

@@ -29,6 +29,11 @@ def test_a_line_for_each_build_and_a_column_for_each_phone():
     assert [cell and cell.job for cell in found.rows[1].cells] == [None, "bench-4"]
 
 
+def test_a_model_file_of_two_names_is_one_line_under_the_newest():
+    (line,) = board_of([row(1, name="old"), row(2, device="galaxy"), row(3)]).rows
+    assert (line.model, [cell and cell.results for cell in line.cells]) == ("net", [1, 2])
+
+
 def test_a_cell_has_the_newest_result_and_the_last_change():
     rows = [row(number) for number in range(1, 7)] + [row(number, 0.0112) for number in range(7, 11)]
     ((cell,),) = [line.cells for line in board_of(rows).rows]
