@@ -120,29 +120,34 @@ class BuildersProcess:
         host, port = address
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", SERVER, str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )  # fmt: skip
-        reader, writer = await asyncio.open_connection(sock=ours)
-        try:
-            settings = {
-                "folder": str(self._folder), "host": host, "port": port, "advertise": self._config.advertise or host,
-                "socket": self.socket, "gid": self._gid,
-            }  # fmt: skip
-            writer.write(frame(settings))
-            self._write = writer.write
-            messages = FrameReader()
-            with contextlib.suppress(ProtocolError, ConnectionError):
-                while data := await reader.read(READ_BYTES):
-                    for fields, _ in messages.feed(data):
-                        self._take(fields)
-        finally:
-            writer.close()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await asyncio.shield(process.wait())
+            reader, writer = await asyncio.open_connection(sock=ours)
+            with contextlib.closing(writer):
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", SERVER, str(theirs.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                )  # fmt: skip
+                theirs.close()
+                try:
+                    settings = {
+                        "folder": str(self._folder), "host": host, "port": port,
+                        "advertise": self._config.advertise or host, "socket": self.socket, "gid": self._gid,
+                    }  # fmt: skip
+                    writer.write(frame(settings))
+                    self._write = writer.write
+                    await self._take_all(reader)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await asyncio.shield(process.wait())
+                    Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240 (of a folder in memory)
+
+    async def _take_all(self, reader: asyncio.StreamReader) -> None:
+        messages = FrameReader()
+        with contextlib.suppress(ProtocolError, ConnectionError):
+            while data := await reader.read(READ_BYTES):
+                for fields, _ in messages.feed(data):
+                    self._take(fields)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         if "event" in fields:

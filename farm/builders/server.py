@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import Client, Scheduler
 from pydantic import TypeAdapter
 
@@ -201,9 +202,13 @@ def _bound(path: Path, gid: int | None) -> socket.socket:
 
 async def _main(link: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=link)
-    [(fields, _)] = FrameReader().feed(await reader.readuntil(b"\n"))
+    try:
+        [(fields, _)] = FrameReader().feed(await reader.readuntil(b"\n"))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return  # the daemon has ended
     use_settings()
     settings = TypeAdapter(Settings).validate_python(fields)
+    dask.config.set({"temporary-directory": settings.folder})  # dask tidies it up at the next start
     try:
         await BuilderServer(settings, writer).run(reader)
     except (OSError, ValueError) as error:

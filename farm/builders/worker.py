@@ -22,7 +22,7 @@ from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membersh
 from farm.builders.tls import NO_DASHBOARD, builder_security, refusal, use_settings
 from farm.common.durations import BackOff
 from farm.common.errors import HostError, NotAllowedError
-from farm.common.tasks import at_most
+from farm.common.tasks import at_most, end_tasks
 from farm.compiler.files import drop_unused, locked
 from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
@@ -116,12 +116,16 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
         connected = asyncio.create_task(
             _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, folder, say)
         )
+        stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, connected.cancel)
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        stopping = asyncio.create_task(stop.wait())
         try:
-            with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((connected, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if connected.done():
                 await connected
         finally:
+            await end_tasks(connected, stopping, again_s=2 * CLOSE_S)  # dask loses some in asyncio.wait_for
             await asyncio.to_thread(_builds.pop().close)
 
 

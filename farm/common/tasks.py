@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,10 +19,16 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s failed inside farm", task.get_name(), exc_info=error)
 
 
-async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel them and wait for their ends; their errors are handled elsewhere."""
-    for task in tasks:
-        task.cancel()
+async def end_tasks(*tasks: asyncio.Future[Any], again_s: float | None = None) -> None:
+    """Cancel them and wait for their ends; their errors are handled elsewhere.
+
+    `again_s`: those that have not ended by then are cancelled again, for the code of others that loses a cancellation.
+    """
+    left: Collection[asyncio.Future[Any]] = tasks
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=again_s)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from farm.builders.join import join
 from farm.builders.table_policy import MAX_FAULTS, MAX_KILLED
 from farm.builders.token_policy import BuilderToken
 from farm.common.errors import ExitCode, HostError, UserError
+from farm.common.tasks import end_tasks
 from tests.support.fake_builders import ENDED, IDENTITY, KILLER, PATIENCE_S, BuilderFarm, FakeRun, library_of
 from tests.support.waiting import until
 
@@ -193,3 +196,37 @@ async def test_a_run_that_speaks_another_language_ends_alone(farm: BuilderFarm) 
         run.order(1, b"module")
         assert (await asyncio.to_thread(run.answer, 1))[0] == library_of(b"module")
         assert IDENTITY in farm.row("good")["identity"]
+
+
+async def test_a_farm_that_stops_leaves_no_socket_of_builders(tmp_path: Path) -> None:
+    async with BuilderFarm.running(tmp_path):
+        assert (tmp_path / "builders.sock").is_socket()
+        assert list((tmp_path / "state").glob("dask-*"))  # and none in /tmp
+    assert not (tmp_path / "builders.sock").exists()
+
+
+def open_files() -> list[str]:
+    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_stop_while_the_process_is_started_leaves_nothing_open(tmp_path: Path, turns: int) -> None:
+    before = open_files()
+    running = asyncio.create_task(BuilderFarm(tmp_path).process.run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await end_tasks(running)
+    await asyncio.sleep(0)  # asyncio closes a socket one turn later
+    assert open_files() == before
+
+
+async def test_a_process_whose_daemon_ends_before_its_first_message_ends_without_a_traceback(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        server = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", process.SERVER, str(theirs.fileno()),
+            pass_fds=[theirs.fileno()], stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    ours.close()
+    assert await server.communicate() == (None, b"")
+    assert server.returncode == 0
