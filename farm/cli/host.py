@@ -73,7 +73,7 @@ def join(
     from farm.store.membership import join as use
 
     found = HostToken.parse(text)
-    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
+    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)}, optional=write)
     file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
     _check_alone(loaded, file, write=write)
     passfile = loaded.state_dir / "keys" / PASSFILE

@@ -180,11 +180,11 @@ class Selector:
 
 
 def nearest(word: str, known: Iterable[str], limit: int = NEAREST_SHOWN) -> tuple[str, ...]:
-    """Up to `limit` of `known` that look like `word`, best first; words that merely continue it come first."""
-    scored = []
+    """Up to `limit` of `known` that look like `word`, whatever the case; words that merely continue it come first."""
+    scored, word = [], word.lower()
     for candidate in set(known):
-        ratio = SequenceMatcher(None, word, candidate, autojunk=False).ratio()
-        starts = bool(word) and candidate.startswith(word)
+        ratio = SequenceMatcher(None, word, candidate.lower(), autojunk=False).ratio()
+        starts = bool(word) and candidate.lower().startswith(word)
         if starts or ratio >= SIMILAR:
             scored.append((not starts, -ratio, candidate))
     return tuple(candidate for _, _, candidate in sorted(scored)[:limit])

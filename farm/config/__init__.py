@@ -194,6 +194,7 @@ def load(
     *,
     environ: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
+    optional: bool = False,
 ) -> FarmConfig:
     """Read the configuration.
 
@@ -201,11 +202,12 @@ def load(
         path: a TOML file; None means `$FARM_CONFIG`, then /etc/farm/farm.toml if it exists.
         environ: the environment.
         flags: dotted keys from the command line (`{"tvm.port": 9200}`); None values are skipped.
+        optional: a file that is named and not there has no keys.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or a value has the wrong type.
     """
-    tree, origin = _read_file(path, environ)
+    tree, origin = _read_file(path, environ, optional=optional)
     elsewhere: dict[str, str] = {}  # keys that the file does not set, and what sets them
     for name, value in environ.items():
         if name.startswith(ENV_PREFIX) and name not in ENV_RESERVED:
@@ -230,21 +232,19 @@ def load(
         raise ConfigError(f"{origin}: a value is out of any range: {error}"[:500]) from error
 
 
-def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+def _read_file(path: Path | None, environ: Mapping[str, str], *, optional: bool) -> tuple[dict[str, Any], str]:
     named = path or (Path(environ["FARM_CONFIG"]) if environ.get("FARM_CONFIG") else None)
     chosen = named or Path("/etc/farm/farm.toml")
-    if named is None and not chosen.exists():
+    if (optional or named is None) and not chosen.exists():
         return {}, "defaults"
-    hint = "check --config or FARM_CONFIG"
     try:
         return _parse(_read(chosen)), str(chosen)
-    except OSError as error:
-        raise ConfigError(f"cannot read {chosen}: {error.strerror}", hint=hint) from error
     except tomllib.TOMLDecodeError as error:
         hint = f"close every bracket and quote, and write each key once; {VALUES_HINT}"
         raise ConfigError(f"cannot read {chosen}: it is not valid TOML: {error}", hint=hint) from error
-    except ValueError as error:
-        raise ConfigError(f"cannot read {chosen}: {error}", hint=hint) from error
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read {chosen}: {problem}", hint="check --config or FARM_CONFIG") from error
 
 
 def _read(path: Path) -> bytes:

@@ -22,6 +22,7 @@ from farm.common.errors import (
     error_to_wire,
 )
 from farm.common.frames import SIZE, FrameReader, frame
+from farm.common.selector import did_you_mean
 from farm.common.tasks import end_tasks
 from farm.control.callers import Caller, Role
 from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
@@ -162,7 +163,8 @@ def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
     if kind != "host.drain":
         return picture.host_of(subject) or picture.host_of_lease(subject)
     if picture.host(subject) is None:
-        raise UserError(f"there is no host {subject!r} in the lab", hint="farm host list")
+        hint = did_you_mean(subject, (each.name for each in picture.hosts), "farm host list")
+        raise UserError(f"there is no host {subject!r} in the lab", hint=hint)
     return subject
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import DatabaseError
 
 from farm.common.errors import Code, HostError, UserError
+from farm.common.selector import did_you_mean
 from farm.store.accounts import AuditRecord
 from farm.store.database import insert_new, put, values_of
 from farm.store.engine import HEAD_PROGRAM, server_engine, server_url
@@ -35,6 +36,7 @@ PASSFILE = "database.pass"
 OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL for this host only
 REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
 # Of a host: the age of its latest beat, and whether all heads that the server lists log in with its role.
+_NAMES = select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name)
 _LEAVING = sql("""
 SELECT extract(epoch FROM clock_timestamp())::float8 - beat_at AS silent_s, drained,
     (SELECT bool_and(usename = :role) FROM pg_stat_activity
@@ -71,8 +73,7 @@ def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
         HostError: the database cannot be used, or is of another release or program.
     """
     with _operating(url, create=True) as connection:
-        hosts = connection.execute(select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name))
-        return lab_of(connection), tuple(hosts.scalars())
+        return lab_of(connection), tuple(connection.scalars(_NAMES))
 
 
 def lab_of(connection: Connection) -> str:
@@ -174,10 +175,10 @@ def remove(url: str, name: str, by: OrderedBy, *, force: bool = False) -> Remove
         if not force:
             _check_leaving(connection, name)
         void = connection.execute(delete(host_token).where(host_token.c.name == name)).rowcount
-        now = datetime.now(UTC)
-        left = update(host).where(host.c.name == name, host.c.removed_at.is_(None)).values(removed_at=now)
-        if not connection.execute(left).rowcount + void:
-            raise UserError(f"there is no host {name!r} in the lab", hint="farm host list")
+        leaving = update(host).where(host.c.name == name, host.c.removed_at.is_(None))
+        if not connection.execute(leaving.values(removed_at=datetime.now(UTC))).rowcount + void:
+            hint = did_you_mean(name, connection.scalars(_NAMES), "farm host list")
+            raise UserError(f"there is no host {name!r} in the lab", hint=hint)
         lab = lab_of(connection)
         had_role = roles.dismiss(lab, name)
         _note(connection, by, "host.remove", name)

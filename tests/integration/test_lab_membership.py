@@ -169,8 +169,9 @@ def test_a_removed_host_is_cut_off_and_its_name_is_free(lab):
         psycopg.connect(url)
     with pytest.raises(UserError, match="is being removed"):
         lab.token()
-    with pytest.raises(UserError, match="there is no host 'lab2'"):
+    with pytest.raises(UserError, match="there is no host 'lab2'") as raised:
         membership.remove(lab.url, "lab2", BY)
+    assert raised.value.hint == "farm host list"
     with psycopg.connect(lab.url) as owner:  # as the head does
         owner.execute("DELETE FROM host")
     lab.join(lab.token())

@@ -165,7 +165,6 @@ def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
     until(lambda: [each["name"] for each in answer(here.farm("host", "list", "--json"))["tokens"]] == ["lab3"])
     config = tmp_path / "farm.toml"
     own = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
-    config.write_text("[web]\nport = 0\n")
     joined = answer(here.farm("host", "join", made["token"], *own, "--write", "--json"))
     assert joined["name"] == "lab3"
     assert 'host = "lab3"' in config.read_text()

@@ -118,8 +118,9 @@ async def test_a_host_that_is_away_is_named(hosts):
     hosts.states["lab2"] = HostState.LOST
     with pytest.raises(HostUnreachableError, match="host lab2, which has two, is lost"):
         await hosts.ask(device="two")
-    with pytest.raises(UserError, match="there is no host 'lab9'"):
-        await hosts.ask("host.drain", Caller("root", Role.OPERATOR, "uid 0 pid 1"), host="lab9")
+    with pytest.raises(UserError, match="there is no host 'LAB2'") as raised:
+        await hosts.ask("host.drain", Caller("root", Role.OPERATOR, "uid 0 pid 1"), host="LAB2")
+    assert raised.value.hint == "did you mean lab2?"
 
 
 async def test_a_connection_that_is_lost_before_the_answer_is_said(hosts):
