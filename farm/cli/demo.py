@@ -38,6 +38,7 @@ RUNS = 1000
 SECOND_S = "5"  # of timing the second runtime
 STARTS = 5  # of a daemon that has ended, in a row, before the demo gives up
 BACK_OFF = BackOff(0.5, 5.0)  # between them
+ENDED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed terminal ends it like Ctrl-C
 
 app = typer.Typer(
     help="""Run the farm's main job on virtual phones; `fault` breaks one of them.
@@ -80,8 +81,8 @@ def demo(
         raise UserError(
             f"{alone[0]} does not go with --hosts", hint=f"leave out {', '.join(alone)}; or leave out --hosts"
         )
-    for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
-        signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
+    for signum in ENDED_BY:
+        signal.signal(signum, _end)
     if hosts > 1:
         from farm.cli.demo_hosts import PHONE, run
 
@@ -92,6 +93,15 @@ def demo(
         (phones or ",".join(PHONES)).split(","), stay=stay, repeat=repeat or REPEAT, trials=trials, isolation=isolation,
         physics=physics, why=why, arm64=arm64,
     )  # fmt: skip
+
+
+def _end(number: int, _frame: object) -> None:
+    """The first signal ends the demo; another would cut short what stops its processes and deletes its folders."""
+    for signum in ENDED_BY:
+        signal.signal(signum, lambda *_: None)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
 
 
 def _one_host(

@@ -124,18 +124,23 @@ def output_of(
     """
     environment = {**os.environ, "LC_ALL": "C"} | ({"TMPDIR": str(folder)} if folder else {})
     try:
-        # With the descriptors that may be inherited: the lock under which a part is made.
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s, check=False,
-            close_fds=False,
-        )  # fmt: skip
+        # With the descriptors that may be inherited: the lock under which a part is made. A group ends as a whole.
+        with subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            close_fds=False, start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                said, complaint = process.communicate(timeout=limit_s)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # g++ has children, which would hold the lock
+                raise
     except (OSError, subprocess.TimeoutExpired) as error:
         raise failed(f"{command[0]}: {error}") from error
-    if done.returncode and folder is not None:
-        check_room(folder, done.returncode, done.stderr)
-    if done.returncode:
-        raise failed(done.stderr.strip() or f"{command[0]} ended with {done.returncode} and said nothing")
-    return done.stdout
+    if process.returncode and folder is not None:
+        check_room(folder, process.returncode, complaint)
+    if process.returncode:
+        raise failed(complaint.strip() or f"{command[0]} ended with {process.returncode} and said nothing")
+    return said
 
 
 def check_room(folder: Path, code: int, said: str) -> None:

@@ -1,9 +1,11 @@
 """What `farm demo` times, on a host that takes the processor from a phone now and then, and what it prints."""
 
+import signal
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from farm.cli import demo
 from farm.common.durations import BackOff
@@ -78,3 +80,27 @@ def test_a_daemon_that_never_comes_up_again_ends_the_demo(monkeypatch):
     with pytest.raises(HostError, match="5 times in a row: the demo ends") as caught:
         demo._stay(farm)
     assert (farm.daemon.starts, caught.value.evidence) == (5, "its last line")
+
+
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_second_signal_cuts_no_cleaning_short(monkeypatch, first, code):
+    """Ctrl-C twice left folders and, for a moment, processes."""
+    before = {each: signal.getsignal(each) for each in demo.ENDED_BY}
+
+    def one_host(*_, **__):
+        try:
+            signal.raise_signal(first)
+        finally:
+            for each in demo.ENDED_BY:
+                signal.raise_signal(each)
+            cleaned.append(True)
+
+    cleaned = []
+    monkeypatch.setattr(demo, "_one_host", one_host)
+    try:
+        done = CliRunner().invoke(demo.app, [])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert cleaned
+    assert done.exit_code == code

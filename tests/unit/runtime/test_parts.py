@@ -93,6 +93,23 @@ def test_a_program_that_ends_without_a_word_is_named(tmp_path):
         output_of(["false"], 60.0, HostError, tmp_path)
 
 
+def test_children_of_a_compiler_end_with_it_when_its_caller_is_ended(tmp_path, monkeypatch):
+    """A demo that was stopped left cc1plus, which had inherited the lock: the next build waited for it."""
+    (tmp_path / "cache").mkdir()
+    os.mkfifo(tmp_path / "begun")
+
+    def end(process, *_, **__):
+        (tmp_path / "begun").read_text()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", end)
+    command = ["sh", "-c", f"(echo > {tmp_path}/begun; exec sleep 3600) & wait"]
+    with pytest.raises(SystemExit):
+        part(tmp_path / "cache", "libc", lambda *_: output_of(command, 60.0, HostError))
+    with (tmp_path / "cache" / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until no child has it any more
+
+
 def test_a_second_build_says_that_it_waits(tmp_path):
     part(tmp_path, "libm", make)
     waits = threading.Event()
