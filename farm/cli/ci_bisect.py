@@ -68,12 +68,7 @@ def bisect(
     try:
         with interruptible(), work.client() as farm, _worktree(top, commits[0]) as (tree, builds):
             build = partial(_build, tree, command, model, builds)
-            first = build(commits[0])
-            if first is None:
-                raise UserError(
-                    f"the command fails at {good}", hint="its output is above; name a good commit that builds"
-                )
-            time = _timing(farm, first, fields, limit, wait=wait, json=json)
+            time = _timing(farm, build(commits[0]), fields, limit, wait=wait, json=json)
             cases = _search(commits, build, time, partial(_check_bad, good, bad, limit))
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -92,7 +87,7 @@ def bisect(
 
 def _search(
     commits: Sequence[str],
-    build: Callable[[str], Path | None],
+    build: Callable[[str], Path],
     time: Callable[[Path, str], CiCase],
     check_bad: Callable[[CiCase], None],
 ) -> dict[str, CiCase]:
@@ -103,8 +98,12 @@ def _search(
     cases: dict[str, CiCase] = {}
     commit: str | None = commits[-1]
     while commit is not None:
-        built = build(commit)
-        case = time(built, commit) if built else CiCase("", "", CiAnswer.FAILED, "the command fails there")
+        try:
+            built = build(commit)
+        except UserError as error:
+            case = CiCase("", "", CiAnswer.FAILED, error.message)
+        else:
+            case = time(built, commit)
         print_note(f"{commit[:SHORT]}: {case.answer}, {case.about if case.answer is CiAnswer.FAILED else case.change}")
         if commit == commits[-1]:
             check_bad(case)
@@ -144,11 +143,11 @@ def _worktree(top: Path, commit: str) -> Iterator[tuple[Path, Path]]:
         git(top, "worktree", "prune")
 
 
-def _build(tree: Path, command: Sequence[str], model: Path, builds: Path, commit: str) -> Path | None:
-    """The model of a commit; None: the command failed there.
+def _build(tree: Path, command: Sequence[str], model: Path, builds: Path, commit: str) -> Path:
+    """The model of a commit.
 
     Raises:
-        UserError: the command cannot be started, or leaves no such file.
+        UserError: the command cannot be started there, fails, or leaves no such file.
     """
     made = tree / model
     made.unlink(missing_ok=True)  # an earlier commit's must not pass for this one's
@@ -156,11 +155,11 @@ def _build(tree: Path, command: Sequence[str], model: Path, builds: Path, commit
     try:
         done = subprocess.run(command, cwd=tree, stdout=2, check=False)
     except OSError as error:
-        raise UserError(f"cannot start {command[0]}: {error.strerror}", hint="-- COMMAND builds the model") from error
+        raise UserError(f"cannot start {command[0]}: {error.strerror}", hint="scripts begin with #!/bin/sh") from error
     if done.returncode:
-        return None
+        raise UserError(f"the command fails: exit code {done.returncode}", hint="GOOD must build; its output is above")
     if not made.is_file():
-        raise UserError(f"the command left no file {model} at {commit[:SHORT]}", hint=MODEL_HINT)
+        raise UserError(f"the command left no file {model}", hint=MODEL_HINT)
     kept = builds / commit / model.name
     kept.parent.mkdir(exist_ok=True)
     return Path(shutil.copyfile(made, kept))

@@ -168,9 +168,8 @@ def check_model(description: ProgramDescription, model: str) -> None:
     Raises:
         UserError: it does not.
     """
-    wanted = any("{model" in word for word in (*description.command, *description.report))
-    if wanted and not model:
-        raise program_error(f"{description.name} needs a model", "farm program run SPEC.toml --model FILE")
+    if not model and any("{model" in word for word in (*description.command, *description.report)):
+        raise program_error(f"{description.name} needs a model: `model` names no file", "--model FILE")
     if model and description.models and not model.endswith(description.models):
         raise program_error(
             f"{description.name} takes {' or '.join(description.models)} files, not {model}",

@@ -50,6 +50,8 @@ def packed_file(path: Path) -> bytes:
     """
     text = _read(path)
     description = read_description(text, path.name)
+    if "{runtime}" in description.command[0] and not description.files:
+        raise program_error(f"{path.name}: files is missing", f"the folder with {description.command[0]}, beside it")
     folder = path.parent / description.files if description.files else None
     return packed(text, description, folder, path.parent)
 

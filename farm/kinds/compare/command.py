@@ -142,7 +142,7 @@ def _check_differs(model: str, fields: Mapping[str, Any]) -> None:
         raise UserError(
             f"nothing differs: B would be built from {model} as A is",
             hint="name a second model, or what differs in B: "
-            "--precision-b, --target-b, --texture-b, --records-b, --bundle-b, --runtime-b",
+            "--precision-b, --target-b, --texture-b, --records-b, --bundle-b, --runtime-b, --set-b",
         )
 
 

@@ -31,6 +31,10 @@ def repository(tmp_path, monkeypatch):
     git(folder, "init", "-q", "-b", "main")
     for number, speed in enumerate(("fast", "fast 2", "", "fast 3", "slow", "slow 2", "slow 3"), 1):
         (folder / "speed").write_text(speed)
+        (folder / "build").unlink(missing_ok=True)
+        if "fast " not in speed:
+            (folder / "build").write_text("#!/bin/sh\ntest -s speed && cp speed net.onnx\n")
+            (folder / "build").chmod(0o755)
         git(folder, "add", ".")
         git(folder, "commit", "-q", "-m", f"number {number}")
         git(folder, "tag", f"v{number}")
@@ -73,8 +77,16 @@ def test_the_first_slower_commit_is_named_with_its_confidence(bisect, repository
     assert len(shown.err.splitlines()) == 3
 
 
-def test_commits_that_do_not_build_are_among_the_suspects(bisect):
-    shown = bisect("v1", "v7", ["sh", "-c", "test -s speed && ! grep 'fast [23]' speed && cp speed net.onnx"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", "test -s speed && ! grep 'fast [23]' speed && cp speed net.onnx"],  # fails at three
+        ["sh", "-c", "test ! -s speed || grep 'fast [23]' speed || cp speed net.onnx"],  # leaves no model at three
+        ["./build"],  # is not there at two
+    ],
+)
+def test_commits_that_do_not_build_are_among_the_suspects(bisect, command):
+    shown = bisect("v1", "v7", command)
     assert shown.out.splitlines()[0].startswith("the first slower commit is one of 4: ")
 
 
@@ -85,8 +97,8 @@ def test_commits_that_do_not_build_are_among_the_suspects(bisect):
         ("v5", "v7", "v7 is not slower by 2 %"),
         ("v7", "v1", "v7 is not before v1"),
         ("v1", "v1", "v1 is not before v1"),
-        ("v3", "v7", "the command fails at v3"),
-        ("v1", "v3", "v3: the command fails there"),
+        ("v3", "v7", "the command fails: exit code 1"),
+        ("v1", "v3", "v3: the command fails: exit code 1"),
         ("nosuch", "v7", "Needed a single revision"),
         ("--all", "v7", "git rev-parse"),
     ],

@@ -94,7 +94,7 @@ def test_a_model_must_be_of_the_runtimes_format():
     check_model(litert, "net.tflite")
     with raises_code(Code.BAD_PROGRAM, match="litert takes .tflite files, not net.onnx"):
         check_model(litert, "net.onnx")
-    with raises_code(Code.BAD_PROGRAM, match="litert needs a model"):
+    with raises_code(Code.BAD_PROGRAM, match="litert needs a model: `model` names no file"):
         check_model(litert, "")
 
 

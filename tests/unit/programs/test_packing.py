@@ -54,6 +54,13 @@ def test_the_same_program_is_the_same_bytes(spec):
     assert not is_packed(spec)
 
 
+def test_a_description_that_starts_a_file_of_no_folder_names_the_field(spec):
+    spec.write_text(SPEC.replace('files = "tool"', ""))
+    with raises_code(Code.BAD_PROGRAM, match="spec.toml: files is missing") as caught:
+        packed_file(spec)
+    assert "{runtime}/timer" in caught.value.hint
+
+
 def test_a_text_file_is_no_program(spec):
     timer = spec.parent / "tool" / "timer"
     timer.write_text("echo 1\n")
