@@ -96,10 +96,17 @@ class AdbConnection:
         """Connects; the caller limits the time.
 
         Raises:
-            AdbServerUnreachable: no program listens there.
+            AdbServerUnreachable: no program listens there, or this process may open no more files.
         """
         family = socket.AF_UNIX if address.path else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            raise AdbServerUnreachable(
+                f"farm opens no connection to the adb server: {error.strerror}.",
+                hint="farm doctor",
+                evidence=str(error),
+            ) from error
         try:
             if address.path:
                 await _connect_unix(sock, address.path)

@@ -133,16 +133,16 @@ class Router:
             ControlSocketError: it cannot be opened.
         """
         self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a caller that went away fails instead of vanishing
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        self._connections = ConnectionLimiter(self._listener.name, self._listener.owner)
-        self._connections.watch(zmq.Context.shadow(self._context), zmq.Socket.shadow(self._socket))
         try:
+            self._socket = self._context.socket(zmq.ROUTER)
+            self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a caller that went away fails
+            self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
+            self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+            self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+            self._connections = ConnectionLimiter(self._listener.name, self._listener.owner)
+            self._connections.watch(zmq.Context.shadow(self._context), zmq.Socket.shadow(self._socket))
             self._listener.open(self._context, self._socket)
-        except ControlSocketError:
+        except (ControlSocketError, zmq.ZMQError):  # ZMQError: no descriptors
             self._close()
             raise
         self._receiver = asyncio.create_task(self._receive(), name=f"control socket {self._listener.name}")

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+from zmq import ZMQError
+
 from farm import __version__
 from farm.common.errors import FarmError, HostError
 from farm.common.histogram import QUICK_S, Histogram
@@ -61,9 +63,9 @@ class Daemon:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 parts = await self._build(stack)
-            except OSError as error:
+            except (OSError, ZMQError) as error:
                 raise HostError(
-                    f"cannot start: {error.filename or 'the host'}: {error.strerror or error}",
+                    f"cannot start: {getattr(error, 'filename', '') or 'the host'}: {error.strerror or error}",
                     hint="look at the daemon's state and runtime folders: farm doctor",
                 ) from error
             gc.collect()

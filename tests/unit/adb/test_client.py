@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import socket
 import struct
 from pathlib import Path
 
@@ -169,6 +172,20 @@ async def test_a_wedged_server_is_a_timeout_not_a_hang(
 async def test_no_server_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(AdbServerUnreachable, match="No adb server answers on localfilesystem:"):
         await AdbClient(f"localfilesystem:{tmp_path}/none").version()
+
+
+async def test_without_descriptors_the_server_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else another one would be started; and an OSError ended the daemon's tunnels, and with them the daemon."""
+
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(AdbServerUnreachable, match="Too many open files") as caught:
+        await AdbClient("tcp:localhost:5038").version()
+    assert not caught.value.no_listener
 
 
 async def test_something_else_on_the_port() -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from typing import Any
 
 import pytest
+import zmq
 
-from farm.common.errors import FarmError
+from farm.common.errors import FarmError, HostError
 from farm.config import FarmConfig
 from farm.daemon import daemon as daemon_module
 from farm.daemon.daemon import Daemon
@@ -32,6 +34,18 @@ async def test_a_part_that_ends_by_itself_is_a_failure(daemon: Daemon, monkeypat
     monkeypatch.setattr(daemon, "_build", build)
     with pytest.raises(FarmError, match="history ended by itself"):
         await asyncio.wait_for(daemon.run(), LIMIT_S)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), zmq.ZMQError(errno.EMFILE)])
+async def test_a_start_without_descriptors_is_one_line(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def build(_: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+        raise error
+
+    monkeypatch.setattr(daemon, "_build", build)
+    with pytest.raises(HostError, match=r"^cannot start: the host: Too many open files$"):
+        await daemon.run()
 
 
 async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(
