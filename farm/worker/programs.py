@@ -25,12 +25,9 @@ class PhoneProgram:
         """`use`: a `ProgramUse`; `side`: of a comparison."""
         self.description: ProgramDescription = checked_description(dict(use.description), "the description")
         self.runs: int = use.runs
-        self.sha256: str = use.sha256
-        self.settings: dict[str, str] = use.settings
         self.number = use.runs  # averaged into a sample, once the program was called
         self.block = 1  # samples of one call
-        self._reference: str = use.reference
-        self._daemon, self._side = daemon, side
+        self._use, self._daemon, self._side = use, daemon, side
 
     def call(self) -> ProgramSamples:
         """Call it once.
@@ -61,7 +58,7 @@ class PhoneProgram:
         if expected is None:
             return None
         written = self._daemon.artifact(self._daemon.call("program.numbers", side=self._side)["artifact"])
-        return check_numbers(expected, self._daemon.artifact(self._reference), written)
+        return check_numbers(expected, self._daemon.artifact(self._use.reference), written)
 
     def plan(self, half_width: float, measure_s: float, repeat: int | None) -> SamplingPlan:
         """How much to measure; to be asked after the first call."""
@@ -80,9 +77,9 @@ class PhoneProgram:
         said = self.description
         return {
             "runtime": {"name": said.name, "version": said.version, "license": said.license, "output": said.output},
-            "library_sha256": self.sha256,
+            "library_sha256": self._use.sha256,
             "target": said.name,
-            "placement": ", ".join(f"{name}={value}" for name, value in self.settings.items()),
+            "placement": ", ".join(f"{name}={value}" for name, value in self._use.settings.items()),
         }
 
 

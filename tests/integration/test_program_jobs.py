@@ -80,7 +80,7 @@ def test_a_program_is_measured_as_a_bench_is(farm, spec):
     pushed = [line for line in farm.farm("logs", mean["job"]).stdout.splitlines() if "bytes of programs" in line]
     assert "pushed 0 bytes" in pushed[0]
     shown = farm.farm("job", "show", first["job"]).stdout
-    assert "script 1.0 MIT" in shown
+    assert "script 1.0, mode=good, MIT" in shown
     lines = json.loads(farm.farm("history", "net.bin", "--json").stdout)["lines"]
     assert [(line["target"], line["placement"], line["results"][0]["job"]) for line in lines] == [
         ("script", "mode=good", first["job"]),  # a setting is no change of level

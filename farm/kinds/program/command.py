@@ -27,6 +27,7 @@ from farm.programs.description import (
     with_settings,
 )
 from farm.programs.packing import packed, packed_file
+from farm.results.columns import runtime_words
 
 if TYPE_CHECKING:
     from farm.kinds.program.outcome import ProgramOutcome
@@ -220,6 +221,7 @@ def _finish(
 def print_job(outcome: ProgramOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """Print the result of one program job, for `farm job show`."""
     if outcome.latency is not None:
-        runtime = outcome.result["runtime"]
-        print_line(" ".join(filter(None, (runtime["name"], runtime["version"], runtime["license"]))))
-        print_results([{**outcome.result, "device": outcome.device}], why=True)
+        result = outcome.result
+        settings, terms = result["certificate"].get("placement"), result["runtime"]["license"]
+        print_line(", ".join(filter(None, (runtime_words(result), settings, terms))))
+        print_results([{**result, "device": outcome.device}], why=True)

@@ -31,7 +31,7 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     rows = result["settings"]
     best = rows[result["recommended"]]
     alike = [row["setting"] for row in rows if not row["slower"] and row is not best]
-    same = f"; not distinguishable from {' and from '.join(alike)}" if alike else ""
+    same = f"; not distinguishable from {'; '.join(alike)}" if alike else ""
     return [f"recommended: {best['setting']}{same}", *result["certificate"]["notes"]]
 
 
