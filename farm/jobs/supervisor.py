@@ -276,7 +276,10 @@ class Supervisor:
             except ToolchainError as error:
                 logger.warning("%s", error)
                 await _change(slot, None, error)
-            except Exception as error:  # out of descriptors, processes ..., or a mistake of ours: the next may succeed
+            except OSError as error:  # out of descriptors, processes ...: the next may succeed
+                logger.warning("cannot keep a zygote of toolchain %s: %s", slot.toolchain.name, error)
+                await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
+            except Exception as error:  # a mistake of ours
                 logger.exception("cannot keep a zygote of toolchain %s", slot.toolchain.name)
                 await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
             failures = 1 if time.monotonic() - started_s > STEADY_S else failures + 1

@@ -152,3 +152,22 @@ async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(tmp_path, monkeypa
     monkeypatch.setattr(Zygote, "_received", stop_as_well)
     await supervisor.start()
     await until(lambda: stops and stops[0].done())
+
+
+@pytest.mark.parametrize(
+    ("error", "traceback"), [(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), False), (LookupError("ours"), True)]
+)
+async def test_a_host_that_starts_no_zygote_is_one_line_and_a_mistake_of_ours_is_told_with_its_place(
+    tmp_path, monkeypatch, caplog, error, traceback
+):
+    async def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(Zygote, "start", refuse)
+    supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
+    await supervisor.start()
+    await until(lambda: caplog.records)
+    await supervisor.stop()
+    assert caplog.records[0].message.startswith("cannot keep a zygote of toolchain default")
+    assert str(error) in caplog.text
+    assert bool(caplog.records[0].exc_info) is traceback
