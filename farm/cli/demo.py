@@ -231,7 +231,7 @@ def _stay(farm: VirtualFarm) -> None:
     host, port = farm.tracker()
     adb_socket = status["adb"]["socket"]
     typer.echo("\nIt stays up until Ctrl-C. In another shell:")
-    typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
+    typer.echo(f"  export FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}   # farm status, farm bench, ...")
     typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
     typer.echo(f"  export TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # tvm.rpc.connect_tracker")
     if status["web"]:

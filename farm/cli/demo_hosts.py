@@ -158,7 +158,8 @@ def _stay(lab: VirtualHosts) -> None:
             print_note(f"starting {name} again ...")
             farm.daemon.start().close()
         host, port = farm.tracker()
-        typer.echo(f"  export FARM_SOCKET={farm.socket} TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # {name}")
+        reached = f"FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}"
+        typer.echo(f"  export {reached} TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # {name}")
     typer.echo(f"  psql '{lab.url}'   # the lab's database")
     with contextlib.suppress(KeyboardInterrupt):
         while True:

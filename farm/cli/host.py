@@ -132,8 +132,9 @@ def drain(
 ) -> None:
     """Hand out no phone of a host any more; its leases and running jobs go on. `farm drain` is for this host."""
     answer = call("host.drain", on=not undo, host=name)
-    left = many(len(answer["leases"]), "lease")
-    done = f"phones of {name} are handed out again" if undo else f"no phone of {name} is handed out; {left} there go on"
+    left = len(answer["leases"])
+    goes_on = f"; {many(left, 'lease')} there {'goes' if left == 1 else 'go'} on" if left else ""
+    done = f"phones of {name} are handed out" if undo else f"no phone of {name} is handed out{goes_on}"
     emit(answer, done, json=json)
 
 

@@ -404,7 +404,7 @@ def wait_s(text: str | None) -> float | None:
     Raises:
         UserError: it cannot be read.
     """
-    return parse_duration(text, zero=True) if text else None
+    return parse_duration(text) if text else None
 
 
 def deadline_s(text: str | None) -> float | None:

@@ -29,7 +29,7 @@ from farm.client.model import (
 )
 from farm.client.streams import events, log_lines, watched, with_idle
 from farm.common.durations import format_duration
-from farm.common.errors import DaemonUnreachableError, FarmError, NoPhoneError, error_from_wire
+from farm.common.errors import DaemonUnreachableError, FarmError, NoPhoneError, UserError, error_from_wire
 from farm.common.events import Event
 from farm.common.files import check_writable, checked_file
 from farm.common.tasks import end_tasks
@@ -378,8 +378,11 @@ class AsyncClient:
 
         Raises:
             NoPhoneError: no phone matches, or there was none within `wait_s`.
+            UserError: `wait_s` is not above 0.
             FarmError: it cannot be had.
         """
+        if wait_s is not None and wait_s <= 0:
+            raise UserError(f"wait_s={wait_s:g} is no time at all: no phone is had at once", hint="1 or more")
         spec = await self.spec("lease", on=on, seconds=seconds, note=note, tuning=tuning, **options)
         async with self._owned(spec) as submitted:
             [job] = submitted.ids
@@ -388,7 +391,9 @@ class AsyncClient:
                     lease = await granted(self.connection, job, on_wait)
             except TimeoutError as error:
                 waits = (await self.connection.call("job.show", job=job))["job"]["waits"]
-                message = f"no phone within {format_duration(wait_s or 0.0)}" + (f": {waits}" if waits else "")
+                message = f"no phone within {format_duration(wait_s or 0.0)}"
+                await self.cancel(job, why=message)
+                message += f": {waits}" if waits else ""
                 raise NoPhoneError(message, hint="wait longer, or choose others: farm device list") from error
             if lease is None:
                 (await self.job(job)).raise_for_error()

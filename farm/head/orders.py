@@ -18,12 +18,10 @@ from farm.head.head import Head
 from farm.head.messages import Order, OrderAnswer
 from farm.model.specs import JobSpec, Kinds, spec_from_wire
 
-METHODS = frozenset(
-    {
-        "submit", "check", "cancel", "hold", "resume", "settle", "reserve", "remove_reservation", "is_live",
-        "waits", "why", "explain", "explain_job", "waiting", "reservations",
-    }
-)  # fmt: skip
+QUESTIONS = frozenset(
+    {"check", "settle", "is_live", "waits", "why", "explain", "explain_job", "waiting", "reservations"}
+)
+METHODS = QUESTIONS | {"submit", "cancel", "hold", "resume", "reserve", "remove_reservation"}
 
 SAME_RELEASE = "bring heads and hosts to one release: farm host list"
 

@@ -15,6 +15,7 @@ from farm.head.model import Explanation, JobExplanation, WaitingPage
 from farm.head.planning import Submission
 from farm.model.specs import JobSpec
 from farm.store.leases import ReservationRecord
+from farm.store.writer import StoreWriteError
 
 ANSWER_LIMIT_S = 5.0  # a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
@@ -34,23 +35,37 @@ class HeadOrders:
         """Have the head carry out one of its methods; returns what that returns.
 
         Raises:
-            HostError: no head answers.
+            HostError: no head answers, or the database does not.
             FarmError: what the method raises.
         """
         self._counter += 1
         order = Order(f"{self._prefix}-{self._counter}", method, orders.to_wire(method, fields))
         self._answers[order.id] = asyncio.get_running_loop().create_future()
+        sending = asyncio.ensure_future(self._send(order))
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                await self._send(order)
+                await asyncio.wait((sending,))  # a write that has begun does not end when it is cancelled
+                await sending
                 answer = await self._answers[order.id]
+        except StoreWriteError as error:
+            if method not in orders.QUESTIONS or not error.reason:
+                raise
+            message = f"the database cannot be read: {error.reason}"
+            raise HostError(message, Code.STORE_READ_FAILED, hint=error.hint, evidence=error.evidence) from error
         except TimeoutError as error:
+            if not sending.done():
+                raise HostError(
+                    f"the lab's database has not answered for {ANSWER_LIMIT_S:g} s",
+                    Code.DATABASE_UNUSABLE,
+                    hint="see `farm doctor`; what was ordered may be carried out yet: look before you repeat it",
+                ) from error
             raise HostError(
                 f"the lab's head has not answered for {ANSWER_LIMIT_S:g} s",
                 Code.HEAD_AWAY,
                 hint="see whether `farm head` runs; a slow one carries the order out yet: look before you repeat it",
             ) from error
         finally:
+            sending.cancel()
             del self._answers[order.id]
         if answer.error is not None:
             raise error_from_wire(answer.error)

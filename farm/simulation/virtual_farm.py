@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.common.durations import many
 from farm.common.errors import HostError, UserError
 from farm.common.events import EPOCH_SHIFT
 from farm.control.client import ControlClient
@@ -243,7 +244,7 @@ def virtual_farm(
         bundle, arm64, driver = _build(folder, phones, bundles, opencl, report)
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
         client = stack.enter_context(_running(daemon, bundle, arm64, report))
-        report(f"booting {len(phones)} virtual phones ...")
+        report(f"booting {many(len(phones), 'virtual phone')} ...")
         lab = running_lab(
             folder / "lab",
             phones,

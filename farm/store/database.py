@@ -45,6 +45,7 @@ from farm.store.schema import selector
 from farm.store.term import Term
 from farm.store.writer import StoreWriteError, Writer
 
+ANSWER_LIMIT_S = 5.0  # of a read while the writer has no answer either: people wait for it
 SERVER_READERS = 4  # threads that wait for a server: with the writer and the term six connections a daemon
 MOST_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
 
@@ -100,7 +101,16 @@ class Database:
         """
         if self._readers is None:
             return await asyncio.to_thread(read, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(read, *args, **kwargs))
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, partial(read, *args, **kwargs))
+        try:
+            while not (await asyncio.wait((reading,), timeout=ANSWER_LIMIT_S))[0]:
+                if self.writer.problem or self.writer.silent_s() > ANSWER_LIMIT_S:
+                    hint = "is its server stopped, cut off or overloaded? farm goes on by itself: farm doctor"
+                    message = f"the database cannot be read: it has not answered for {ANSWER_LIMIT_S:g} s"
+                    raise HostError(message, Code.STORE_READ_FAILED, hint=hint)
+            return reading.result()
+        finally:
+            reading.cancel()  # its thread waits on, until its connection is given up
 
     @contextmanager
     def reading(self, *, in_parts: bool = False) -> Iterator[Connection]:

@@ -61,6 +61,7 @@ class StoreWriteError(HostError):
     """The database could not be written."""
 
     code = "store_write_failed"
+    reason = ""  # of the outage; "": it is not known
 
 
 class DatabaseLostError(StoreWriteError):
@@ -468,11 +469,13 @@ class Writer:
     def _refusal(self) -> StoreWriteError:
         outage = self._outage
         assert outage is not None
-        return StoreWriteError(
+        error = StoreWriteError(
             f"the database cannot be written: {outage.reason}; nothing of this change was kept",
             hint=outage.hint,
             evidence=outage.evidence,
         )
+        error.reason = outage.reason
+        return error
 
 
 async def _outcome(done: Future[T]) -> T:

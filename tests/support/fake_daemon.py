@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from farm.common.errors import FarmError, NoPhoneError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
@@ -244,7 +244,9 @@ class FakeDaemon:
         for job, shown in self.jobs.items():
             if asked in (job, shown["job"]["array"]):
                 if shown["job"]["state"] not in FINAL:
-                    await self._end(job, None, None, "cancelled")
+                    why = call.fields.get("why")
+                    error = UserError(why, Code.JOB_CANCELLED) if why else None
+                    await self._end(job, None, error, "cancelled")
                 rows.append(shown["job"])
         return {"jobs": rows}
 

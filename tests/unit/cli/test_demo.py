@@ -41,7 +41,7 @@ class Daemon:
     """Dies while it starts, so many times; people end the demo once it is up again."""
 
     def __init__(self, deaths):
-        self.starts, self.deaths, self.ended = 0, deaths, False
+        self.starts, self.deaths, self.ended, self.config = 0, deaths, False, "farm.toml"
 
     def wait(self):
         if not self.ended and self.starts:
@@ -69,7 +69,8 @@ def test_a_daemon_that_dies_while_it_starts_again_is_started_again(monkeypatch, 
     farm = staying(deaths=2)
     demo._stay(farm)
     assert farm.daemon.starts == 3
-    notes = capsys.readouterr().err
+    out, notes = capsys.readouterr()
+    assert "export FARM_SOCKET=s FARM_CONFIG=farm.toml " in out
     assert "starting it again on the same ports" in notes
     assert "while it was starting (signal 9); try 3 of 5" in notes
 

@@ -39,6 +39,27 @@ def test_what_cannot_be_is_said_before_anything_changes(tmp_path, config, words,
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_configuration_that_is_not_there_yet_is_no_error_for_the_one_who_writes_it(tmp_path):
+    words = ("join", TOKEN, "--config", str(tmp_path / "farm.toml"))
+    assert "the lab 0.0.1" in refused(*words, "--write")  # the token's fault, and not that of the file
+    assert "cannot read" in refused(*words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("leases", "undo", "said"),
+    [
+        (0, (), "no phone of lab3 is handed out"),
+        (1, (), "no phone of lab3 is handed out; 1 lease there goes on"),
+        (2, (), "no phone of lab3 is handed out; 2 leases there go on"),
+        (1, ("--undo",), "phones of lab3 are handed out"),
+    ],
+)
+def test_a_drain_says_what_is_true_now(monkeypatch, leases, undo, said):
+    monkeypatch.setattr("farm.cli.host.call", lambda *_, **__: {"leases": [{}] * leases})
+    assert CliRunner().invoke(app, ["host", "drain", "lab3", *undo]).stdout == f"{said}\n"
+
+
 def test_hosts_are_listed_with_open_tokens(monkeypatch):
     answer = {
         "own": "lab1",

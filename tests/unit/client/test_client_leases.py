@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from farm import AsyncClient
-from farm.common.errors import PhoneError
+from farm.common.errors import NoPhoneError, PhoneError, UserError
 from farm.model.job import JobState
 from farm.model.requests import NoSuchLeaseError
 
@@ -54,6 +54,19 @@ def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_
     daemon.grant("job-0001", "pixel", tell=False)
     assert work.result(10).device == "pixel"
     assert reasons == ["pixel is held by bob for 12 s"]
+
+
+def test_a_job_whose_phone_was_waited_for_too_long_says_that_and_not_that_someone_cancelled_it(client):
+    with pytest.raises(NoPhoneError, match="no phone within 0s: pixel is held by bob"):
+        client.acquire(on="android", wait_s=0.001)
+    ended = client.job("job-0001").job
+    assert (ended.state, ended.error.message) == (JobState.CANCELLED, "no phone within 0s")
+
+
+def test_to_wait_for_no_time_at_all_is_refused(daemon, client):
+    with pytest.raises(UserError, match="wait_s=0 is no time at all"):
+        client.acquire(on="android", wait_s=0)
+    assert not daemon.jobs
 
 
 def test_a_lease_that_soon_ends_is_noticed(daemon, client, said, background):

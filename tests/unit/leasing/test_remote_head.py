@@ -1,6 +1,7 @@
 """A host whose head is apart: what it writes when, what it asks, and what it does while no head answers."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,7 @@ from farm.model.job import Attempt, AttemptState, JobState
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.leases import ReservationRecord
 from farm.store.mailbox import Letter
+from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
 from tests.support.leasing_lab import settle
 from tests.support.memory_post import MemoryPost
@@ -307,6 +309,34 @@ async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monk
     assert lab.head.awaits("a")
     [key] = [each for each in lab.head.summary().keys if each.key == "android"]
     assert (key.free, key.pending) == (1, 1)
+
+
+async def test_orders_and_questions_name_the_database_when_it_is_the_cause(monkeypatch):
+    monkeypatch.setattr(head_orders, "ANSWER_LIMIT_S", 0.01)
+    lab = await begun_lab()
+    refusal = StoreWriteError("the database cannot be written: gone; nothing of this change was kept")
+    refusal.reason = "gone"
+
+    async def refuses(*_):
+        raise refusal
+
+    monkeypatch.setattr(lab.post, "send", refuses)
+    with raises_code(Code.STORE_READ_FAILED, match="^the database cannot be read: gone$"):
+        await lab.head.waiting(1)
+    with pytest.raises(StoreWriteError, match="cannot be written"):
+        await lab.head.cancel(["j"], UserError("enough"))
+
+    commit = asyncio.Event()
+
+    async def ends_with_its_commit(*_):  # as a write that has begun, also when it is cancelled
+        while not commit.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await commit.wait()
+
+    monkeypatch.setattr(lab.post, "send", ends_with_its_commit)
+    with raises_code(Code.DATABASE_UNUSABLE, match="the lab's database has not answered"):
+        await lab.head.waiting(1)
+    commit.set()
 
 
 class Asked(Head):

@@ -13,7 +13,7 @@ from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.control.callers import Accounts, Role
 from farm.jobs.poison import PoisonLedger
-from farm.store import bounded_connection
+from farm.store import bounded_connection, database
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
@@ -124,3 +124,25 @@ async def test_a_transaction_that_the_server_ended_is_refused_and_leaves_no_trac
     await store.jobs.add((job(),))
     store.close()
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_people_do_not_wait_for_a_server_that_answers_nothing(monkeypatch, proxy, store):
+    await store.jobs.add((job(),))
+    monkeypatch.setattr(database, "ANSWER_LIMIT_S", 0.05)
+    proxy.passing.clear()
+    writing = asyncio.ensure_future(store.jobs.add((job("j2"),)))
+    with raises_code(Code.STORE_READ_FAILED, match="the database cannot be read: it has not answered for 0.05 s"):
+        await store.read(store.jobs.get, "j1")
+    proxy.passing.set()
+    assert await writing == ("j2",)
+    assert (await store.read(store.jobs.get, "j2")).id == "j2"
+
+
+async def test_a_long_read_of_a_server_that_answers_others_is_not_given_up(monkeypatch, store):
+    monkeypatch.setattr(database, "ANSWER_LIMIT_S", 0.01)
+
+    def read():
+        with store.database.reading() as connection:
+            return connection.execute(text("SELECT pg_sleep(0.2), 7")).one()[1]
+
+    assert await store.in_thread(read) == 7
