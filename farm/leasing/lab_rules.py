@@ -37,9 +37,7 @@ def lab_findings(
         max_connections: limit of the database server; None: unknown.
     """
     if lab.old_s:
-        yield Diagnosis(
-            HOSTS, WARN, _of_before(lab), "is the database server away, or overloaded? farm goes on by itself"
-        )
+        yield Diagnosis(HOSTS, WARN, _of_before(lab), "see what is found about the database")
         return
     if lab.has_head:
         yield Diagnosis(HEAD, OK, f"one decides, in term {lab.term}")
@@ -72,7 +70,7 @@ def lab_problems(lab: LabPicture) -> list[str]:
 
 
 def _of_before(lab: LabPicture) -> str:
-    return f"the lab is shown as it was {format_duration(lab.old_s)} ago: its database does not answer"
+    return f"the lab is shown as it was {format_duration(lab.old_s)} ago, when its database last answered this host"
 
 
 def host_with(lab: LabPicture, own: str, identity: DeviceIdentity, *, starting: bool) -> str:

@@ -30,7 +30,7 @@ from farm.common.errors import HostError
 from farm.store.appended_rows import AppendedRows
 from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
-from farm.store.server_rules import JOIN
+from farm.store.server_rules import REMOVED
 
 MOST_AT_ONCE = 500  # letters that are taken at once: the loop serves others before the next ones
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
@@ -85,7 +85,7 @@ class HostRemovedError(HostError):
 
 def _note_life(connection: Connection, statement: TextClause, **values: object) -> None:
     if connection.execute(statement, values).rowcount == 0:
-        raise HostRemovedError(hint=f"to join again: {JOIN}")
+        raise HostRemovedError(hint=REMOVED)
 
 
 def post(box: Table, *letters: Letter | None) -> AppendedRows:

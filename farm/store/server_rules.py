@@ -106,10 +106,11 @@ _PASSWORD = "[store] url, or ~/.pgpass of farm's user"  # noqa: S105 (where it s
 JOIN = (
     "farm host token NAME, on a host of the lab; here, once [store] url and [lab] host are gone: farm host join TOKEN"
 )
+REMOVED = f"if it was removed, stop its daemon; to join again: {JOIN}"
 _CONNECTING = (
     # A host's own role (farm.store.host_token_policy): of one that is gone a server says that its password is wrong.
     ('failed for user "farm_[0-9a-f]{8}_|role "farm_[0-9a-f]{8}_.*" does not exist',
-     "this host was removed from the lab, or the password in its state folder is wrong", JOIN),
+     "this host was removed from the lab, or the password in its state folder is wrong", REMOVED),
     ("password authentication failed", "the password is wrong", _PASSWORD),
     ("no password supplied", "the server wants a password", _PASSWORD),
     ("Peer authentication failed", "the server expects farm's user to have the role's name",
@@ -125,7 +126,7 @@ _CONNECTING = (
     ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
     ("could not translate host name|failed to resolve host", "the server's name is not known",
      "is it spelled right, and does DNS answer?"),
-    ("is not permitted to log in", "this host was removed from the lab, or never was part of it", JOIN),
+    ("is not permitted to log in", "this host was removed from the lab, or never was part of it", REMOVED),
     ('role ".*" does not exist', "the server has no such role", "sudo -u postgres createuser --pwprompt NAME"),
     ('database ".*" does not exist', "there is no such database",
      "sudo -u postgres createdb --owner=ROLE --encoding=UTF8 --template=template0 NAME"),

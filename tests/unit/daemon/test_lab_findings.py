@@ -29,4 +29,4 @@ def test_a_picture_of_before_is_no_finding() -> None:
     assert asyncio.run(check()) == []
     lab.latest = LabPicture(old_s=60.0)
     (finding,) = asyncio.run(check())
-    assert finding.detail == "the lab is shown as it was 1m ago: its database does not answer"
+    assert finding.detail == "the lab is shown as it was 1m ago, when its database last answered this host"

@@ -43,7 +43,7 @@ def test_a_picture_of_before_is_told_once_and_nothing_else_of_it():
     old = LabPicture(hosts=(ONE, replace(TWO, state=HostState.LOST)), has_head=False, old_s=95.0)
     (finding,) = lab_findings(old, "lab1", (), 1)
     assert (finding.check, finding.verdict) == ("lab hosts", WARN)
-    assert finding.detail == "the lab is shown as it was 1m 35s ago: its database does not answer"
+    assert finding.detail == "the lab is shown as it was 1m 35s ago, when its database last answered this host"
     assert lab_problems(old) == [finding.detail]
 
 
