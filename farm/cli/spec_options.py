@@ -141,7 +141,7 @@ def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Paramet
         flag_of(field),
         help=field.help.text,
         metavar=metavar,
-        show_default=field.default is not None,
+        show_default=field.default not in (None, MISSING),
         autocompletion=getattr(complete, field.help.complete) if field.help.complete else None,
         **(bounds if form in (int, float, int | None, float | None) else {}),
     )
