@@ -118,6 +118,7 @@ def assess(
     if has_reference:
         cut = max(cut, find_warmup(detrended(np.log(interpolated_reference(samples)))))
     settled = samples.after(cut)
+    has_reference = settled.has_reference  # a few readings may all be of the warm-up
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
     reference_s = float(np.median(settled.reference_s[settled.readings])) if has_reference else None

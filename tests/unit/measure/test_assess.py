@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from farm.measure.assess import assess
@@ -204,6 +204,9 @@ def test_the_certificate_is_json_and_names_what_is_unknown():
     samples=st.lists(st.tuples(times, st.one_of(times, st.just(math.nan))), min_size=1, max_size=60),
     nominal_s=st.one_of(st.none(), times),
 )
+@example(
+    [(2.0, math.nan), (2.0, 1.0), (2.0, 1.0), (2.0, math.nan), *[(1.0, math.nan)] * 4], None
+)  # none after the warm-up
 @settings(max_examples=60, deadline=None)
 def test_any_times_get_an_estimate_and_json(samples, nominal_s):
     seconds, reference_s = zip(*samples, strict=True)
