@@ -219,4 +219,4 @@ def test_a_host_that_is_silent_is_away_and_one_that_is_removed_ends(lab, here, t
     until(lambda: list(states(here)) == ["lab1"])
     assert [row["host"] for row in here.status()["devices"]] == ["lab1"]
     removals = "SELECT subject FROM event WHERE kind = 'host.removed' ORDER BY seq"
-    until(lambda: rows(lab, removals) == [("lab3",), ("lab2",)])
+    until(lambda: rows(lab, removals)[-1:] == [("lab2",)])
