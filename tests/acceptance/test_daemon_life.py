@@ -11,6 +11,7 @@ import pytest
 
 from farm.common.errors import ExitCode
 from tests.support.stock_client import Clients
+from tests.support.waiting import still_alive
 from tests.support.whole_farm import Story, answer, leftovers, phones, refused, running_farm, until, until_ready
 
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session))"
@@ -49,7 +50,7 @@ def test_a_killed_daemon_is_followed_by_one_that_knows_everything(farm, clients)
         farm.daemon.kill()
         client.go()
         assert client.hear()
-    assert psutil.wait_procs(helpers, 10)[1] == []
+    assert still_alive(helpers) == []
 
     farm.daemon.start().close()
     story = Story(farm, since=seq)
@@ -86,7 +87,7 @@ def test_a_daemon_that_is_told_to_stop_ends_well_and_takes_its_own_with_it(farm)
     children = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     assert process.wait(20) == 0
-    assert psutil.wait_procs(children, 10)[1] == []
+    assert still_alive(children) == []
 
 
 def test_a_killed_adb_server_costs_no_phone_its_rpc_server(farm, clients):

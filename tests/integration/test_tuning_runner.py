@@ -21,6 +21,7 @@ from tests.support.candidates import builder_inputs, library, module, runner_inp
 from tests.support.errors import raises_code
 from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
+from tests.support.waiting import still_alive
 
 pytest.importorskip("tvm")
 
@@ -272,8 +273,7 @@ def test_a_server_on_this_host_does_not_outlive_its_owner(host):
         family = psutil.Process(owner.pid).children(recursive=True)
         owner.kill()
     assert len(family) == 3  # the guard, its reader of the pipe, the server
-    _, alive = psutil.wait_procs(family, 10)
-    assert not alive
+    assert still_alive(family) == []
 
 
 def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):

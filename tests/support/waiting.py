@@ -1,7 +1,10 @@
-"""Waiting for what no event tells, on the event loop."""
+"""Waiting for what no event tells."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
+
+import psutil
 
 PATIENCE_S = 30.0  # of a loaded host; nobody waits so long for what happens
 LOOK_S = 0.002
@@ -12,3 +15,12 @@ async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S)
     async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110 (tests observe; they add no events to what they test)
             await asyncio.sleep(LOOK_S)
+
+
+def still_alive(processes: Iterable[psutil.Process], patience_s: float = PATIENCE_S) -> list[psutil.Process]:
+    """Those of the processes that do not end."""
+    left = list(processes)
+    while True:
+        left = [each for each in left if each.is_running()]
+        with contextlib.suppress(FileNotFoundError):  # by now the pid is a thread's: psutil 7.2 does not expect that
+            return list(psutil.wait_procs(left, patience_s)[1])

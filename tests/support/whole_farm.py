@@ -24,6 +24,7 @@ from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import run_farm
 from tests.support.forked_processes import forkers
 from tests.support.needs import need
+from tests.support.waiting import still_alive
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 END_LIMIT_S = 10.0  # for processes that were told to end
@@ -104,8 +105,7 @@ def running_farm(
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
-    _, alive = psutil.wait_procs(family, END_LIMIT_S)
-    assert [process for process in alive if process.is_running()] == []
+    assert still_alive(family, END_LIMIT_S) == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
 

@@ -11,6 +11,7 @@ import pytest
 
 from farm.control.client import ControlClient
 from tests.support import postgres
+from tests.support.waiting import still_alive
 from tests.support.whole_farm import descendants, until
 
 LIMIT_S = 600.0
@@ -58,5 +59,4 @@ def test_nothing_is_left_of_a_demo_that_was_ended(demo, end):
     family = descendants(psutil.Process(process.pid))
     process.send_signal(end)
     process.wait()
-    _, alive = psutil.wait_procs(family, LIMIT_S / 2)
-    assert alive == []
+    assert still_alive(family, LIMIT_S / 2) == []
