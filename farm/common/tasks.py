@@ -1,4 +1,4 @@
-"""asyncio tasks: failures of unawaited tasks are logged, background tasks end together, callers share a call."""
+"""asyncio tasks: failures are logged, background tasks end together, blocks have a limit, callers share a call."""
 
 from __future__ import annotations
 

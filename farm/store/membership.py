@@ -35,8 +35,8 @@ SECRET_BYTES = 24
 PASSFILE = "database.pass"
 OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL for this host only
 REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
-# Of a host: the age of its latest beat, and whether all heads that the server lists log in with its role.
 _NAMES = select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name)
+# Of a host: the age of its latest beat, and whether all heads that the server lists log in with its role.
 _LEAVING = sql("""
 SELECT extract(epoch FROM clock_timestamp())::float8 - beat_at AS silent_s, drained,
     (SELECT bool_and(usename = :role) FROM pg_stat_activity

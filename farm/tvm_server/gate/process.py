@@ -166,18 +166,17 @@ class GateProcess:
         """A daemon's connection is over."""
         self._links.discard(daemon)
         self._control.release()
+        accepted = self._daemon is daemon
+        if accepted:
+            self._daemon = None
         if self._parent_gone is not None:  # even before its hello
             self._parent_gone()
-        if self._daemon is not daemon:
-            return
-        self._daemon = None
-        if self._parent_gone is not None:
-            return
-        self._route.daemon_disconnected()
-        self._handoff.daemon_disconnected()
-        log.warning(
-            "the daemon is gone (%s): %d sessions go on, new clients wait for it", reason, self._route.open_sessions
-        )
+        elif accepted:
+            self._route.daemon_disconnected()
+            self._handoff.daemon_disconnected()
+            log.warning(
+                "the daemon is gone (%s): %d sessions go on, new clients wait for it", reason, self._route.open_sessions
+            )
 
     def _send_problem(self, problem: str) -> None:
         if self._daemon is not None:
