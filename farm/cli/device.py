@@ -16,6 +16,7 @@ from farm.cli.connection import JsonFlag, call, call_and_emit, connect
 from farm.cli.output import device_step, emit, local_time, print_line, print_note, table, write_file
 from farm.cli.output.terminal import TransferBars, is_lively
 from farm.cli.status import age_of, device_table, long_device_table
+from farm.common.causes import cause_of
 from farm.common.durations import format_duration
 from farm.common.errors import NoPhoneError, PhoneError, UserError
 from farm.common.files import check_writable, checked_file
@@ -64,7 +65,7 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if device["checked"]:
         yield "check", device["checked"]
     for each in device["findings"]:
-        yield "finding", f"{each['what']} ({each['hint']})" if each["hint"] else each["what"]
+        yield "finding", f"{cause_of(each)} ({each['hint']})" if each["hint"] else cause_of(each)
     yield "keys", ", ".join(device["aliases"])
     identity = device["identity"]
     if identity:

@@ -11,6 +11,7 @@ import typer
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, table
+from farm.common.causes import cause_of
 from farm.common.durations import format_duration, many
 from farm.common.errors import ExitCode
 from farm.common.files import short_hash
@@ -105,7 +106,7 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         (
             device["name"], *_host(device), device["serial"], device["state"], device["usb"] or "-", *_figures(device),
             short_hash(device["bundle"]) or "-", device["holder"] or "-",
-            "; ".join(each["what"] for each in device["findings"]) or "-",
+            "; ".join(cause_of(each) for each in device["findings"]) or "-",
         )
         for device in devices
     )  # fmt: skip

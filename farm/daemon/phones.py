@@ -85,7 +85,7 @@ class Phones:
         """
         self.fleet.probes.pause(serial, self.fleet.view(serial).name)
         moment, view = await read_conditions(self.client, serial), self.fleet.view(serial)
-        disturbed = "; ".join(each.what for each in view.findings if each.kind in DISTURBING)
+        disturbed = "; ".join(each.cause for each in view.findings if each.kind in DISTURBING)
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
 
     async def check_usb(self) -> list[Diagnosis]:

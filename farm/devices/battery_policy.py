@@ -120,8 +120,9 @@ def battery_findings(
     if len(signs := swelling(now, days)) > 1:
         yield Finding(
             FindingKind.BATTERY_SWOLLEN,
-            f"its battery may be swelling: {'; '.join(signs)}",
-            "look at it: with a bulging back or a lifted screen unplug it, keep it cool, do not press or charge it",
+            "the battery may be swelling",
+            "look at it, and unplug it if its back bulges or its screen is lifted",
+            evidence="\n".join(signs),
         )
     today = with_reading(BatteryDay(""), now)
     worn = []
@@ -132,6 +133,7 @@ def battery_findings(
     if worn:
         yield Finding(
             FindingKind.BATTERY_WORN,
-            f"its battery is worn out: {'; '.join(worn)}",
-            "replace the battery or retire the phone: worn cells swell, and their phones slow down under load",
+            "the battery is worn out",
+            "replace the battery or retire the phone",
+            evidence="\n".join((*worn, "Worn cells swell, and their phones slow down under load.")),
         )

@@ -196,14 +196,14 @@ class RecoveryLog:
         if former is not None:
             now = self._clock()
             took_s = max(0.0, (now - (former.at or now)).total_seconds())
-            over = ActionUnderWay(RecoveryAction.QUARANTINE, former.fault, former.reason, 0.0)
+            over = ActionUnderWay(RecoveryAction.QUARANTINE, former.fault, former.cause, 0.0)
             outcome, detail = (
                 (ActionOutcome.REPAIRED, "released") if kept is None else (ActionOutcome.CUT, "another reason")
             )
             self._ended(serial, name, EndedAction(over, outcome, detail, took_s), quarantine=True)
         if kept is not None:
             self._began(
-                serial, name, ActionUnderWay(RecoveryAction.QUARANTINE, kept.fault, kept.reason, 0.0), quarantine=True
+                serial, name, ActionUnderWay(RecoveryAction.QUARANTINE, kept.fault, kept.cause, 0.0), quarantine=True
             )
             _, at = self._open[serial, True]
             self._quarantines[serial] = replace(kept, at=at)

@@ -12,7 +12,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, worst
+from farm.measure.conditions import (
+    AGAIN,
+    COOL,
+    END_OTHER_WORK,
+    LONGER,
+    Conditions,
+    Reason,
+    Verdict,
+    judge_conditions,
+    percent,
+    ratio_words,
+    signed_percent,
+    worst,
+)
 from farm.measure.interval import MedianEstimate, median_interval, slow_noise
 from farm.measure.patterns import (
     LevelStep,
@@ -45,6 +58,7 @@ MOST_OFFSET = 0.15
 REJECTED_OFFSET = 0.5
 REJECTED_WIDTH = 0.5  # relative half width: an interval so wide says hardly more than the order of magnitude
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
+TWICE = 2.0  # levels further apart are said as a ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,38 +206,39 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     estimate = found.estimate
     if found.used < FEWEST_TRUSTED:
         verdict = Verdict.REJECTED if found.used < FEWEST else Verdict.SUSPECT
-        yield Reason(
-            "few_samples", verdict, f"only {found.used} sample{'s' * (found.used != 1)}; {FEWEST_TRUSTED} are needed"
-        )
+        cause = f"only {found.used} sample{'s' * (found.used != 1)}, {FEWEST_TRUSTED} needed"
+        yield Reason("few_samples", verdict, cause, "", LONGER)
     elif estimate.effective_count < (needed := min(FEWEST_EFFECTIVE, LEAST_EFFECTIVE_PART * found.used)):
-        sentence = (
-            f"samples resemble their neighbours: {found.used} say as much as {estimate.effective_count:.0f} "
-            f"independent ones; {needed:.0f} are needed"
-        )
-        yield Reason("few_effective", Verdict.SUSPECT, sentence)
+        cause = f"samples are correlated: worth {estimate.effective_count:.0f}, {needed:.0f} needed"
+        evidence = f"{found.used} samples say as much as {estimate.effective_count:.1f} independent samples"
+        yield Reason("few_effective", Verdict.SUSPECT, cause, evidence, LONGER)
     if estimate.half_width > half_width:
-        sentence = f"the median is known to +-{estimate.half_width:.2%}, not to the +-{half_width:.2%} asked for"
+        width = f"by ±{percent(estimate.half_width)}" if math.isfinite(estimate.half_width) else "without bounds"
         far = estimate.half_width > max(REJECTED_WIDTH, half_width)
-        yield Reason("wide", Verdict.REJECTED if far else Verdict.SUSPECT, sentence)
+        cause = f"uncertain {width}, goal ±{percent(half_width)}"
+        yield Reason("wide", Verdict.REJECTED if far else Verdict.SUSPECT, cause, "", LONGER)
     if estimate.cut:
-        sentence = "the interval is cut at the fastest or slowest sample: so few independent samples do not bound it"
-        yield Reason("beyond_samples", Verdict.SUSPECT, sentence)
+        cause = "the interval is cut at the fastest or slowest sample"
+        evidence = "So few independent samples do not bound the median."
+        yield Reason("beyond_samples", Verdict.SUSPECT, cause, evidence, LONGER)
     if found.slow_noise > MOST_SLOW_NOISE:
-        sentence = "the speed wanders over times as long as the run: no interval says how far the median may be off"
-        yield Reason("wanders", Verdict.SUSPECT, sentence)
+        cause, evidence = "drifts as slowly as the run is long", "The interval is too narrow."
+        yield Reason("wanders", Verdict.SUSPECT, cause, evidence, LONGER)
     if found.warmup > MOST_WARMUP * found.count:
-        yield Reason("warming_up", Verdict.SUSPECT, f"warmed up for {found.warmup} of {found.count} samples")
+        cause = f"warmed up for {found.warmup} of {found.count} samples"
+        yield Reason("warming_up", Verdict.SUSPECT, cause, "", LONGER)
     if found.trend is not None:
-        sentence = f"the samples changed by {found.trend.change:+.1%} from the first to the last"
-        yield Reason("trend", Verdict.SUSPECT, sentence)
+        cause = f"samples changed by {signed_percent(found.trend.change)} from first to last"
+        yield Reason("trend", Verdict.SUSPECT, cause, "", LONGER)
 
 
 def _reference(found: Assessment) -> Iterator[Reason]:
     if found.nominal_s is None:
-        yield Reason("no_reference", Verdict.SUSPECT, "no reference kernel ran beside it: the clock has no witness")
+        cause, evidence = "no reference kernel ran beside it", "Nothing shows whether the clock changed."
+        yield Reason("no_reference", Verdict.SUSPECT, cause, evidence, AGAIN)
     elif found.drift > MOST_DRIFT:
-        sentence = f"the reference kernel's speed changed by {found.drift:.1%} within the run"
-        yield Reason("drift", Verdict.SUSPECT, sentence)
+        cause = f"the clock drifted by {percent(found.drift)} within the run"
+        yield Reason("drift", Verdict.SUSPECT, cause, "By the reference kernel's speed.", COOL)
     if found.reference_offset is not None:
         yield from _offset(found.reference_offset)
 
@@ -233,49 +248,52 @@ def _offset(offset: float) -> Iterator[Reason]:
     times = max(share, 1 / share)
     if times > 1 + MOST_OFFSET:
         far = times > 1 + REJECTED_OFFSET
-        sentence = (
-            f"the reference kernel ran {times:.2f} times {'slower' if offset > 0 else 'faster'} than its nominal, and "
-            f"the median was corrected by as much: up to {1 + MOST_OFFSET:g} times that is trusted"
+        cause = f"the clock was {ratio_words(times)} times {'slower' if offset > 0 else 'faster'} than usual"
+        evidence = (
+            "The median was corrected by as much, by the reference kernel's speed. "
+            f"Up to {1 + MOST_OFFSET:g} times is trusted, beyond {1 + REJECTED_OFFSET:g} times is rejected."
         )
-        if far:
-            sentence += f", beyond {1 + REJECTED_OFFSET:g} times the result is rejected"
-        yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, sentence)
+        hint = COOL if offset > 0 else AGAIN
+        yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, cause, evidence, hint)
 
 
 _Level = TypeVar("_Level", LevelStep, Modes)
 
 
 def _levels(
-    code: str, own: _Level | None, reference: _Level | None, describe: Callable[[_Level], tuple[float, str]]
+    code: str, own: _Level | None, reference: _Level | None, describe: Callable[[_Level], tuple[float, str, str]]
 ) -> Iterator[Reason]:
-    for where, what, level in (("", "the samples", own), ("reference_", "the reference kernel", reference)):
+    for where, what, level in (("", "unstable samples", own), ("reference_", "unstable clock", reference)):
         if level is not None:
-            size, sentence = describe(level)
+            size, cause, evidence = describe(level)
             verdict = Verdict.REJECTED if abs(size) > REJECTED_CHANGE else Verdict.SUSPECT
-            yield Reason(where + code, verdict, f"{what} {sentence}")
+            yield Reason(where + code, verdict, f"{what}: {cause}", evidence, COOL if where else AGAIN)
 
 
-def _describe_step(step: LevelStep) -> tuple[float, str]:
-    return step.change, f"changed by {step.change:+.1%} at sample {step.index} and stayed so"
+def _describe_step(step: LevelStep) -> tuple[float, str, str]:
+    return step.change, f"{signed_percent(step.change)} from sample {step.index} on", ""
 
 
-def _describe_modes(modes: Modes) -> tuple[float, str]:
-    return modes.distance, f"had two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the faster"
+def _describe_modes(modes: Modes) -> tuple[float, str, str]:
+    times = 1 + modes.distance
+    apart = f"{ratio_words(times)} times" if times >= TWICE else percent(modes.distance)
+    return modes.distance, f"two speeds, {apart} apart", f"{percent(modes.low_share)} at the faster speed"
 
 
 def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
     if outliers is None:
         return
-    samples_of = "samples of the reference kernel" if where else "samples"
+    samples = "readings of the clock" if where else "samples"
     if outliers.share > MOST_OUTLIERS:
-        sentence = f"{outliers.count} {samples_of} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
-        yield Reason(where + "outliers", Verdict.SUSPECT, sentence)
+        cause = f"{percent(outliers.share)} of the {samples} are outliers"
+        evidence = f"{outliers.count} {samples}, the worst {signed_percent(outliers.worst)}"
+        yield Reason(where + "outliers", Verdict.SUSPECT, cause, evidence, END_OTHER_WORK)
     if outliers.lost > MOST_LOST:
-        sentence = f"outliers took {outliers.lost:.0%} of the time of the {samples_of}: what ran here was held up"
-        yield Reason(where + "held_up", Verdict.SUSPECT, sentence)
+        cause = f"outliers took {percent(outliers.lost)} of the time of the {samples}"
+        yield Reason(where + "held_up", Verdict.SUSPECT, cause, "What ran here was held up.", END_OTHER_WORK)
     if outliers.longest_run > LONGEST_RUN:
-        sentence = f"{outliers.longest_run} {samples_of} in a row are outliers: something else ran"
-        yield Reason(where + "burst", Verdict.SUSPECT, sentence)
+        cause = f"{outliers.longest_run} {samples} in a row are outliers"
+        yield Reason(where + "burst", Verdict.SUSPECT, cause, "Something else ran on the phone.", END_OTHER_WORK)
 
 
 FIRST_SAMPLES = FEWEST_TRUSTED + 10  # what warm-up takes is not missing then

@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, ratio_words
+from farm.measure.conditions import (
+    AGAIN,
+    LONGER,
+    Conditions,
+    Reason,
+    Verdict,
+    judge_conditions,
+    percent,
+    ratio_words,
+    reasons_of,
+    signed_percent,
+)
 from farm.measure.interval import MedianEstimate, median_interval, student
 from farm.measure.patterns import find_modes, find_step
 from farm.measure.series import FloatArray, series, winsorised
@@ -29,6 +40,7 @@ FIRST_PAIRS = 2 * FEWEST_ROUNDS
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
 STAGES = tuple(FIRST_PAIRS * 2**stage for stage in range(7))
 MOST_PAIRS = 2000  # of one comparison
+IN_TURNS = "farm compare A B measures the two in turns"
 MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 
@@ -190,10 +202,14 @@ def compare_results(
         1,
     )
     scatter = half * math.sqrt(max(found.effective_count, 1.0) / 2)
-    sentence = "the two were not measured in turns: what differs between runs is not in the interval"
+    evidence = "What differs between the two runs is not in the interval."
     answer = _sure_answer(found, min_effect, DOUBT) if doubts else _answer(found, min_effect)
     undecided = () if doubts or answer is not ComparisonAnswer.CANNOT_TELL else _undecided(answer, found, min_effect)
-    reasons = (*doubts, *undecided, Reason("not_in_turns", Verdict.SUSPECT, sentence))
+    reasons = (
+        *doubts,
+        *undecided,
+        Reason("not_in_turns", Verdict.SUSPECT, "not measured in turns", evidence, IN_TURNS),
+    )
     return _comparison(answer, found, 0, scatter, min_effect, reasons)
 
 
@@ -232,9 +248,10 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
         )
     for name, each in (("A", a), ("B", b)):
         if each["verdict"] == "rejected":
-            raise ValueError(f"cannot tell: the result of {name} is rejected: {_why(each)}")
+            why = _why(each).partition("\n")[0]
+            raise ValueError(f"cannot tell: the result of {name} is rejected: {why}")
     doubts = tuple(
-        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
+        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}", _why(each), AGAIN)
         for name, each in (("A", a), ("B", b))
         if each["verdict"] != "trusted"
     )
@@ -242,7 +259,7 @@ def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float
 
 
 def _why(certificate: Mapping[str, Any]) -> str:
-    return "; ".join(reason["sentence"] for reason in certificate["reasons"])
+    return "\n".join(reason.cause for reason in reasons_of(certificate["reasons"]))
 
 
 def _at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> MedianEstimate:
@@ -272,8 +289,8 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
     answers = {each.answer for each in comparisons}
     reasons = list(dict.fromkeys(reason for each in comparisons for reason in each.reasons))
     if len(answers) > 1:
-        sentence = "the phones disagree: " + ", ".join(f"{each.answer} ({each.ratio:.3f})" for each in comparisons)
-        reasons.append(Reason("phones_disagree", Verdict.SUSPECT, sentence))
+        answered = ", ".join(f"{each.answer} ({each.ratio:.3f})" for each in comparisons)
+        reasons.append(Reason("phones_disagree", Verdict.SUSPECT, "the phones disagree", answered, "judge each phone"))
     return replace(
         comparisons[0],
         answer=answers.pop() if len(answers) == 1 else ComparisonAnswer.CANNOT_TELL,
@@ -341,31 +358,28 @@ def _undecided(answer: ComparisonAnswer, found: MedianEstimate, min_effect: floa
     """Which rule left it open."""
     if answer is not ComparisonAnswer.CANNOT_TELL:
         return
-    interval = f"the interval, {found.low_s:.4f} to {found.high_s:.4f},"
+    low, high = signed_percent(found.low_s - 1), signed_percent(found.high_s - 1)
+    evidence = f"The interval is {low} to {high}, the minimum effect {percent(min_effect)}."
     if found.low_s <= 1 <= found.high_s:
-        sentence = f"{interval} includes 1 and reaches further than the minimum effect of {min_effect:.2%}"
-        yield Reason("includes_1", Verdict.SUSPECT, sentence)
+        yield Reason("includes_1", Verdict.SUSPECT, "the interval includes no difference", evidence, LONGER)
     else:
-        sentence = (
-            f"{interval} excludes 1 and reaches further than the minimum effect of {min_effect:.2%}, "
-            f"but the difference itself, {found.median_s - 1:+.2%}, is smaller than that"
-        )
-        yield Reason("below_min_effect", Verdict.SUSPECT, sentence)
+        cause = f"the difference of {signed_percent(found.median_s - 1)} is below the minimum effect"
+        yield Reason("below_min_effect", Verdict.SUSPECT, cause, evidence, LONGER)
 
 
 def _few_pairs(pairs: int) -> Reason:
-    return Reason("few_pairs", Verdict.SUSPECT, f"only {pairs} pairs were taken; {FIRST_PAIRS} are needed to tell")
+    return Reason("few_pairs", Verdict.SUSPECT, f"only {pairs} pairs, {FIRST_PAIRS} needed", "", LONGER)
 
 
 def _beyond_rounds(found: MedianEstimate, rounds: FloatArray) -> Iterator[Reason]:
     """Why an interval is wider than the observed scatter."""
     least, most = math.exp(float(rounds.min())), math.exp(float(rounds.max()))
     if (found.low_s < least or found.high_s > most) and least < most:
-        sentence = (
-            f"the size is known roughly: the interval reaches beyond the ratios seen, {ratio_words(least)} to "
-            f"{ratio_words(most)}, as {rounds.size} rounds of two pairs say little of how they scatter"
+        evidence = (
+            f"The interval reaches beyond the ratios seen, {ratio_words(least)} to {ratio_words(most)}: "
+            f"{rounds.size} rounds of two pairs say little of how they scatter."
         )
-        yield Reason("beyond_samples", Verdict.SUSPECT, sentence)
+        yield Reason("beyond_samples", Verdict.SUSPECT, "the size is known roughly", evidence, LONGER)
 
 
 def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray) -> FloatArray:
@@ -378,11 +392,11 @@ def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray
 def _unsteady(rounds: FloatArray) -> Iterator[Reason]:
     step, modes = find_step(rounds), find_modes(rounds)
     if step is not None:
-        sentence = f"the ratio changed by {step.change:+.1%} from pair {2 * step.index} on"
-        yield Reason("step", Verdict.SUSPECT, sentence)
+        cause = f"unstable ratio: {signed_percent(step.change)} from pair {2 * step.index} on"
+        yield Reason("step", Verdict.SUSPECT, cause, "", AGAIN)
     if modes is not None:
-        sentence = f"the ratio went between two levels {modes.distance:.1%} apart"
-        yield Reason("modes", Verdict.SUSPECT, sentence)
+        cause = f"unstable ratio: two levels, {percent(modes.distance)} apart"
+        yield Reason("modes", Verdict.SUSPECT, cause, "", AGAIN)
 
 
 def _of_few(rounds: FloatArray) -> MedianEstimate:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+from farm.common.causes import cause_of, fold_cause
 
 
 class Verdict(StrEnum):
@@ -22,15 +24,32 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that speaks against a result. `code` is for programs, `sentence` for people."""
+    """One thing that speaks against a result. `code` is for programs, the texts are for people."""
 
     code: str
     verdict: Verdict  # the best verdict that this leaves possible: SUSPECT or REJECTED
-    sentence: str
+    cause: str
+    evidence: str = ""
+    hint: str = ""  # the next step
+
+    def __post_init__(self) -> None:
+        fold_cause(self)
 
     def to_wire(self) -> dict[str, str]:
         """Plain JSON."""
-        return {"code": self.code, "verdict": str(self.verdict), "sentence": self.sentence}
+        return {**asdict(self), "verdict": str(self.verdict)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Reason:
+        """The reason in a stored result."""
+        verdict = Verdict.REJECTED if wire.get("verdict") == Verdict.REJECTED else Verdict.SUSPECT
+        return cls(wire.get("code", ""), verdict, cause_of(wire), wire.get("evidence", ""), wire.get("hint", ""))
+
+
+def reasons_of(wire: Iterable[Mapping[str, Any]]) -> list[Reason]:
+    """The reasons of a stored result, those that reject it first."""
+    reasons = map(Reason.from_wire, wire)
+    return sorted(reasons, key=lambda each: each.verdict is not Verdict.REJECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +93,10 @@ LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
 MOST_SHOWN = 1000  # times: a larger ratio is reported as this one
 ROUGHLY = 1.2  # times; a ratio that is known no better is said to be
 MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
+COOL = "let the phone cool, then measure again"
+LONGER = "measure longer: --measure 2m"
+AGAIN = "measure again"
+END_OTHER_WORK = "end other work on the phone, then measure again"
 
 
 def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
@@ -83,31 +106,43 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
     if statuses and max(statuses) >= LIGHT_THROTTLING:
         highest = int(max(statuses))
         verdict = Verdict.REJECTED if highest >= SEVERE_THROTTLING else Verdict.SUSPECT
-        reasons.append(Reason("throttled", verdict, f"the phone reported thermal status {highest} (0 is none)"))
+        reasons.append(Reason("throttled", verdict, f"the phone throttled: thermal status {highest} of 6", "", COOL))
     temperatures = _known(conditions, "temperature_c")
     if temperatures and max(temperatures) - min(temperatures) > MOST_WARMING_C:
-        sentence = f"the phone's temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
-        reasons.append(Reason("temperature", Verdict.SUSPECT, sentence))
+        cause = f"the temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
+        reasons.append(Reason("temperature", Verdict.SUSPECT, cause, "", COOL))
     low = [
         moment.battery_percent
         for moment in conditions.moments
         if moment.battery_percent is not None and moment.battery_percent < LOW_BATTERY_PERCENT and not moment.charging
     ]
     if low:
-        sentence = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
-        reasons.append(Reason("battery", Verdict.SUSPECT, sentence))
+        cause, hint = f"battery at {min(low):.0f} % and not charging", "charge the phone, then measure again"
+        reasons.append(Reason("battery", Verdict.SUSPECT, cause, "the phone may save power", hint))
     for code, clock_name in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
         clocks = _known(conditions, f"{code}_hz")
         if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
-            sentence = f"{clock_name} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
-            reasons.append(Reason(code, Verdict.SUSPECT, sentence))
+            cause = f"{clock_name} changed: {min(clocks) / 1e6:.0f} to {max(clocks) / 1e6:.0f} MHz"
+            reasons.append(Reason(code, Verdict.SUSPECT, cause, "", COOL))
     disturbed = dict.fromkeys(each.disturbed for each in conditions.moments if each.disturbed)
-    reasons += [Reason("disturbed", Verdict.SUSPECT, sentence) for sentence in disturbed]
+    reasons += [Reason("disturbed", Verdict.SUSPECT, cause, "", END_OTHER_WORK) for cause in disturbed]
     governors = dict.fromkeys(each.governors for each in conditions.moments if each.governors)
     if len(governors) > 1:
-        sentence = f"the clocks' governors changed: {' -> '.join(governors)}"
-        reasons.append(Reason("governor", Verdict.SUSPECT, sentence))
+        reasons.append(
+            Reason("governor", Verdict.SUSPECT, "the clock's governor changed", " -> ".join(governors), AGAIN)
+        )
     return tuple(reasons)
+
+
+def percent(share: float) -> str:
+    """A share in percent: three digits below 10 %, else whole."""
+    value = 100 * share
+    return f"{value:.3g} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def signed_percent(change: float) -> str:
+    """A change in percent, with its sign."""
+    return f"{'+' if change >= 0 else ''}{percent(change)}"
 
 
 def ratio_words(ratio: float) -> str:

@@ -49,8 +49,13 @@ _OTHERS = (
         "device.cooling", "heat closed the phone to classes of leases", "device", ("classes", "reason", "opens_in_s")
     ),
     EventKind("device.cool", "classes of leases are open again", "device", ("classes", "reason")),
-    EventKind("device.finding", "probes found a problem", "device", ("finding", "what", "hint", "act")),
-    EventKind("device.finding_over", "probes no longer find the problem", "device", ("finding", "what", "hint", "act")),
+    EventKind("device.finding", "probes found a problem", "device", ("finding", "act", "cause", "evidence", "hint")),
+    EventKind(
+        "device.finding_over",
+        "probes no longer find the problem",
+        "device",
+        ("finding", "act", "cause", "evidence", "hint"),
+    ),
     EventKind(
         "device.service",
         "an operator changed its service: draining, maintenance, in",

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
+from farm.common.causes import fold_cause
+
 
 class SensorGroup(StrEnum):
     """The part of a phone that a temperature belongs to."""
@@ -206,12 +208,15 @@ class ReleaseRule(StrEnum):
 class Quarantine:
     """Why a phone is kept away from users; survives its unplugging and the daemon's end."""
 
-    reason: str
+    cause: str
     hint: str = ""
     fault: DeviceFault = DeviceFault.ORDER
     rule: ReleaseRule = ReleaseRule.PERSON
-    evidence: str = ""  # the last steps of its life before
+    evidence: str = ""  # details, and the last steps of its life before
     at: datetime | None = None  # since when, once it is stored
+
+    def __post_init__(self) -> None:
+        fold_cause(self)
 
 
 class FindingKind(StrEnum):
@@ -253,9 +258,13 @@ class Finding:
     """One thing that is wrong with a phone."""
 
     kind: FindingKind
-    what: str  # one sentence with the figure and the limit
+    cause: str  # with the figure and the limit
     hint: str = ""
     fault: DeviceFault | None = None  # the fault that recovery should repair; None: a warning only
+    evidence: str = ""
+
+    def __post_init__(self) -> None:
+        fold_cause(self)
 
     @property
     def act(self) -> bool:

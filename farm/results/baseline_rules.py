@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.common.durations import many
+from farm.measure.conditions import reasons_of
 from farm.measure.regression import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baseline
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of
 from farm.results.series import COMPARABLE_BY, changes_in, has_interval, point_of, series_key
@@ -73,8 +74,8 @@ def baseline_of(
 
 def _gravest(reasons: Sequence[Mapping[str, Any]]) -> str:
     """The gravest reason of a verdict, and how many more there are; "" if there is none."""
-    sentences = [each["sentence"] for each in sorted(reasons, key=lambda each: each.get("verdict") != "rejected")]
-    return "".join(sentences[:1]) + (f" (and {many(len(sentences) - 1, 'more reason')})" if len(sentences) > 1 else "")
+    causes = [each.cause for each in reasons_of(reasons)]
+    return "".join(causes[:1]) + (f" (and {many(len(causes) - 1, 'more reason')})" if len(causes) > 1 else "")
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from farm.common.durations import NO_INTERVAL, digits, interval_words
 from farm.common.files import short_hash
-from farm.measure.conditions import common_estimate
+from farm.measure.conditions import common_estimate, reasons_of
 from farm.results.columns import traits_of
 from farm.results.series import ResultSeries, changes_in, has_interval, series_of
 
@@ -106,7 +106,7 @@ def _cell(series: ResultSeries) -> BoardCell:
     row = series[-1]
     times = common_estimate(row)
     last = next(reversed(changes_in(series)), None)
-    doubts = [each["sentence"] for each in row.get("reasons") or () if each.get("verdict") == row["verdict"]]
+    doubts = [each.cause for each in reasons_of(row.get("reasons") or ()) if each.verdict == row["verdict"]]
     return BoardCell(
         median=digits(times["median_s"] * MS),
         interval=interval_words(times, "s", MS) if has_interval(row) else NO_INTERVAL,

@@ -167,7 +167,9 @@ class RecoveryTable(HostTable):
 
     async def add_quarantine(self, serial: str, kept: Quarantine) -> None:
         """Store why a phone is in quarantine."""
-        await self._database.put(quarantine, {"host": self.host, "serial": serial, **values_of(kept)})
+        values = values_of(kept)
+        cause = values.pop("cause")
+        await self._database.put(quarantine, {"host": self.host, "serial": serial, "reason": cause, **values})
 
     async def remove_quarantine(self, serial: str) -> None:
         """Remove a phone's quarantine."""
@@ -205,7 +207,10 @@ def _quarantine_of(row: Mapping[str, Any]) -> Quarantine:
         fault = DeviceFault(row["fault"])
     except ValueError as error:
         raise StoredValueError("is no fault", row["fault"], quarantine.c.fault) from error
-    return Quarantine(**{**row, "fault": fault, "rule": ReleaseRule(row["rule"])})  # the schema checks the rule
+    known = {name: value for name, value in row.items() if name != "reason"}
+    return Quarantine(
+        row["reason"], **{**known, "fault": fault, "rule": ReleaseRule(row["rule"])}
+    )  # the schema checks the rule
 
 
 class RolloutTable(HostTable):

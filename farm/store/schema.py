@@ -365,7 +365,7 @@ quarantine = Table(
     metadata,
     _host(),
     Column("serial", Word, primary_key=True),
-    Column("reason", Word, nullable=False),
+    Column("reason", Word, nullable=False),  # Quarantine.cause
     Column("hint", Word, nullable=False),
     Column("fault", Word, nullable=False),
     Column("rule", Word, nullable=False),

@@ -174,7 +174,7 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     device = await ask(request, "device.show", device=name)
     why = await ask(request, "explain", what="device", name=name)
     readings = await ask(request, "device.readings", device=name, seconds=FINE_S)
-    subject, kept = device["name"], (why["device"]["quarantine"] or {}).get("reason", "")
+    subject, kept = device["name"], (why["device"]["quarantine"] or {}).get("cause", "")
     log = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS))["events"]
     steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, topics=["device"]))["events"]
     return {

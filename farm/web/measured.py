@@ -112,7 +112,7 @@ def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     from farm.measure.comparison import compare_stored, two_models  # numpy: not at the daemon's start
 
     found = compare_stored(a, b)
-    return [found.sentence, *(reason.sentence for reason in found.reasons), *two_models(a, b)]
+    return [found.sentence, *(reason.cause for reason in found.reasons), *two_models(a, b)]
 
 
 async def _recent(request: Request) -> list[str]:

@@ -21,7 +21,7 @@ from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
-from farm.measure.conditions import ratio_words, versus_fastest
+from farm.measure.conditions import ratio_words, reasons_of, versus_fastest
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
@@ -169,6 +169,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "interval": interval,
     "ratio": ratio_words,
+    "reasons": reasons_of,
     "versus_fastest": versus_fastest,
     "moment": moment,
     "segment": segment,

@@ -88,5 +88,5 @@ def _step(tries: list[MeasuringRun], remeasure: int) -> str:
     """The words for the try that begins, with the reason if it is not the first."""
     if not tries:
         return "timing"
-    why = tries[-1].assessment.reasons[0].sentence
+    why = tries[-1].assessment.reasons[0].cause
     return f"timing again ({len(tries)} of {remeasure}): {tries[-1].assessment.verdict}, {why}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.common.durations import format_duration
 from farm.common.errors import FarmError, HostError, UserError
+from farm.measure.conditions import reasons_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -158,12 +159,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, non
 
 
 def fold_reasons(reasons: Iterable[Mapping[str, Any]], *, why: bool) -> list[str]:
-    """The sentences of a verdict's reasons; without `why` only the gravest, and how many more there are."""
-    sentences = [each["sentence"] for each in sorted(reasons, key=lambda each: each.get("verdict") != "rejected")]
-    if why or len(sentences) < 2:
-        return sentences
-    more = len(sentences) - 1
-    return [f"{sentences[0]} ({more} more reason{'s' * (more > 1)}: --why)"]
+    """The causes of a verdict; with `why` their evidence, without it only the gravest, and how many more there are."""
+    causes = [
+        f"{each.cause} ({each.evidence})" if why and each.evidence else each.cause for each in reasons_of(reasons)
+    ]
+    if why or len(causes) < 2:
+        return causes
+    more = len(causes) - 1
+    return [f"{causes[0]} ({more} more reason{'s' * (more > 1)}: --why)"]
 
 
 def print_remarks(remarks: Iterable[tuple[str, str]]) -> None:

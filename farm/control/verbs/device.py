@@ -66,7 +66,7 @@ class DeviceOrderVerbs(VerbGroup):
             "service": view.service.value,
             "before": before.service.value,
             "life": view.life.value,
-            "quarantine": "" if kept is None else kept.reason,
+            "quarantine": "" if kept is None else kept.cause,
             "holder": self._fleet.recovery.holder(view.name),
             "released": service is Service.IN and kept is not None,
             "still": still,
@@ -82,11 +82,11 @@ class DeviceOrderVerbs(VerbGroup):
         if found and kept.rule is ReleaseRule.WELL:
             model = view.identity.model if view.identity else "MODEL"
             raise UserError(
-                f"{view.name} stays in quarantine: {found[0].what}",
+                f"{view.name} stays in quarantine: {found[0].cause}",
                 hint=f"{found[0].hint}. If this model says so for nothing: "
                 f'[health.model."{model}"] ignore = ["{found[0].kind}"]',
             )
-        return [each.what for each in found]
+        return [each.cause for each in found]
 
     @verb("device.reboot", Role.OPERATOR)
     async def reboot(self, call: ControlCall, device: str, force: bool = False) -> Mapping[str, Any]:

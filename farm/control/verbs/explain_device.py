@@ -77,7 +77,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         "quarantine": None
         if kept is None
         else {
-            "reason": kept.reason,
+            "cause": kept.cause,
             "hint": kept.hint,
             "fault": kept.fault.value,
             "rule": kept.rule.value,
@@ -86,7 +86,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         },
         "probe": {
             "age_s": None if facts.probed_s_ago is None else round(facts.probed_s_ago, 1),
-            "findings": [json_of(each, "kind", "what", "hint") for each in facts.findings],
+            "findings": [json_of(each, "kind", "cause", "evidence", "hint") for each in facts.findings],
             "missing": [] if view.health is None else list(view.health.missing),
             "dropped": [] if view.health is None else [asdict(each) for each in view.health.dropped],
         },
@@ -147,7 +147,7 @@ def _quarantine(facts: DeviceFacts) -> Iterator[str]:
     if kept is None:
         return
     since = f" since {facts.quarantined_at:%Y-%m-%d %H:%M:%S} UTC" if facts.quarantined_at else ""
-    yield f"quarantine{since}: {kept.reason}"
+    yield f"quarantine{since}: {kept.cause}"
     yield f"  {kept.rule.ends(facts.view.name)}"
     if kept.evidence:
         yield "  its last steps before:"
@@ -218,7 +218,7 @@ def _probe(facts: DeviceFacts) -> Iterator[str]:
     readings = _readings(facts.view, health) or "nothing that is believed"
     yield f"probe {format_duration(facts.probed_s_ago)} ago: {readings}"
     for each in facts.findings:
-        yield f"  {each.what}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
+        yield f"  {each.cause}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
 
 
 def _readings(view: DeviceView, health: Health) -> str:

@@ -224,7 +224,7 @@ def _closed(view: DeviceView) -> str:
 
 def _found(view: DeviceView) -> str:
     """Findings of a ready device; those that recovery should repair come first."""
-    return next((each.what for each in sorted(view.findings, key=lambda each: not each.act)), "")
+    return next((each.cause for each in sorted(view.findings, key=lambda each: not each.act)), "")
 
 
 def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         **json_of(view, "life", "service", "heat"),
         "closed": {each.value: json_of(why, "reason", "opens_in_s") for each, why in view.closed.items()},
         "reason": view.reason or _ordered(view) or _closed(view) or _found(view),
-        "findings": [json_of(each, "kind", "what", "hint", "act") for each in view.findings],
+        "findings": [json_of(each, "kind", "cause", "evidence", "hint", "act") for each in view.findings],
         **json_of(view, "adopted", "pool"),
         "virtual": identity.virtual if identity else False,
         "model": identity.model if identity else "",

@@ -36,7 +36,7 @@ class _FindingsState:
     used: bool = False  # a probe saw it leased since its last check
     ready_at: float | None = None  # of the check since which GPU faults count
     dealt: Collection[str] | None = None
-    accepted: frozenset[str] = frozenset()  # findings, by their sentence, that a person knew of and released it
+    accepted: frozenset[str] = frozenset()  # findings, by their cause, that a person knew of and released it
 
 
 class Findings:
@@ -78,9 +78,9 @@ class Findings:
         ignored = self._config.ignored(agent.identity.model if agent.identity else "")
         counted = [each for each in found if each.kind not in ignored]
         done = known.account = advance(
-            known.account, [replace(each, fault=None) if each.what in known.accepted else each for each in counted]
+            known.account, [replace(each, fault=None) if each.cause in known.accepted else each for each in counted]
         )
-        known.accepted &= {each.what for each in done.held.values()}
+        known.accepted &= {each.cause for each in done.held.values()}
         known.health, known.at_s = now, agent.health_at
         known.follow, known.held = agent.state.follow, held
         agent.findings = tuple(done.held[kind] for kind in sorted(done.held))
@@ -89,7 +89,9 @@ class Findings:
             self._publish("device.finding", agent, each)
         for each in done.over:
             self._publish("device.finding_over", agent, each)
-        ailing = (m.FaultFound(each.fault, each.what, each.hint, used) for each in done.fresh if each.fault is not None)
+        ailing = (
+            m.FaultFound(each.fault, each.cause, each.hint, used) for each in done.fresh if each.fault is not None
+        )
         return (*self._well(agent, now, done), *ailing)
 
     def released(self, agent: Agent) -> None:
@@ -97,7 +99,7 @@ class Findings:
         known = self._devices.get(agent)
         if known is not None:
             known.accepted |= {
-                each.what for each in agent.findings if each.fault is not None and each.fault in _FOR_A_PERSON
+                each.cause for each in agent.findings if each.fault is not None and each.fault in _FOR_A_PERSON
             }
 
     def _situation(self, agent: Agent, now: Health, known: _FindingsState, *, held: bool, in_hands: bool) -> Situation:
@@ -127,5 +129,11 @@ class Findings:
 
     def _publish(self, kind: str, agent: Agent, finding: Finding) -> None:
         self._events.publish(
-            kind, agent.name, finding=finding.kind.value, what=finding.what, hint=finding.hint, act=finding.act
+            kind,
+            agent.name,
+            finding=finding.kind.value,
+            act=finding.act,
+            cause=finding.cause,
+            evidence=finding.evidence,
+            hint=finding.hint,
         )

@@ -119,18 +119,20 @@ def _storage(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
             yield Finding(
                 FindingKind.DATA_FULL,
                 f"/data has {free_mb:.0f} MB left, {full_mb:.0f} MB are needed",
-                "remove files or apps on the phone (adb shell du -h -d 1 /data/local/tmp); it comes back by itself",
+                "remove files or apps on the phone: adb shell du -h -d 1 /data/local/tmp",
                 DeviceFault.STORAGE,
+                "It comes back by itself.",
             )
         elif free_mb < policy.data_low_mb:
-            text = f"/data has {free_mb:.0f} MB left, which is less than {policy.data_low_mb} MB"
+            text = f"/data has {free_mb:.0f} MB left, less than {policy.data_low_mb} MB"
             yield Finding(FindingKind.DATA_LOW, text, "remove files or apps on the phone")
     if available is not None and available / 1e6 < policy.memory_low_mb:
         total = f" of {now.memory_total_bytes / 1e6:.0f}" if now.memory_total_bytes else ""
         yield Finding(
             FindingKind.MEMORY_LOW,
-            f"{available / 1e6:.0f}{total} MB of memory are available, which is less than {policy.memory_low_mb} MB",
-            "Android kills processes now, tvm_rpc among them: close apps, or use smaller models",
+            f"{available / 1e6:.0f}{total} MB of memory are available",
+            "close apps on the phone, or use smaller models",
+            evidence=f"Less than {policy.memory_low_mb} MB: Android kills processes now, tvm_rpc among them.",
         )
 
 
@@ -147,18 +149,21 @@ def _processes(now: Health, before: Health | None, situation: Situation) -> Iter
     if stuck := still("D"):
         yield Finding(
             FindingKind.STUCK_PROCESS,
-            f"{_named(stuck[0])} sits in a driver (state D) since the probe before",
-            "SIGKILL works once the driver returns; a reboot ends it for sure",
+            f"process {stuck[0].pid} hangs in a driver (state D)",
+            "reboot the phone: farm device reboot NAME",
             DeviceFault.STUCK,
+            f"{_named(stuck[0])}, since the probe before. SIGKILL works once the driver returns.",
         )
     if dead := still("Z"):
-        yield Finding(FindingKind.ZOMBIE, f"{_named(dead[0])} ended and its parent has not taken note (state Z)")
+        cause = f"process {dead[0].pid} ended and was not reaped (state Z)"
+        yield Finding(FindingKind.ZOMBIE, cause, evidence=_named(dead[0]))
     sessions = {each.pid for each in _sessions(now)}
     if then and not situation.held and (left := [each for each in still("R") if each.pid in sessions]):
         yield Finding(
             FindingKind.ORPHAN,
-            f"{_named(left[0])} of a session goes on computing though the phone is not leased",
+            f"process {left[0].pid} of a session that ended goes on computing",
             fault=DeviceFault.STUCK,
+            evidence=_named(left[0]),
         )
     gone = not any(each.name == SERVER_PROGRAM and each.state != "Z" for each in now.server)
     gone_before = before is not None and not any(each.name == SERVER_PROGRAM for each in before.server)
@@ -180,9 +185,10 @@ def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
         lines = f" ({len(new)} lines since its last check)" if len(new) > 1 else ""
         yield Finding(
             FindingKind.GPU_FAULT,
-            f"its GPU's driver reports: {_KERNEL_TIME.sub('', new[-1]).strip()[:200]}{lines}",
-            "a kernel that reads or writes out of its bounds does that; farm checks the phone before others get it",
+            "the GPU's driver reports a fault",
+            "look for a kernel that reads or writes out of its bounds",
             DeviceFault.GPU,
+            f"{_KERNEL_TIME.sub('', new[-1]).strip()[:200]}{lines}",
         )
 
 
@@ -203,8 +209,8 @@ def _boot(now: Health, before: Health | None) -> Iterable[Finding]:
         up = f" {now.uptime_s:.0f} s ago" if now.uptime_s is not None else ""
         yield Finding(
             FindingKind.REBOOTED,
-            f"it started anew{up}, and adb did not notice",
-            "its RPC server is started again; if it was not restarted by hand, check its cable and battery",
+            f"it rebooted{up}, and adb did not notice",
+            "check its cable and battery, unless it was rebooted by hand",
             DeviceFault.SERVER,
         )
 
@@ -219,20 +225,21 @@ def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
         limit = "the phone calls it overheated" if battery.health == "overheat" else f"above {hot_c:g} °C"
         yield Finding(
             FindingKind.BATTERY_HOT,
-            f"its battery is too hot:{figure}{',' if figure else ''} {limit}",
-            "let it cool; it comes back by itself. If it was idle, look at the battery",
+            f"battery too hot:{figure}{',' if figure else ''} {limit}",
+            "let it cool",
             DeviceFault.HOT,
+            "It comes back by itself. If it was idle, look at the battery.",
         )
     elif battery.health == "cold" or (battery.celsius is not None and battery.celsius < policy.battery_cold_c):
         figure = "the phone calls it cold" if battery.celsius is None else f"{battery.celsius:.1f} °C"
         yield Finding(
-            FindingKind.BATTERY_COLD, f"its battery is too cold to be charged: {figure}", "move it to a warmer place"
+            FindingKind.BATTERY_COLD, f"battery too cold to be charged: {figure}", "move it to a warmer place"
         )
     if battery.health in ("dead", "failure", "over-voltage"):
         yield Finding(
             FindingKind.BATTERY_BAD,
-            f"the phone says of its battery: {battery.health.replace('-', ' ')}",
-            "look at it now: is it bulging or hot? Unplug it if so, and have the battery replaced",
+            f"the phone calls its battery {battery.health.replace('-', ' ')}",
+            "look at it now, and unplug it if it bulges or is hot",
             DeviceFault.BATTERY,
         )
     yield from _gauge(now)
@@ -240,17 +247,17 @@ def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
 
 def _gauge(now: Health) -> Iterable[Finding]:
     battery = now.battery
-    hint = "its charge is not known; a full charge often sets the gauge right"
+    hint, evidence = "charge it full, which often sets the gauge right", "Its charge is not known."
     odd = [each for each in now.dropped if each.source == "battery" and each.raw != _NO_BATTERY]
     if odd:
-        text = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
+        text, evidence = f"battery gauge says {odd[0].sensor}={odd[0].raw}", odd[0].reason
         if odd[0].raw == _SET_BY_HAND:
-            text, hint = "its battery's values were set by hand", "adb shell dumpsys battery reset"
+            text, hint, evidence = "the battery's values were set by hand", "adb shell dumpsys battery reset", ""
     elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
-        text = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
+        text = f"battery gauge says 0 % at {battery.voltage_mv} mV"
     else:
         return
-    yield Finding(FindingKind.GAUGE, text, hint)
+    yield Finding(FindingKind.GAUGE, text, hint, evidence=evidence)
 
 
 def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterable[Finding]:
@@ -262,9 +269,9 @@ def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterabl
         if _held(cluster, policy) and cluster.cores in then and _held(then[cluster.cores], policy):
             yield Finding(
                 FindingKind.CLOCK_HELD,
-                f"CPU {cluster.span} may run at most at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)}"
-                " GHz though the phone does not throttle",
-                "a battery saver, a vendor's power mode or a limit set by hand; a reboot often ends it",
+                f"CPU {cluster.span} held at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)} GHz",
+                HELD_HINT,
+                evidence="The phone does not throttle: a battery saver, a power mode or a limit set by hand.",
             )
             return
     gpu = now.gpu
@@ -273,9 +280,9 @@ def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterabl
         if max(gpu.max_hz, was.max_hz or gpu.hardware_max_hz) < policy.clock_share * gpu.hardware_max_hz:
             yield Finding(
                 FindingKind.CLOCK_HELD,
-                f"its GPU may run at most at {gpu.max_hz / 1e6:.0f} of {gpu.hardware_max_hz / 1e6:.0f} MHz"
-                " though it is not throttled",
-                "a power mode or a limit set by hand; a reboot often ends it",
+                f"GPU held at {gpu.max_hz / 1e6:.0f} of {gpu.hardware_max_hz / 1e6:.0f} MHz",
+                HELD_HINT,
+                evidence="It is not throttled: a power mode or a limit set by hand.",
             )
 
 
@@ -305,8 +312,9 @@ def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation
         worst = max(running, key=lambda each: each.cpu_percent or 0.0)
         yield Finding(
             FindingKind.FOREIGN_LOAD,
-            f"{_named(worst)} keeps the phone busy (load {now.load_1min:.1f}): measurements are disturbed",
+            f"{worst.name} keeps the phone busy",
             f"stop that app on the phone: adb shell am force-stop {quote(worst.name)}",
+            evidence=f"{_named(worst)}, load {now.load_1min:.1f}: measurements are disturbed.",
         )
 
 
@@ -319,6 +327,7 @@ def _ghz(khz: int | None) -> str:
     return "?" if khz is None else f"{khz / 1e6:.2f}"
 
 
+HELD_HINT = "reboot it, which often ends that: farm device reboot NAME"
 MISSES = 3  # probes in a row without a finding, then it is over: one that comes and goes is one piece of news
 # Found in two probes already, or written down for good: they count at once.
 _SURE = frozenset(

@@ -154,7 +154,7 @@ class SerialMigration:
             if self._fleet.named(former, former.identity):
                 former.on_event(m.PlainEvent.ADOPTED)
                 if (kept := agent.state.quarantine) is not None:
-                    former.on_event(m.QuarantineOrdered(kept.reason))
+                    former.on_event(m.QuarantineOrdered(kept.cause))
         self._fleet.changed(former)
 
     def _trade(

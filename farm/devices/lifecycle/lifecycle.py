@@ -351,7 +351,7 @@ def _identified(state: LifecycleState, event: Identified, now: float) -> Decisio
         return rest(_ended(known, ActionOutcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
     if known.quarantine is not None:
         kept = known.quarantine
-        return rest(_ended(known, ActionOutcome.REPAIRED, "", now), Life.QUARANTINED, kept.reason, kept.hint), ()
+        return rest(_ended(known, ActionOutcome.REPAIRED, "", now), Life.QUARANTINED, kept.cause, kept.hint), ()
     return work(known, Life.PROVISIONING)
 
 

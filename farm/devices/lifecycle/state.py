@@ -98,7 +98,7 @@ class LifecycleState:
         now = self.cause or MEANING[self.life]
         if self.quarantine is None or self.life is Life.QUARANTINED:
             return now
-        return f"quarantined: {self.quarantine.reason}; {now}"
+        return f"quarantined: {self.quarantine.cause}; {now}"
 
 
 Decision = tuple[LifecycleState, tuple[Instruction, ...]]

@@ -255,9 +255,9 @@ def _certificate(outcome: Outcome) -> Mapping[str, Any]:
 
 def _comparison(wire: Mapping[str, Any]) -> Comparison:
     from farm.measure.comparison import Comparison, ComparisonAnswer
-    from farm.measure.conditions import Reason, Verdict
+    from farm.measure.conditions import Reason
 
-    reasons = tuple(Reason(each["code"], Verdict(each["verdict"]), each["sentence"]) for each in wire["reasons"])
+    reasons = tuple(map(Reason.from_wire, wire["reasons"]))
     known = {name: wire[name] for name in Comparison.__dataclass_fields__}
     return Comparison(**{**known, "answer": ComparisonAnswer(wire["answer"]), "reasons": reasons})
 

@@ -17,7 +17,7 @@ from farm.compiler.model import shown
 from farm.devices.identity.naming_rules import differences
 from farm.kinds.sustain.spec import stretch_words
 from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
-from farm.measure.conditions import Conditions, PhoneCondition, Reason, Verdict, judge_conditions
+from farm.measure.conditions import AGAIN, Conditions, PhoneCondition, Reason, Verdict, judge_conditions
 from farm.measure.interval import MedianEstimate
 
 MS = 1e3
@@ -132,12 +132,12 @@ def _end(result: Mapping[str, Any]) -> Stretch:
 
 def _doubts(name: str, result: Mapping[str, Any]) -> Iterator[Reason]:
     if result["stopped"]:
-        sentence = f"{name} ended after {format_duration(result['seconds'])}: {result['stopped']}"
-        yield Reason("ended_early", Verdict.SUSPECT, sentence)
+        cause = f"{name} ended after {format_duration(result['seconds'])}"
+        yield Reason("ended_early", Verdict.SUSPECT, cause, result["stopped"], AGAIN)
     if result["plateau"] is None:
         last = stretch_words(result["bucket_s"])
-        sentence = f"{name} reached no plateau: what is compared is its last {last}, and its speed still changed"
-        yield Reason("no_plateau", Verdict.SUSPECT, sentence)
+        cause = f"the speed of {name} still changed at its end"
+        yield Reason("no_plateau", Verdict.SUSPECT, cause, f"Compared is its last {last}.", "run longer: --for 1h")
 
 
 def _conditions(a: Stretch, b: Stretch) -> Conditions:

@@ -57,7 +57,7 @@ def test_a_cause_that_the_next_probe_finds_again_is_named_instead_of_a_release()
     assert 'ignore = ["data-full"]' in caught.value.hint
     assert care._still(view, Quarantine("hot", fault=DeviceFault.HOT, rule=ReleaseRule.WELL)) == []
     care, view = verbs(DEAD)
-    assert care._still(view, Quarantine("dead", fault=DeviceFault.BATTERY, rule=ReleaseRule.PERSON)) == [DEAD.what]
+    assert care._still(view, Quarantine("dead", fault=DeviceFault.BATTERY, rule=ReleaseRule.PERSON)) == [DEAD.cause]
 
 
 def test_what_is_under_way_is_not_ordered_again() -> None:

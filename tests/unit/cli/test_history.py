@@ -199,7 +199,7 @@ def test_intervals_are_drawn_on_one_scale(told):
 def compared(**fields):
     comparison = {
         "answer": "cannot tell", "ratio": 1.02, "low": 0.98, "high": 1.07, "pairs": 24, "needed_pairs": 300,
-        "needed_same": 900, "find_effect": 0.03, "reasons": [{"sentence": "the ratio went between two levels"}],
+        "needed_same": 900, "find_effect": 0.03, "reasons": [{"cause": "the ratio went between two levels"}],
     }  # fmt: skip
     side = {"latency": {"median_ms": 1.5}, "max_abs_error": None}
     return {

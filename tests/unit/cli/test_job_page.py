@@ -84,14 +84,14 @@ def test_a_bench_that_is_not_trusted_says_why(page):
         "estimate": {"median_ms": 1.25, "low_ms": 1.2, "high_ms": 1.3, "min_ms": 1.1, "max_ms": 1.4},
         "verdict": "suspect",
         "certificate": {
-            "reasons": [{"code": "few_samples", "sentence": "only 7 samples; 30 are needed"}], "tries": tries,
+            "reasons": [{"code": "few_samples", "cause": "only 7 samples, 30 needed"}], "tries": tries,
             "notes": ["a virtual phone"],
         },
     }  # fmt: skip
     lines = page(BenchSpec(on="android", model=HASH, name="net.onnx"), result=result)
     assert any("1.250" in line and "1.200 .. 1.300" in line and "suspect" in line for line in lines)
     assert lines[-3:] == [
-        "  pixel: only 7 samples; 30 are needed",
+        "  pixel: only 7 samples, 30 needed",
         "  pixel: measured 2 times: 2.100 ms (rejected), 1.200 ms (suspect); number 2 is shown",
         "  pixel: a virtual phone",
     ]

@@ -34,6 +34,6 @@ def test_ordinary_words_stay():
     drained = device_row(replace(view, service=Service.DRAINING), "")
     assert drained["reason"] == "an operator's order; undo: farm device release one"
     assert row["findings"] == [
-        {"kind": "data-low", "what": "/data has 700 MB left", "hint": "remove files", "act": False}
+        {"kind": "data-low", "cause": "/data has 700 MB left", "evidence": "", "hint": "remove files", "act": False}
     ]
     assert (row["holder"], row["battery_percent"], row["adopted"]) == ("ann", None, True)

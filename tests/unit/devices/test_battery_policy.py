@@ -80,7 +80,8 @@ def test_a_battery_that_is_used_shows_no_sign(now, days):
 def test_two_signs_ask_a_person_to_look_and_are_listed():
     (finding,) = battery_findings(HIGH_AT_REST, COLLAPSED, 65, 1200)
     assert finding.kind is FindingKind.BATTERY_SWOLLEN
-    assert "may be swelling: 4250 mV at 50 % without charging; its capacity fell" in finding.what
+    assert finding.cause == "the battery may be swelling"
+    assert finding.evidence.startswith("4250 mV at 50 % without charging\nits capacity fell")
     assert finding.hint.startswith("look at it")
     assert not finding.act
 
@@ -88,5 +89,6 @@ def test_two_signs_ask_a_person_to_look_and_are_listed():
 def test_a_worn_battery_is_named_with_what_wore_it():
     (finding,) = battery_findings(replace(NOW, full_uah=2_900_000, cycles=1300), (), 65, 1200)
     assert finding.kind is FindingKind.BATTERY_WORN
-    assert "it holds 64% of what it held when new, less than 65 %; 1300 charge cycles, more than 1200" in finding.what
+    assert finding.cause == "the battery is worn out"
+    assert "it holds 64% of what it held when new, less than 65 %\n1300 charge cycles" in finding.evidence
     assert list(battery_findings(replace(NOW, full_uah=None, cycles=None), (), 65, 1200)) == []

@@ -62,7 +62,7 @@ def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Be
     for _ in range(3):
         (reported,) = bench.probe(FULL)
         assert isinstance(reported, m.FaultFound)
-        assert (reported.fault, reported.reason) == (DeviceFault.STORAGE, bench.agent.findings[0].what)
+        assert (reported.fault, reported.reason) == (DeviceFault.STORAGE, bench.agent.findings[0].cause)
     assert bench.told == [("device.finding", "data-full")]
     for _ in range(MISSES):
         assert bench.probe(WELL) == ()
@@ -153,6 +153,6 @@ def test_what_a_person_released_it_with_counts_again_when_the_phone_says_somethi
     assert [bench.probe(says("dead")) for _ in range(3)] == [()] * 3
     assert bench.probe(WELL) == ()  # one probe that does not say so changes nothing
     assert bench.probe(says("dead")) == ()
-    assert [each.what for each in bench.agent.findings] == ["the phone says of its battery: dead"]
+    assert [each.cause for each in bench.agent.findings] == ["the phone calls its battery dead"]
     assert [each.fault for each in bench.probe(says("failure"))] == [DeviceFault.BATTERY]
     assert [each.fault for each in bench.probe(says("dead"))] == [DeviceFault.BATTERY]

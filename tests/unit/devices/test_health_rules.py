@@ -100,13 +100,13 @@ def test_a_full_data_is_for_recovery_and_says_its_figures():
     finding = found(replace(WELL, data_free_bytes=12 * 10**6))[K.DATA_FULL]
     assert finding.act
     assert finding.fault is DeviceFault.STORAGE
-    assert finding.what == "/data has 12 MB left, 200 MB are needed"
+    assert finding.cause == "/data has 12 MB left, 200 MB are needed"
 
 
 def test_low_memory_is_a_warning():
     finding = found(replace(WELL, memory_available_bytes=180 * 10**6))[K.MEMORY_LOW]
     assert not finding.act
-    assert "180 of 8000 MB" in finding.what
+    assert "180 of 8000 MB" in finding.cause
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_a_process_that_sat_in_a_driver_for_two_probes_is_stuck():
     stuck = with_server(SUPERVISOR, SERVER, replace(SESSION, state="D"))
     finding = found(stuck, stuck, held=True)[K.STUCK_PROCESS]
     assert finding.fault is DeviceFault.STUCK
-    assert "pid 102" in finding.what
+    assert finding.cause == "process 102 hangs in a driver (state D)"
 
 
 @pytest.mark.parametrize(
@@ -173,16 +173,15 @@ def test_lines_of_gpu_faults_since_the_last_check_are_for_recovery():
     faulty = replace(WELL, gpu_faults=("[    1.000000] kgsl: hang", FAULT))
     finding = found(faulty, dealt=("[    1.000000] kgsl: hang",))[K.GPU_FAULT]
     assert finding.fault is DeviceFault.GPU
-    assert (
-        finding.what == "its GPU's driver reports: kgsl kgsl-3d0: GPU PAGE FAULT: addr = 5C0DE000 pid= 77 name=tvm_rpc"
-    )
+    assert finding.cause == "the GPU's driver reports a fault"
+    assert finding.evidence == "kgsl kgsl-3d0: GPU PAGE FAULT: addr = 5C0DE000 pid= 77 name=tvm_rpc"
     assert found(faulty, dealt=faulty.gpu_faults) == {}
     assert found(faulty, dealt=None) == {}
 
 
 def test_a_reboot_behind_our_back():
     anew = replace(WELL, boot_id="boot-2", uptime_s=40.0)
-    assert found(anew)[K.REBOOTED].what == "it started anew 40 s ago, and adb did not notice"
+    assert found(anew)[K.REBOOTED].cause == "it rebooted 40 s ago, and adb did not notice"
     assert found(anew, None) == {}
     by_time = replace(WELL, boot_id="btime-1790000000")
     clock_set = replace(by_time, boot_id="btime-1790000007", uptime_s=5010.0)
@@ -224,7 +223,7 @@ def test_a_battery_that_its_phone_calls_bad_is_kept_away_from_users(health):
 
 def test_a_gauge_that_says_nonsense():
     odd = replace(WELL, dropped=(Dropped("battery", "temperature", "-4000", "no battery temperature"),))
-    assert found(odd)[K.GAUGE].what == "its battery's gauge says temperature=-4000: no battery temperature"
+    assert found(odd)[K.GAUGE].cause == "battery gauge says temperature=-4000"
     assert K.GAUGE in found(battery(percent=0, voltage_mv=4100))
     assert found(battery(percent=0, voltage_mv=3300)) == {}
     board = replace(WELL, dropped=(Dropped("battery", "battery", "present: false", "there is no battery"),))
@@ -242,8 +241,8 @@ def clocked(max_khz, min_khz=700_000, **changes):
 
 def test_a_clock_that_is_held_down_without_heat():
     held = clocked(1_200_000)
-    what = found(held, held)[K.CLOCK_HELD].what
-    assert what == "CPU 4-7 may run at most at 1.20 of 2.40 GHz though the phone does not throttle"
+    what = found(held, held)[K.CLOCK_HELD].cause
+    assert what == "CPU 4-7 held at 1.20 of 2.40 GHz"
     assert found(held, WELL) == {}
     assert found(clocked(2_000_000), clocked(2_000_000)) == {}
 
@@ -259,7 +258,7 @@ def test_a_clock_that_heat_or_a_person_holds_is_none():
 
 def test_a_gpu_that_is_held_down():
     held = replace(WELL, gpu=replace(WELL.gpu, min_hz=200_000_000, max_hz=300_000_000))
-    assert "300 of 700 MHz" in found(held, held)[K.CLOCK_HELD].what
+    assert "300 of 700 MHz" in found(held, held)[K.CLOCK_HELD].cause
     for no_wonder in ({"throttled": True}, {"min_hz": 300_000_000}):
         other = replace(held, gpu=replace(WELL.gpu, max_hz=300_000_000, **{"min_hz": 200_000_000, **no_wonder}))
         assert found(other, other) == {}
@@ -269,7 +268,8 @@ def test_a_foreign_process_that_runs_all_the_time_is_named():
     game = replace(WELL, load_1min=2.1, busiest=(process(900, share=97.0), process(901, "other", share=3.0)))
     finding = found(game, game, held=True)[K.FOREIGN_LOAD]
     assert not finding.act
-    assert "com.example.game (pid 900, 97 % of a core)" in finding.what
+    assert "com.example.game (pid 900, 97 % of a core)" in finding.evidence
+    assert finding.cause == "com.example.game keeps the phone busy"
     assert found(game, game, in_hands=True) == {}
     assert found(game, WELL) == {}
     assert found(replace(game, load_1min=1.4), game) == {}
@@ -353,5 +353,5 @@ def test_a_finding_is_over_after_some_probes_without_it_and_may_come_again():
 def test_a_finding_that_holds_is_told_in_its_latest_words():
     hotter = findings(battery(celsius=61.0), WELL, POLICY, Situation())
     *_, last = run(HOT, HOT, hotter)
-    assert last.held[K.BATTERY_HOT].what == "its battery is too hot: 61.0 °C, above 55 °C"
+    assert last.held[K.BATTERY_HOT].cause == "battery too hot: 61.0 °C, above 55 °C"
     assert last.faults == {DeviceFault.HOT}

@@ -186,7 +186,7 @@ def test_numbers_that_are_wrong_now_and_then_are_a_persons_business() -> None:
     kept = story.state.quarantine
     assert kept is not None
     assert kept.rule is ReleaseRule.PERSON
-    assert kept.reason == "relu gives wrong numbers (for the second time in 24 h)"
+    assert kept.cause == "relu gives wrong numbers (for the second time in 24 h)"
 
 
 def test_wrong_numbers_of_two_days_are_answered_from_the_foot() -> None:

@@ -119,7 +119,7 @@ def test_a_run_that_wanders_goes_on_and_is_not_trusted():
     reason = next(each for each in found.reasons if each.code == "wanders")
     assert reason.verdict is Verdict.SUSPECT
     assert found.verdict is not Verdict.TRUSTED
-    assert "over times as long as the run" in reason.sentence
+    assert reason.cause == "drifts as slowly as the run is long"
     assert more_samples(found, 0.1) >= 250
     assert more_samples(found, 0.1, most=500) == 0
 

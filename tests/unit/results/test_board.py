@@ -59,7 +59,7 @@ def test_a_result_of_one_sample_stands_in_its_cell_without_an_interval():
 
 
 def test_the_page_loads_nothing_and_says_names_as_text():
-    doubt = {"code": "drift", "verdict": "suspect", "sentence": "it became <slower>"}
+    doubt = {"code": "drift", "verdict": "suspect", "cause": "it became <slower>"}
     page = board_page(board_of([row(1, name="<script>alert(1)</script>", verdict="suspect", reasons=[doubt])]), DAY)
     assert "<script" not in page
     assert "&lt;script&gt;" in page

@@ -81,9 +81,9 @@ def test_the_baseline_begins_where_its_level_changed_last():
 
 
 def test_a_result_that_is_not_trusted_is_not_compared():
-    found = judge(new(0.02, verdict="suspect", reasons=[{"sentence": "it was hot"}]))
+    found = judge(new(0.02, verdict="suspect", reasons=[{"cause": "it was hot"}]))
     assert (found.answer, found.about) == (CiAnswer.CANNOT_TELL, "the result is suspect: it was hot")
-    reasons = [{"sentence": "it was hot", "verdict": "suspect"}, {"sentence": "it stopped", "verdict": "rejected"}]
+    reasons = [{"cause": "it was hot", "verdict": "suspect"}, {"sentence": "it stopped", "verdict": "rejected"}]
     found = judge(new(0.02, verdict="rejected", reasons=reasons))
     assert found.about == "the result is rejected: it stopped (and 1 more reason)"
 

@@ -83,7 +83,7 @@ async def test_hosts_may_have_phones_of_one_serial(store: Store) -> None:
         recoveries = RecoveryTable(store.database, host)
         await DeviceTable(store.database, host).save(phone)
         await recoveries.begin(action_of(1, serial))
-        await recoveries.add_quarantine(serial, replace(KEPT, reason=host))
+        await recoveries.add_quarantine(serial, replace(KEPT, cause=host))
         await recoveries.set_proven(serial, host)
         await RolloutTable(store.database, host).save("x86_64", "android", {**ROLLOUT, "current": host})
         await BatteryTable(store.database, host).save(serial, day)
@@ -102,7 +102,7 @@ async def test_hosts_may_have_phones_of_one_serial(store: Store) -> None:
     assert (batteries.days(serial), batteries.days("S1")) == ((), (day,))
     assert [each["current"] for each in RolloutTable(store.database, "h1").all().values()] == ["h1"]
     other = RecoveryTable(store.database, "h2")
-    assert [each.reason for each in other.quarantined().values()] == ["h2"]
+    assert [each.cause for each in other.quarantined().values()] == ["h2"]
     assert (other.since(NOW), other.proven()) == ((action_of(1, serial),), {serial: "h2"})
     assert BatteryTable(store.database, "h2").days(serial) == (day,)
     assert [each.name for each in DeviceTable(store.database, "h2").all()] == ["phone of h2"]

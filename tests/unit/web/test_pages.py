@@ -47,7 +47,7 @@ async def test_hostile_words_of_phones_are_words() -> None:
     ]
     desk = device_desk(
         shown, holder=HOSTILE, why=HOSTILE, hint=HOSTILE, lines=[HOSTILE], events=events,
-        quarantine={"reason": HOSTILE, "hint": HOSTILE, "at": None, "rule": HOSTILE, "evidence": [HOSTILE]},
+        quarantine={"cause": HOSTILE, "hint": HOSTILE, "at": None, "rule": HOSTILE, "evidence": [HOSTILE]},
         columns=[{"quantity": HOSTILE, "name": HOSTILE, "unit": HOSTILE, "values": [1.0]}],
     )  # fmt: skip
     desk.answers["status"] = {**status(shown, holder=HOSTILE), "problems": [HOSTILE]}
@@ -188,7 +188,7 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
     }
     desk = device_desk(
         shown, why=long, hint="look at it, then `farm device release NAME`", events=[event],
-        quarantine={"reason": long, "hint": "", "at": None, "rule": "person", "evidence": []},
+        quarantine={"cause": long, "hint": "", "at": None, "rule": "person", "evidence": []},
     )  # fmt: skip
     async with page(desk) as farm:
         answer = await farm.client.get("/devices/pixel")

@@ -57,7 +57,7 @@ def test_a_try_that_is_measured_again_is_told_with_a_reason_of_its_own_verdict()
     throttled = Conditions(PhoneCondition(throttle_status=3))
     found = assess(series([1e-3] * 12, None, [1e-4] * 12), 1e-4, conditions=throttled)
     tries = [MeasuringRun(TakenSamples(1, 1e-3), found, "", 1.0)]
-    assert _step(tries, 1).startswith("timing again (1 of 1): rejected, the phone reported thermal status 3")
+    assert _step(tries, 1).startswith("timing again (1 of 1): rejected, the phone throttled: thermal status 3 of 6")
 
 
 def test_one_sample_is_printed_without_an_interval(capsys):
@@ -126,7 +126,7 @@ def test_what_cannot_end_well_is_not_begun(typed, line, said, tmp_path):
 
 def doubtful(device, *reasons):
     certificate = {
-        "reasons": [{"code": "x", "verdict": verdict, "sentence": sentence} for verdict, sentence in reasons],
+        "reasons": [{"code": "x", "verdict": verdict, "cause": cause} for verdict, cause in reasons],
         "notes": ["a virtual phone"],
         "tries": [{"estimate": {"median_s": 0.001}, "verdict": "suspect", "reported": at == 0} for at in range(2)],
     }

@@ -39,7 +39,7 @@ def test_every_minimum_effect_that_the_command_takes_will_do(min_effect):
     [
         ({"reference": {"kernel": "other", "nominal_s": 0.001}}, "different reference kernels, k and other"),
         ({"reference": None}, "different reference kernels, k and none"),
-        ({"verdict": "rejected", "reasons": [{"sentence": "it stepped"}]}, "result of B is rejected: it stepped"),
+        ({"verdict": "rejected", "reasons": [{"cause": "it stepped"}]}, "result of B is rejected: it stepped"),
         ({"device": "galaxy"}, "different phones: pixel and galaxy"),
         ({"epoch": "x/y:15"}, "different system versions"),
     ],
@@ -51,10 +51,10 @@ def test_what_may_not_be_compared_is_refused_in_words(fields, said):
 
 @pytest.mark.parametrize(("median_s", "answer"), [(0.009, "cannot tell"), (0.005, "faster"), (0.62, "slower")])
 def test_results_that_are_not_trusted_tell_only_what_no_doubt_changes(median_s, answer):
-    doubtful = certificate(median_s, verdict="suspect", reasons=[{"sentence": "few samples"}])
+    doubtful = certificate(median_s, verdict="suspect", reasons=[{"cause": "few samples"}])
     found = compare_stored(certificate(), doubtful, 0.01)
     assert (found.answer, found.ratio) == (answer, pytest.approx(median_s / 0.01))
-    assert "the result of B is suspect: few samples" in [each.sentence for each in found.reasons]
+    assert ("the result of B is suspect", "few samples") in [(each.cause, each.evidence) for each in found.reasons]
 
 
 def test_without_a_reference_kernel_they_are_taken_as_measured():

@@ -57,15 +57,17 @@ def test_a_difference_that_two_runs_of_one_build_may_have_is_none():
 def test_without_a_plateau_the_last_whole_minute_tells_only_what_no_doubt_changes():
     found = compare_courses(run(10.0, 15.0), run(10.0, 13.0, plateau=False), 0.01)
     assert (found.end.answer, found.ends[1]["median_ms"]) == ("cannot tell", 13.0)
-    assert "B reached no plateau: what is compared is its last minute" in found.end.reasons[0].sentence
+    doubt = found.end.reasons[0]
+    assert (doubt.cause, doubt.evidence) == ("the speed of B still changed at its end", "Compared is its last minute.")
     assert compare_courses(run(10.0, 15.0), run(10.0, 7.0, plateau=False), 0.01).end.answer == "faster"
 
 
 def test_what_makes_two_runs_unlike_is_a_reason():
     stopped = compare_courses(run(10.0, 15.0, stopped="the battery reached 53 °C"), run(10.0, 13.0), 0.01)
-    assert stopped.end.reasons[0].sentence == "A ended after 2m 10s: the battery reached 53 °C"
+    doubt = stopped.end.reasons[0]
+    assert (doubt.cause, doubt.evidence) == ("A ended after 2m 10s", "the battery reached 53 °C")
     warmer = compare_courses(run(10.0, 15.0), run(10.0, 15.0, celsius=39.0), 0.01)
-    assert warmer.first.reasons[0].sentence == "the phone's temperature went from 30 to 39 °C"
+    assert warmer.first.reasons[0].cause == "the temperature went from 30 to 39 °C"
     other = compare_courses(run(1.0, 1.0, model="a.onnx"), run(1.0, 1.0, model="b.onnx", model_sha256="2"), 0.01)
     assert other.notes == ("A is of a.onnx, B of b.onnx: two files, whose outputs were not compared",)
 
@@ -161,7 +163,7 @@ def test_watts_stand_where_one_source_told_both(capsys, meters, shown):
 def test_a_run_shorter_than_ten_minutes_has_no_minutes(capsys):
     short = {"bucket_s": 0.5, "wanted_s": 5.0}
     found = compare_courses(run(10.0, 15.0) | short, run(8.0, 20.0, plateau=False) | short, 0.01)
-    assert "its last 0.5 s," in found.end.reasons[0].sentence
+    assert "0.5 s" in found.end.reasons[0].evidence
     print_compared([found, found], why=False)
     assert "all 2 phones, first 0.5 s: B is faster" in capsys.readouterr().out
 
