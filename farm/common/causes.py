@@ -23,10 +23,11 @@ def brief(text: str) -> str:
 
 
 def fold(cause: str, evidence: str = "") -> tuple[str, str]:
-    """A cause of one short line, and its evidence, which keeps a longer cause whole."""
+    """A cause of one short line, and its evidence: what of the cause is not in that line comes first."""
     short = brief(cause)
-    whole = "" if short == cause or cause.strip() in evidence else cause.strip()
-    return short, "\n".join(filter(None, (whole, evidence)))
+    head, _, rest = cause.partition(";")
+    more = rest.strip() if short == " ".join(head.split()) else cause.strip()
+    return short, "\n".join(filter(None, ("" if more in evidence else more, evidence)))
 
 
 def cause_of(wire: Mapping[str, Any]) -> str:
@@ -34,7 +35,8 @@ def cause_of(wire: Mapping[str, Any]) -> str:
     return str(next((wire[name] for name in ("cause", *_FORMER_NAMES) if wire.get(name)), ""))
 
 
-def fold_cause(record: Any) -> None:
-    """Fold the `cause` and `evidence` of a frozen record, in its `__post_init__`."""
-    for name, text in zip(("cause", "evidence"), fold(record.cause, record.evidence), strict=True):
-        object.__setattr__(record, name, text)
+def fold_cause(record: Any, name: str = "cause") -> None:
+    """Fold the cause, the field `name`, and the `evidence` of a frozen record, in its `__post_init__`."""
+    cause, evidence = fold(getattr(record, name), record.evidence)
+    object.__setattr__(record, name, cause)
+    object.__setattr__(record, "evidence", evidence)

@@ -84,7 +84,12 @@ class DeviceViews:
         changed = before is None or before.life is not view.life
         if changed:
             self._events.publish(
-                f"device.{view.life}", view.name, serial=view.serial, reason=view.reason, hint=agent.state.hint
+                f"device.{view.life}",
+                view.name,
+                serial=view.serial,
+                reason=view.reason,
+                evidence=view.evidence,
+                hint=view.hint,
             )
         self._publish_heat(view.name, shut, opened)
         self._publish(view)
@@ -164,7 +169,8 @@ class DeviceViews:
             life=state.life,
             service=state.service,
             external_cause=agent.external_cause,
-            reason=plain("; ".join(filter(None, (state.reason, external_cause))), REASON),
+            reason=plain("; ".join(filter(None, (external_cause, state.reason))), REASON),
+            hint=state.hint.replace("NAME", agent.name),
             released=state.quarantine.rule.ends(agent.name) if state.quarantine else "",
             adopted=state.adopted,
             pool=pool,

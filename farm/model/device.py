@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from farm.common.causes import fold_cause
 from farm.model.health import Finding, Health
 from farm.model.identity import DeviceIdentity
 from farm.model.requests import LeaseClass
@@ -98,9 +99,13 @@ class Closed:
     reason: str  # one line for a person, with the figure and the limit
     opens_in_s: float | None = None  # about; None: unknown
     heat: bool = True  # else it is about something that passes by itself
+    evidence: str = ""
+
+    def __post_init__(self) -> None:
+        fold_cause(self, "reason")
 
     def __str__(self) -> str:
-        return self.reason if self.opens_in_s is None else f"{self.reason}; about {_roughly(self.opens_in_s)}"
+        return self.reason if self.opens_in_s is None else f"{self.reason}, about {_roughly(self.opens_in_s)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class DeviceState:
     life: Life
     service: Service = Service.IN
     heat: Heat = Heat.OK
-    reason: str = ""  # why it is not ready, one line for a person
+    reason: str = ""  # the cause of its not being ready
     released: str = ""  # who or what ends its quarantine; "" it is in none
     adopted: bool = False
     identity: DeviceIdentity | None = None
@@ -153,6 +158,8 @@ class DeviceView(DeviceState):
     """A device as its host, the servers and people see it: one immutable snapshot."""
 
     external_cause: str = ""  # the failure of its hub or the host that explains its state; "": none is known
+    evidence: str = ""  # details of `reason`
+    hint: str = ""  # what a person can do about it
     pool: str = ""
     temperature_c: float | None = None
     temperature_of: str = ""  # the sensor's name
@@ -164,6 +171,9 @@ class DeviceView(DeviceState):
     checked: str = ""  # what the latest golden check said
     sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     too_hot: str = ""  # why not even its holder may go on with it, for its heat
+
+    def __post_init__(self) -> None:
+        fold_cause(self, "reason")
 
     def state(self) -> DeviceState:
         """The part of it that the head needs."""

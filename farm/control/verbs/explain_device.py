@@ -8,20 +8,19 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from farm.common.causes import brief
 from farm.common.durations import format_duration
 from farm.control.verbs import json_of
 from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, budgets_left
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import DeviceView, Heat, Service
-from farm.model.health import DeviceFault, Finding, Health
+from farm.model.health import DeviceFault, Finding, Health, Quarantine
 from farm.model.requests import LeaseClass
 from farm.store.devices import RecoveryRecord
 
-BRIEF_CHARS = 60  # of a reason that stands in full above
-EVIDENCE_CHARS = 200
 # As devices.lifecycle writes a step: monotonic second, event, its values, life before and after, what was ordered.
-_STEP = re.compile(r"(\d+\.\d+) (\w+)\((.*)\) : (\S+) -> (\S+) \[.*\]", re.DOTALL)
-_WORD = re.compile(r"[A-Z][a-z]*")
+_STEP = re.compile(r"(\d+\.\d+) (\w[\w ]*)(?:\((.*)\))? : (\S+) -> (\S+) \[.*\]", re.DOTALL)
+_WORD = re.compile(r"[A-Z]?[a-z]+")
 _REASON = re.compile(r"\breason=(.*?)(?:, \w+=|$)")  # among the `name=value` of an event
 ACTIONS_SHOWN = 10  # of the last 24 hours; `--json` has all
 
@@ -57,7 +56,8 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         "heat": view.heat.value,
         "holder": facts.holder,
         "reason": view.reason,
-        "hint": state.hint,
+        "evidence": view.evidence,
+        "hint": view.hint,
         "classes": {
             each.value: {"open": view.serves(each), "reason": _why_not(view, each), "opens_in_s": _opens(view, each)}
             for each in LeaseClass
@@ -82,7 +82,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
             "fault": kept.fault.value,
             "rule": kept.rule.value,
             "at": None if facts.quarantined_at is None else facts.quarantined_at.isoformat(),
-            "evidence": kept.evidence.splitlines(),
+            "evidence": list(_steps(kept, facts.quarantined_at)),
         },
         "probe": {
             "age_s": None if facts.probed_s_ago is None else round(facts.probed_s_ago, 1),
@@ -105,15 +105,17 @@ def as_lines(facts: DeviceFacts) -> list[str]:
 
 def _state(facts: DeviceFacts) -> Iterator[str]:
     view = facts.view
-    held = f"{facts.holder} has it" if facts.holder else "not leased"
-    yield f"{view.name}: {view.life}, service {view.service}, heat {_heat(view)}; {held}"
-    if view.reason:
+    held = f"leased by {facts.holder}" if facts.holder else "not leased"
+    service = "in service" if view.service is Service.IN else view.service
+    yield f"{view.name}: {view.life}, {service}, heat {_heat(view)}, {held}"
+    if view.reason and facts.state.quarantine is None:  # else that says it
         yield f"  why: {view.reason}"
-    if facts.state.hint:
-        yield f"  what to do: {facts.state.hint.replace('NAME', view.name)}"
+        yield from (f"    {line}" for line in view.evidence.splitlines())
+    if hint := view.hint or (facts.state.quarantine.hint if facts.state.quarantine else ""):
+        yield f"  what to do: {hint.replace('NAME', view.name)}"
     if view.service is not Service.IN:
         order = f"{view.service}, {facts.ordered}" if facts.ordered else str(view.service)
-        yield f"  an operator's order ({order}) keeps it out; undo: farm device release {view.name}"
+        yield f"  out of service by an operator's order ({order}), undo: farm device release {view.name}"
 
 
 def _heat(view: DeviceView) -> str:
@@ -124,10 +126,12 @@ def _heat(view: DeviceView) -> str:
 
 def _classes(view: DeviceView) -> Iterator[str]:
     if not view.leasable and not view.closed:
-        return  # closed to all, for the reason above
+        return  # not available, for the reason above
     for each in LeaseClass:
         why = _why_not(view, each)
         yield f"  {each}: {f'closed: {why}' if why else 'open'}"
+        if (shut := view.closed.get(each)) and shut.evidence:
+            yield f"    {shut.evidence}"
 
 
 def _why_not(view: DeviceView, lease_class: LeaseClass) -> str:
@@ -149,14 +153,12 @@ def _quarantine(facts: DeviceFacts) -> Iterator[str]:
     since = f" since {facts.quarantined_at:%Y-%m-%d %H:%M:%S} UTC" if facts.quarantined_at else ""
     yield f"quarantine{since}: {kept.cause}"
     yield f"  {kept.rule.ends(facts.view.name)}"
-    if kept.evidence:
-        yield "  its last steps before:"
-        yield from (f"    {line}" for line in _steps(kept.evidence.splitlines(), facts.quarantined_at))
+    yield from (f"    {line}" for line in _steps(kept, facts.quarantined_at))
 
 
-def _steps(evidence: Sequence[str], last_at: datetime | None) -> Iterator[str]:
-    """The steps before a quarantine in words, by the clock where its end is known (the last of them)."""
-    steps = [(line, _STEP.fullmatch(line)) for line in evidence]
+def _steps(kept: Quarantine, last_at: datetime | None) -> Iterator[str]:
+    """A quarantine's evidence; steps are in words, by the clock where its end is known (the last of them)."""
+    steps = [(line, _STEP.fullmatch(line)) for line in kept.evidence.splitlines()]
     ends_s = next((float(match[1]) for _, match in reversed(steps) if match), 0.0)
     for line, match in steps:
         if match is None:
@@ -164,38 +166,35 @@ def _steps(evidence: Sequence[str], last_at: datetime | None) -> Iterator[str]:
             continue
         at_s, event, values, before, after = match.groups()
         what = " ".join(_WORD.findall(event)).lower()
-        reason = f": {found[1]}" if (found := _REASON.search(values)) else ""
+        found = _REASON.search(values or "")
+        reason = brief(found[1]) if found else ""
         at = "" if last_at is None else f"{last_at - timedelta(seconds=ends_s - float(at_s)):%H:%M:%S} "
-        yield f"{at}{before if before == after else f'{before} -> {after}'}, {what}{in_brief(reason, EVIDENCE_CHARS)}"
-
-
-def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
-    """The beginning of a sentence that stands in full elsewhere: up to its details, and no longer than that."""
-    head = text.partition("; ")[0]
-    kind, colon, rest = head.partition(": ")
-    if len(head) > chars and colon and rest and kind:
-        head = kind
-    return head if len(head) <= chars else f"{head[: chars - 3].rstrip()}..."
+        step = before if before == after else f"{before} -> {after}"
+        yield f"{at}{step}: {what}" + (f" ({reason})" if reason and reason != kept.cause else "")
 
 
 def _recovery(facts: DeviceFacts) -> Iterator[str]:
-    progress = facts.state.progress
+    progress, kept = facts.state.progress, facts.state.quarantine
+    shown = {facts.view.reason, kept.cause if kept else ""}  # above
     if progress.under_way is not None:
         took = format_duration(max(0.0, facts.now_s - progress.under_way.began_s))
-        yield f"recovery: {progress.under_way.action} under way for {took}: {progress.under_way.cause}"
-    yield from (f"recovery: not taken: {each}" for each in progress.skipped)
+        yield f"recovery: {progress.under_way.action} under way for {took}: {brief(progress.under_way.cause)}"
+    if kept is None:  # else they are its evidence
+        yield from (f"recovery: not taken: {each}" for each in progress.skipped)
     if facts.actions:
         count = len(facts.actions)
         yield f"recovery and orders in the last 24 h ({count}; UTC):"
     if len(facts.actions) > ACTIONS_SHOWN:
         yield f"  ... {len(facts.actions) - ACTIONS_SHOWN} before these"
     for each in facts.actions[-ACTIONS_SHOWN:]:
-        found = f"; then: {in_brief(each.detail)}" if each.detail else ""
-        yield f"  {each.began_at:%H:%M:%S} {each.action} ({in_brief(each.cause)}): {_ended(each)}{found}"
+        cause, detail = brief(each.cause), brief(each.detail)
+        why = "" if cause in shown else f" ({cause})"
+        then = "" if not detail or detail in (cause, *shown) else f", then: {detail}"
+        yield f"  {each.began_at:%H:%M:%S} {each.action} {_ended(each)}{why}{then}"
     left = budgets_left(progress, facts.now_s, facts.context)
     spent = {action: count for action, count in left.items() if count < (facts.context.budget(action) or 0)}
     hard = {action: left[action] for action in (RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE)} | spent
-    yield "recovery left for now: " + ", ".join(f"{action} {count}" for action, count in hard.items())
+    yield "automatic repairs left: " + ", ".join(f"{action} {count}" for action, count in hard.items())
     if facts.context.no_power:
         yield f"  power-cycle: {facts.context.no_power}"
 

@@ -90,7 +90,9 @@ class Findings:
         for each in done.over:
             self._publish("device.finding_over", agent, each)
         ailing = (
-            m.FaultFound(each.fault, each.cause, each.hint, used) for each in done.fresh if each.fault is not None
+            m.FaultFound(each.fault, "; ".join(filter(None, (each.cause, each.evidence))), each.hint, used)
+            for each in done.fresh
+            if each.fault is not None
         )
         return (*self._well(agent, now, done), *ailing)
 

@@ -120,7 +120,8 @@ class Lifecycle:
                 evidence="\n".join(self._transitions),
             )
         if after.quarantine is not None and after.quarantine is not before.quarantine:
-            evidence = "\n".join(list(self._transitions)[-EVIDENCE_STEPS:])
+            steps = list(filter(_is_step, self._transitions))
+            evidence = "\n".join(filter(None, (after.quarantine.evidence, *steps[-EVIDENCE_STEPS:])))
             after = replace(after, quarantine=replace(after.quarantine, evidence=evidence))
         self.state = after
         return instructions
@@ -143,6 +144,12 @@ def brief(event: DeviceEvent) -> str:
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
     shown = (f"{name}={short_hash(value) if is_sha256(value) else value}" for name, value in values if value)
     return f"{type(event).__name__}({', '.join(shown)})"
+
+
+def _is_step(transition: str) -> bool:
+    """Whether a line of the history changed the life or asked for work."""
+    before, _, after = transition.rpartition(" : ")[2].removesuffix(" []").partition(" -> ")
+    return before != after
 
 
 def _name(instruction: Instruction) -> str:
@@ -369,7 +376,7 @@ def _passed(state: LifecycleState, now: float, *, on_trial: bool) -> Decision:
 def _drop_override(state: LifecycleState, reason: str) -> Decision:
     """An overriding bundle does not work: that says nothing about the device; its own bundle is provisioned again."""
     own = replace(
-        state, bundle_override="", refusal=reason, suspect=True, cause=f"it did not take another bundle: {reason}"
+        state, bundle_override="", refusal=reason, suspect=True, cause=f"it did not take another bundle; {reason}"
     )
     return work(own, Life.PROVISIONING)
 

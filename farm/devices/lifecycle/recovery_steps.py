@@ -48,7 +48,11 @@ BUNDLE_FAULTS = frozenset(
     {DeviceFault.BUNDLE, DeviceFault.SERVER, DeviceFault.START, DeviceFault.CHECK, DeviceFault.WRONG}
 )
 _BY_HAND = "replug it; if that does not help, restart it by hand"
-_RELEASE = "farm device release NAME, once it is understood"
+_RELEASE = {
+    ReleaseRule.PERSON: "find the cause, then: farm device release NAME",
+    ReleaseRule.BUNDLES: "farm bundle add, or farm device release NAME",
+    ReleaseRule.WELL: "",  # it ends by itself
+}
 
 
 def recover(
@@ -61,7 +65,7 @@ def recover(
     """
     if context.external_cause:
         spared = replace(state, progress=state.progress.end(ActionOutcome.CUT, context.external_cause, now))
-        return back_off(spared, f"{reason}; {context.external_cause}", hint)
+        return back_off(spared, f"{context.external_cause}; {reason}", hint)
     progress = state.progress.end(ActionOutcome.FAILED, reason, now)
     failed = replace(state, failures=state.failures + 1, cause=reason, hint=hint, progress=progress)
     if fault is None or not state.adopted or (fault is DeviceFault.MUTE and failed.failures < MUTE_TRIES):
@@ -83,7 +87,7 @@ def recover(
 def fall_back(state: LifecycleState, fault: DeviceFault | None, reason: str, now: float) -> Decision:
     """The bundle that is new to the device failed: its last proven one is provisioned before anything harder."""
     progress = state.progress.end(ActionOutcome.CUT, reason, now)
-    cause = f"it gets its last proven bundle back: {reason}"
+    cause = f"it gets its last proven bundle back; {reason}"
     own, asked = work(replace(state, progress=progress, suspect=True, cause=cause, hint=""), Life.PROVISIONING)
     return own, (ReportBundle(reason, fault in BUNDLE_FAULTS), *asked)
 
@@ -115,14 +119,13 @@ def quarantine(state: LifecycleState, fault: DeviceFault, reason: str, hint: str
     rule = RELEASED_WHEN.get(fault, ReleaseRule.PERSON)
     if fault in BUNDLE_FAULTS and not _proven(state):
         rule = ReleaseRule.BUNDLES  # its bundle never worked on it: another one may
-    text = f"{reason} ({'; '.join(state.progress.skipped)})" if state.progress.skipped else reason
-    hint = hint or (_RELEASE if rule is ReleaseRule.PERSON else "")
-    kept = replace(state, quarantine=Quarantine(text, hint, fault, rule))
+    skipped = "\n".join(state.progress.skipped)
+    kept = replace(state, quarantine=Quarantine(reason, hint or _RELEASE[rule], fault, rule, skipped))
     if state.life in LINK_DOWN:
         return kept, ()
     leave = fault is DeviceFault.BUG or (fault is DeviceFault.BUNDLE and not state.follow)
     stop: tuple[Instruction, ...] = (EndServer(),) if state.adopted and state.identified and not leave else ()
-    return rest(kept, Life.QUARANTINED, text, hint), stop
+    return rest(kept, Life.QUARANTINED, "; ".join(filter(None, (reason, skipped))), hint), stop
 
 
 def probe_reported(
@@ -253,7 +256,7 @@ def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, con
         # We sent it away ourselves: it is expected back.
         text = f"{under_way.action} under way" + ("" if under_way.cause == reason else f": {under_way.cause}")
         left_s = under_way.began_s + return_s(under_way.action, context) - now
-        return pause(rest(state, life, f"{reason}; {text}" if reason else text, hint), max(1.0, left_s))
+        return pause(rest(state, life, "; ".join(filter(None, (reason, text))), hint), max(1.0, left_s))
     cut = replace(state, progress=state.progress.end(ActionOutcome.CUT, "its link was lost", now))
     if life in LINK_DOWN and state.life not in LINK_DOWN:
         cut = replace(cut, progress=cut.progress.settled(now, but=DeviceFault.WRONG))

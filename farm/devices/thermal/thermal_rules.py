@@ -140,7 +140,7 @@ def _stricter(hard: HeatLimits, table: HeatLimits, name: str, lease_class: Lease
     return None if for_all is None else Limit(float(for_all), margin, "for any lease")
 
 
-NO_THERMOMETER = "it has no thermometer that farm can read: heat is not looked at"
+NO_THERMOMETER = "no thermometer can be read: heat is not looked at"
 _NAMES = {SensorGroup.CPU: "CPU", SensorGroup.GPU: "GPU"}
 
 
@@ -282,16 +282,16 @@ def _closed(
     )
     read_s = [at_s for _, at_s in too_warm] or [thermal.probed_at_s or 0.0]
     age_s, stale = now_s - read_s[0], now_s - min(read_s) > policy.stale_s
-    old = "" if age_s <= policy.stale_s else f" (last read {age_s / 60:.0f} min ago: nothing newer decides)"
+    old = "" if age_s <= policy.stale_s else f"Last read {age_s / 60:.0f} min ago."
     if not too_warm:
         left_s = policy.cool_for_s - (now_s - (now_s if since_s is None else since_s))
-        reason = f"it is cool enough for {lease_class.value} when it stays so for {policy.cool_for_s:g} s"
-        return Closed(reason + old, None if stale else max(0.0, left_s))
+        reason = f"cool enough for {lease_class.value} if it stays so for {policy.cool_for_s:g} s"
+        return Closed(reason, None if stale else max(0.0, left_s), evidence=old)
     opens_s, floor_c = _cools(thermal, lease_class, policy, now_s)
-    stays = "" if floor_c is None else f", and it will not cool below {floor_c:.0f} °C by itself"
+    stays = "" if floor_c is None else f"It will not cool below {floor_c:.0f} °C by itself."
     if opens_s is not None:
         opens_s = None if stale else opens_s + policy.cool_for_s
-    return Closed(too_warm[0][0] + old + stays, opens_s)
+    return Closed(too_warm[0][0], opens_s, evidence=" ".join(filter(None, (old, stays))))
 
 
 def _cools(

@@ -231,5 +231,5 @@ async def test_an_address_that_is_none_is_the_problem_of_its_device_alone(tmp_pa
     async with fleet_on(tmp_path) as (fleet, _):
         await asyncio.sleep(0)
         assert {view.name for view in fleet.views()} == {"zero", "one", "two"}
-        assert "is not a network phone's address" in fleet.view("zero").reason
+        assert "is not a network phone's address" in fleet.view("zero").evidence
         assert fleet.view("one").reason != fleet.view("zero").reason

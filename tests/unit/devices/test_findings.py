@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from farm.common.causes import brief
 from farm.common.events import EventLog
 from farm.devices.health.findings import Findings
 from farm.devices.health.health_rules import MISSES, HealthConfig, ModelHealth
@@ -62,7 +63,7 @@ def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Be
     for _ in range(3):
         (reported,) = bench.probe(FULL)
         assert isinstance(reported, m.FaultFound)
-        assert (reported.fault, reported.reason) == (DeviceFault.STORAGE, bench.agent.findings[0].cause)
+        assert (reported.fault, brief(reported.reason)) == (DeviceFault.STORAGE, bench.agent.findings[0].cause)
     assert bench.told == [("device.finding", "data-full")]
     for _ in range(MISSES):
         assert bench.probe(WELL) == ()

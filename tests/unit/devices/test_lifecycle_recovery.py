@@ -186,7 +186,8 @@ def test_numbers_that_are_wrong_now_and_then_are_a_persons_business() -> None:
     kept = story.state.quarantine
     assert kept is not None
     assert kept.rule is ReleaseRule.PERSON
-    assert kept.cause == "relu gives wrong numbers (for the second time in 24 h)"
+    assert kept.cause == "relu gives wrong numbers"
+    assert kept.evidence.startswith("for the second time in 24 h\n")
 
 
 def test_wrong_numbers_of_two_days_are_answered_from_the_foot() -> None:
@@ -412,7 +413,7 @@ def test_what_the_host_or_the_hub_did_costs_the_phone_nothing() -> None:
         again = m.WorkFailed(story.number, "no answer", fault=DeviceFault.MUTE)
         assert isinstance(story.on_event(again)[0], m.RetryLater)
     assert (story.state.progress, story.state.failures) == (before, 0)
-    assert story.state.reason == "no answer; the adb server does not answer"
+    assert story.state.reason == "the adb server does not answer; no answer"
     story.context = RecoveryContext(no_power="")
     story.on_event(m.WaitEnded(story.number))
     first = story.on_event(m.WorkFailed(story.number, "no answer", fault=DeviceFault.MUTE))

@@ -73,7 +73,7 @@ def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
     lab.decide(Allocator.device_changed, warm("a", BENCH))
     assert lab.asked() == []
     lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=60.0))
-    assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}; about 60 s")]
+    assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}, about 60 s")]
     lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=50.0))
     assert lab.asked() == ["a"]  # once
 
@@ -100,17 +100,17 @@ def test_nobody_is_asked_to_yield_for_a_request_that_could_not_have_the_device()
 def test_the_reason_names_figure_limit_and_estimate():
     lab = Lab(warm("a", BENCH, opens_in_s=170.0))
     lab.want("bench", lease_class=BENCH)
-    assert lab.reasons("bench", lease_request(lease_class=BENCH)) == {"a": f"{WARM}; about 3 min"}
+    assert lab.reasons("bench", lease_request(lease_class=BENCH)) == {"a": f"{WARM}, about 3 min"}
     assert lab.reasons("", lease_request()) == {"a": "free"}
     lab.want("other", longest_s=60.0)
     assert lab.reasons("bench", lease_request(lease_class=BENCH))["a"].endswith(
-        f"60 s more at most; {WARM}; about 3 min"
+        f"60 s more at most; {WARM}, about 3 min"
     )
 
 
 def test_a_device_that_cools_for_everybody_says_why():
     lab = Lab(warm("a", *LeaseClass, heat=Heat.COOLING, opens_in_s=20.0))
-    assert lab.reasons("", lease_request()) == {"a": f"{WARM}; about 20 s"}
+    assert lab.reasons("", lease_request()) == {"a": f"{WARM}, about 20 s"}
 
 
 def test_estimates_count_the_time_until_the_device_opens():

@@ -211,7 +211,7 @@ async def test_a_phone_that_is_too_warm_for_tuning_leaves_with_that_reason(tmp_p
         await farm.started()
         await has(pool, "b")
         departures = [step for step in steps if "left" in step]  # that both came may be reported late
-        assert departures == ["1 of 2 phones: b; a left: given back: skin 44.0 °C is above 43 °C for tune; about 60 s"]
+        assert departures == ["1 of 2 phones: b; a left: given back: skin 44.0 °C is above 43 °C for tune, about 60 s"]
 
 
 async def test_with_no_phone_left_it_waits_and_goes_on(tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from farm.common.causes import brief
 from farm.control.callers import Role
 from farm.model.device import Life, Service
 from farm.model.health import Finding, FindingKind
@@ -188,7 +189,7 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
     }
     desk = device_desk(
         shown, why=long, hint="look at it, then `farm device release NAME`", events=[event],
-        quarantine={"cause": long, "hint": "", "at": None, "rule": "person", "evidence": []},
+        quarantine={"cause": brief(long), "hint": "", "at": None, "rule": "person", "evidence": []},
     )  # fmt: skip
     async with page(desk) as farm:
         answer = await farm.client.get("/devices/pixel")
