@@ -44,6 +44,7 @@ from farm.bundle.versions import (
 )
 from farm.common.errors import FarmError, HostError
 from farm.common.files import hash_file
+from farm.common.install import cache_home
 from farm.runtime.packages import TvmWheel
 from farm.runtime.server import compile_server, find_compiler
 
@@ -153,7 +154,7 @@ def result_of(end: ClientEnd, *, server_died: str = "") -> tuple[TrialResult, st
 
 def run(context: Context) -> list[Figure]:
     """Measure all cells; write both tables."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farm" / "versions"
+    root = cache_home() / "farm" / "versions"
     wheels = root / "wheels"
     installed = {
         (package, version): _install(root, wheels, package, version, context)

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.tvm import free_port
+from tests.support.waiting import HANG_S
 
-START_TIMEOUT_S = 15.0  # making an RSA key is most of it
 COMMAND_TIMEOUT_S = 60.0
 
 
@@ -68,7 +68,7 @@ class AdbServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + HANG_S
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"adb server did not start: {(self.home / 'adb.log').read_text()}")
@@ -87,7 +87,7 @@ class AdbServer:
         """End it (SIGKILL: it has nothing to save)."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=HANG_S)
             self.process = None
 
     def run(

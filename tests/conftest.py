@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from contextlib import ExitStack
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from tests.support.whole_farm import Phone
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(trylast=True)  # pytest's own cache is ready
+def pytest_configure(config: pytest.Config) -> None:
     """A run in the background ignores Ctrl-C, and one under nohup a hang-up; so would every command that it starts."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit it
+        # What tests compile or fetch stays in the clone: a test that passes needs nothing of a developer's caches.
+        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home")) if config.cache else mkdtemp()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler

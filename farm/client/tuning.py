@@ -13,6 +13,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.client.tuning_phones import FarmPhones, logger
 from farm.common.errors import FarmError
+from farm.common.install import cache_home
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.candidate import Measured
@@ -54,7 +55,7 @@ class FarmRunner(PoolRunner):
             timeout_s: of one candidate on a phone.
             same_limit: how far a phone's reference kernel may be from the others', relative, before it is left out for
                 some minutes; None: as far as it likes.
-            cache: the folder of reference kernels; None: ~/.cache/farm.
+            cache: the folder of reference kernels; None: $XDG_CACHE_HOME/farm, or ~/.cache/farm.
             measured: called for each measurement with its phone and factor, from other threads.
             on_notice: called with sentences for people, from other threads.
 
@@ -64,7 +65,7 @@ class FarmRunner(PoolRunner):
         """
         self._phones = FarmPhones(on, devices, socket, on_notice)
         load_intrinsics()  # else the search imports those of CUDA too, which no phone has: most of ten seconds
-        folder = cache or Path.home() / ".cache" / "farm"
+        folder = cache or cache_home() / "farm"
 
         def judge_of(kind: str) -> SpeedJudge | None:
             try:

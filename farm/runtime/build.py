@@ -72,15 +72,18 @@ def build_from_wheels(
 def check_host(cache: Path, abi: Abi, platform: Platform, opencl: Path | None = None) -> Compiler:
     """Refuse what cannot be built here, whatever the toolchain's TVM and the network; returns the compiler.
 
+    What the user gave is checked first, then what the host has: its compiler, then apt, which a filled cache replaces.
+
     Raises:
         UserError, HostError: as `build_from_wheels`.
     """
-    check_apt(cache, abi)
     if opencl:
         check_opencl(platform)
         check_whole(opencl)
         opencl_headers(opencl)
-    return find_compiler(abi)
+    compiler = find_compiler(abi)
+    check_apt(cache, abi)
+    return compiler
 
 
 def check_opencl(platform: Platform) -> None:

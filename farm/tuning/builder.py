@@ -26,6 +26,7 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 
 from farm.common.errors import FarmError
+from farm.common.install import cache_home
 from farm.compiler.files import drop_unused
 from farm.compiler.targets import abi_of
 from farm.tuning.build_identity import build_identity
@@ -58,7 +59,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         Args:
             runner: whose candidates these are. `build` then returns before they are built and the runner waits for
                 each: phones measure while the next ones are compiled. Without it `build` waits for all.
-            cache: the folder of built candidates; None: ~/.cache/farm.
+            cache: the folder of built candidates; None: $XDG_CACHE_HOME/farm, or ~/.cache/farm.
             timeout_s: of building one candidate; it is killed then.
             server: a server that runs already (`forked_server`).
             builders: the unix socket of the farm's builders; "": there are none.
@@ -66,7 +67,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         Raises:
             HostError: the host has no room for the cache, or starts no process.
         """
-        cache = cache or Path.home() / ".cache" / "farm"
+        cache = cache or cache_home() / "farm"
         try:
             server = server or started_server()
             self._build = BuildOwner(runner, cache, timeout_s, server, builders)

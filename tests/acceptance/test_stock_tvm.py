@@ -25,7 +25,7 @@ from tests.support.tvm import (
     stock_server,
     wait_for_port,
 )
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 SECRET = "per-start-secret"
 CLIENT_LIMIT_S = 100.0  # importing TVM takes 10 s on a cold disk
@@ -235,7 +235,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
         with process(["-m", "tvm.exec.rpc_server", *arguments, "--tracker", f"127.0.0.1:{lab.door.port}", "--silent"]):
             await asyncio.to_thread(wait_for_port, port)
             free = {"free": 1, "pending": 0}
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: lab.door.summary()["queue_info"].get("board") == free)
             assert lab.door.summary()["server_info"] == [{"key": "server:board", "addr": ["127.0.0.1", port]}]
             _, opened = await lab.run(

@@ -19,6 +19,7 @@ from farm.compiler.record_files import ASIDE, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import POLL_S, running_farm
 
 TRIALS = 48
@@ -113,7 +114,7 @@ def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_c
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not workers(folder), timeout_s=30)
+        until(lambda: not workers(folder), timeout_s=HANG_S)
         farm.lab.unplug(next(iter(farm.lab.status())))
         farm.daemon.start().close()
         assert f"{submitted.ids[0]} (tune of" in (said := "\n".join(client.explain("job", submitted.ids[0])))
@@ -127,7 +128,7 @@ def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm,
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not workers(folder), timeout_s=30)
+        until(lambda: not workers(folder), timeout_s=HANG_S)
         lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
         lines[1] = lines[1][: len(lines[1]) // 2] + b"\x00\xff\n"
         (folder / RECORDS).write_bytes(b"".join(lines) + lines[0][:30])

@@ -18,6 +18,7 @@ from farm.control.verbs.job_views import JobSteps, JobStreams
 from farm.jobs.logs import AttemptLogs
 from farm.kinds import KINDS, JobKind
 from farm.store.event_history import EventHistory
+from tests.support.waiting import HANG_S
 from tests.support.web_desk import Desk, page, text_of
 from tests.unit.jobs.dispatching import running
 
@@ -49,7 +50,7 @@ async def socket(tmp_path, kind, monkeypatch):
 async def test_a_kind_of_ones_own_is_submitted_run_and_shown(socket, kind, capsys):
     async with AsyncClient(socket) as client:
         submitted = await client.submit(kind.spec(on="android", text="hello", times=2))
-        [outcome] = await client.wait(submitted, timeout_s=20)
+        [outcome] = await client.wait(submitted, timeout_s=HANG_S)
         assert (outcome.ok, outcome.device, outcome.result["said"]) == (True, "pixel", "hello hello")
         print_page(await client.connection.call("job.show", job=outcome.job.id))
     shown = capsys.readouterr().out
@@ -61,7 +62,7 @@ async def test_a_kind_of_ones_own_is_submitted_run_and_shown(socket, kind, capsy
 async def test_its_page_has_its_plots_and_its_words(socket, kind):
     async with AsyncClient(socket) as client:
         submitted = await client.submit(kind.spec(on="android", text="<b>hello", times=2))
-        await client.wait(submitted, timeout_s=20)
+        await client.wait(submitted, timeout_s=HANG_S)
         [job] = submitted.ids
         shown = await client.connection.call("job.show", job=job)
     log = {"lines": [], "start": 0, "next": 0, "number": 0}

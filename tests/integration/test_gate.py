@@ -24,7 +24,7 @@ from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import HANG_S, until
 
 
 class Lab:
@@ -100,7 +100,7 @@ async def send(sock, data):
 
 async def receive(sock, count):
     loop, data = asyncio.get_running_loop(), b""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(HANG_S):
         while len(data) < count and (chunk := await loop.sock_recv(sock, 1 << 20)):
             data += chunk
     return data

@@ -24,7 +24,7 @@ from farm.tvm_server.gate.remote_server import GateUnreachableError
 from farm.tvm_server.wire import SessionCode
 from tests.support.gate_lab import Lab, echo, hello
 from tests.support.tvm import ROOT, environment
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import HANG_S, until
 
 
 async def test_a_session_through_both_processes_is_opened_copied_ended_and_counted():
@@ -220,11 +220,11 @@ def test_passed_sockets_are_taken_and_a_stop_is_an_orderly_end(tmp_path):
                 )  # fmt: skip
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
-                daemon.settimeout(PATIENCE_S)
+                daemon.settimeout(HANG_S)
                 daemon.connect(path)
                 daemon.send(hello())
                 welcome = json.loads(daemon.recv(1 << 16))
                 assert (welcome["kind"], welcome["port"]) == ("welcome", tvm.getsockname()[1])
         finally:
             child.terminate()
-            assert child.wait(PATIENCE_S) == 0, log.read_text()
+            assert child.wait(HANG_S) == 0, log.read_text()

@@ -17,7 +17,7 @@ from tests.integration.test_gate import Lab
 from tests.support.needs import missing_packages, needs
 from tests.support.raw import RawTracker, open_session
 from tests.support.tvm import free_port, wait_for_port
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 SSHD = os.environ.get("FARM_TEST_SSHD") or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
@@ -37,7 +37,9 @@ def tunnel(to_port):
     with tempfile.TemporaryDirectory(prefix="farm-ssh-") as name:
         folder, ssh_port, local_port = Path(name), free_port(), free_port()
         for key in ("host", "client"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True, timeout=30)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True, timeout=HANG_S
+            )
         (folder / "known").write_text(f"[127.0.0.1]:{ssh_port} {(folder / 'host.pub').read_text()}")
         (folder / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1:{ssh_port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n"

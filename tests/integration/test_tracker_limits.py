@@ -11,7 +11,7 @@ from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.listener import FEWEST_OF_USER
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import farm_door
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 CLIENTS = 200
 FEW_FILES = 400  # descriptors of the starved door
@@ -69,10 +69,10 @@ async def test_clients_that_connect_leave_the_loop_to_sessions_after_a_few():
 def test_a_port_without_descriptors_rests_and_comes_back():
     window_s = 1.0
     with farm_door(files=FEW_FILES) as door:
-        old = socket.create_connection(("127.0.0.1", door.port), timeout=20)
+        old = socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S)
         assert greet(old) == wire.encode_magic()
         before = door.state("hog")["cpu_s"]
-        new = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(CLIENTS)]
+        new = [socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) for _ in range(CLIENTS)]
         try:
             time.sleep(window_s)  # the observation itself: how much a starved door burns
             assert door.state()["cpu_s"] - before < 0.3 * window_s
@@ -86,7 +86,7 @@ def test_a_port_without_descriptors_rests_and_comes_back():
 
 def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others_are_told():
     with farm_door(files=FEW_FILES) as door:
-        clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEW_FILES)]
+        clients = [socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) for _ in range(2 * FEW_FILES)]
         try:
             assert greet(clients[0]) == wire.encode_magic()
             assert refused(clients[-1])
@@ -95,7 +95,7 @@ def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others
                 client.close()
         while door.state()["open"]:
             pass
-        with socket.create_connection(("127.0.0.1", door.port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) as client:
             assert greet(client) == wire.encode_magic()
 
 
@@ -111,7 +111,9 @@ async def test_all_users_together_are_served_in_turn(monkeypatch):
         ConnectionLimits(connections=2 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
     )
     door.start("127.0.0.1", 0)
-    clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEWEST_OF_USER + 1)]
+    clients = [
+        socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) for _ in range(2 * FEWEST_OF_USER + 1)
+    ]
     for client in clients:
         client.sendall(wire.encode_magic())
     await until(lambda: len(served) == 2 * FEWEST_OF_USER)
@@ -135,7 +137,7 @@ async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_en
         served.append((sock, closed))
 
     def come():
-        client = socket.create_connection(("127.0.0.1", door.port), timeout=20)
+        client = socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S)
         client.sendall(wire.encode_magic())
         clients.append(client)
         return client
@@ -174,7 +176,7 @@ async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(monkeyp
     door.start("127.0.0.1", 0)
 
     def come():
-        client = socket.create_connection(("127.0.0.1", door.port), timeout=20)
+        client = socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S)
         client.sendall(wire.encode_magic())
         return client
 
@@ -213,10 +215,10 @@ async def test_further_refusals_are_counted_until_there_are_none(monkeypatch, ca
 def test_clients_that_a_starved_port_cannot_serve_are_told_after_a_while():
     with farm_door(files=FEW_FILES, shed_after_s=0.3) as door:
         door.state("hog")
-        with socket.create_connection(("127.0.0.1", door.port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) as client:
             assert client.recv(1) == b""
         door.state("unhog")
-        with socket.create_connection(("127.0.0.1", door.port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) as client:
             assert greet(client) == wire.encode_magic()
 
 

@@ -21,10 +21,9 @@ from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 ME = pwd.getpwuid(os.getuid()).pw_name
-LIMIT_S = 10.0
 NOBODY = pwd.getpwnam("nobody")
 
 
@@ -105,7 +104,7 @@ async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
 
     def user_name(uid):
         asked.append(uid)
-        return "slow-name" if answers.wait(LIMIT_S) else "the loop waited"
+        return "slow-name" if answers.wait(HANG_S) else "the loop waited"
 
     monkeypatch.setattr(peers, "user_name", user_name)
     async with Lab() as lab:

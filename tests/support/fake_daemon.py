@@ -16,8 +16,8 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
 from farm.model.requests import NoSuchLeaseError
+from tests.support.waiting import HANG_S
 
-LIMIT_S = 10.0
 PATIENCE_S = 60.0  # of its clients: on a loaded host its thread may have no processor for a while
 FARM = (  # the command of a client
     sys.executable, "-c",
@@ -70,7 +70,7 @@ class FakeDaemon:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something in the daemon's own thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANG_S)
 
     def start(self) -> None:
         """Serve, as a new daemon on what the last one left."""

@@ -18,7 +18,7 @@ from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import HANG_S, until
 
 
 class Daemon:
@@ -61,7 +61,7 @@ class Daemon:
 class Lab:
     """A gate in this loop, one phone called `pixel` that echoes."""
 
-    def __init__(self, *, wait_s=PATIENCE_S, idle_s=600.0):
+    def __init__(self, *, wait_s=HANG_S, idle_s=600.0):
         self.phone = RawPhone("secret", None)
         self.keeper = MemoryKeeper()
         self.wait_s, self.idle_s = wait_s, idle_s
@@ -122,7 +122,7 @@ class Lab:
             for message in messages:
                 await self.loop.sock_sendall(sock, message)
             answers = []
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(HANG_S):
                 while data := await self.loop.sock_recv(sock, 1 << 16):
                     answers.append(json.loads(data))
             return answers
@@ -131,7 +131,7 @@ class Lab:
 async def echo(sock, data=b"ping"):
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, data)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(HANG_S):
         return await loop.sock_recv(sock, 1 << 16) == data
 
 

@@ -12,9 +12,8 @@ import psutil
 
 from tests.support.forked_processes import popen
 from tests.support.tvm import ROOT, environment
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import until
-
-STOP_LIMIT_S = 10.0
 
 
 class Gate:
@@ -54,13 +53,13 @@ class Gate:
         """SIGKILL."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(STOP_LIMIT_S)
+        self.process.wait(HANG_S)
 
     def stop(self) -> int:
         """SIGTERM; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(STOP_LIMIT_S)
+        return self.process.wait(HANG_S)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from farm.tvm_server.wire import (
     encode_client_hello,
     encode_server_hello,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import HANG_S
 
 MAX_REPLY_BYTES = 64 << 20  # the protocol has no limit
 
@@ -93,7 +93,7 @@ class RawTracker:
 
     async def event(self) -> wire.TrackerHello | Reply:
         """The next event; EOFError when the tracker closed the connection."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while (event := self.parser.next_event()) is None:
                 try:
                     data = await self._loop.sock_recv(self.sock, 65536)
@@ -137,7 +137,7 @@ async def open_session(port: int, match_key: str, options: str = "") -> tuple[so
     try:
         await loop.sock_sendall(sock, encode_client_hello(match_key + options))
         parser = ServerHelloParser()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while (hello := parser.next_event()) is None:
                 data = await loop.sock_recv(sock, 65536)
                 if not data:

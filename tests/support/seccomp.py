@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from tests.support.needs import lacks
+from tests.support.waiting import HANG_S
 
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -40,7 +41,7 @@ def calls_of(name: str) -> set[str]:
     if not name.startswith("@"):
         return {name}
     command = ["systemd-analyze", "syscall-filter", name]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout.splitlines()
     words = [line.strip() for line in lines[1:] if line.strip() and not line.strip().startswith("#")]
     return {call for word in words for call in calls_of(word)}
 

@@ -16,6 +16,7 @@ import pytest
 from farm.simulation.postgres import PostgresServer
 from tests.support.needs import lacks, need
 from tests.support.tvm import ROOT, environment
+from tests.support.waiting import HANG_S
 
 IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "--", "sh", "-ec")
 TMPFS = 'mount -t tmpfs -o size="$1" none "$2"; shift 2; exec "$@"'
@@ -31,7 +32,7 @@ def on_small_disk(size: str, disk: Path, program: str, *arguments: object) -> An
     """What a Python program prints as JSON, told the folder of a disk of `size`; skips where none can be had."""
     probe = [*IN_NAMESPACE, "mount -t tmpfs -o size=64k none /mnt"]
     need("unshare")
-    if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode:
+    if subprocess.run(probe, capture_output=True, timeout=HANG_S, check=False).returncode:
         pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
     disk.mkdir(exist_ok=True)
     done = subprocess.run(

@@ -17,7 +17,7 @@ from typing import Any
 
 from farm.cli.install_service import CONFIG, UNIT_FOLDER, files, shipped, used_folders
 from tests.support.tvm import ROOT
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import until
 
 STREAMS = {"ListenStream": socket.SOCK_STREAM, "ListenSequentialPacket": socket.SOCK_SEQPACKET}
@@ -157,7 +157,7 @@ class Host:
             yield process
         finally:
             process.terminate()
-            process.wait(PATIENCE_S)
+            process.wait(HANG_S)
 
 
 def _opened(where: str, kind: socket.SocketKind) -> socket.socket:

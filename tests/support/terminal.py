@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.forked_processes import popen
+from tests.support.waiting import HANG_S
 
-LIMIT_S = 30.0  # for what is waited for, on a loaded host
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
 
 
@@ -68,10 +68,10 @@ class Terminal:
 
     def read(self, until: Callable[[str], object]) -> str:
         """What was written since the last call, without escapes, once `until` holds of it."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + HANG_S
         while not until(seen := _ESCAPES.sub("", self._written)):
             if time.monotonic() > deadline:
-                raise AssertionError(f"not seen within {LIMIT_S:g} s: {seen[-3000:]!r}")
+                raise AssertionError(f"not seen within {HANG_S:g} s: {seen[-3000:]!r}")
             if not select.select([self._master], [], [], 0.1)[0]:
                 continue
             try:
@@ -90,7 +90,7 @@ class Terminal:
 
     def ends(self) -> int:
         """Its exit code, once it has ended; what it still writes is read meanwhile."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + HANG_S
         while (code := self.process.poll()) is None:
             if time.monotonic() > deadline:
                 raise AssertionError(f"it has not ended: {self._written[-3000:]!r}")

@@ -24,10 +24,9 @@ from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import run_farm
 from tests.support.forked_processes import forkers
 from tests.support.needs import need
-from tests.support.waiting import still_alive
+from tests.support.waiting import HANG_S, still_alive
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
-END_LIMIT_S = 10.0  # for processes that were told to end
 BESIDE = frozenset({"device.pushing", "device.finding", "device.finding_over"})  # they move no phone anywhere
 POLL_S = 0.02  # for the few things that no event tells
 
@@ -105,7 +104,7 @@ def running_farm(
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
-    assert still_alive(family, END_LIMIT_S) == []
+    assert still_alive(family, HANG_S) == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
 

@@ -30,6 +30,7 @@ from farm.devices.server.provision import installed_command
 from farm.devices.server.rpc_server import RpcServer
 from farm.kinds.lease import holding
 from farm.programs.description import Places, ProgramDescription, command_line, report_line
+from tests.support.waiting import HANG_S
 
 FARM = Path(__file__).parents[2] / "farm"
 SHELLS = [name for name in ("sh", "bash", "mksh") if shutil.which(name)]
@@ -85,7 +86,7 @@ class RealShell:
     def run(self, line: str) -> str:
         self.asked.append(line)
         done = subprocess.run(
-            [self.program, "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=20, check=False
+            [self.program, "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=HANG_S, check=False
         )
         return done.stdout
 

@@ -17,6 +17,7 @@ from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
 from farm.simulation.control import LabClient, running_lab
 from tests.adb_server import adb_binaries
+from tests.support.waiting import HANG_S
 
 BINARIES = adb_binaries()
 
@@ -90,7 +91,7 @@ async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
         await answers(client, phone.serial)
         for reverse in parse_reverses(phone.serial, await client.list_reverses(phone.serial)):
             await client.remove_reverse(phone.serial, reverse.listen)
-        await client.shell(phone.serial, "rm -rf /data/local/tmp/* /data/local/tmp/.[!.]*", timeout_s=10)
+        await client.shell(phone.serial, "rm -rf /data/local/tmp/* /data/local/tmp/.[!.]*", timeout_s=HANG_S)
     for line in (await client.list_forwards()).splitlines():
         serial, local, _ = line.split()
         await client.remove_forward(serial, local)
@@ -98,10 +99,10 @@ async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
 
 async def answers(client: AdbClient, serial: str) -> None:
     """Waits until the phone answers: a server lists a link that has just ended as usable for a while."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while True:
             with contextlib.suppress(AdbError):
-                await client.shell(serial, "true", timeout_s=10)
+                await client.shell(serial, "true", timeout_s=HANG_S)
                 return
             await asyncio.sleep(0.01)
 
@@ -125,7 +126,7 @@ async def no_phone(client: AdbClient) -> None:
 
 async def list_until(client: AdbClient, reached: Callable[[list[AdbDevice]], bool]) -> list[AdbDevice]:
     """Asks for the list until it is as wanted: adb 29's own stream keeps silent about some changes."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while not reached(devices := await client.list_devices()):  # noqa: ASYNC110 (adb has no event to wait for)
             await asyncio.sleep(0.01)
         return devices

@@ -24,9 +24,9 @@ from farm.daemon.scheduling import LoopbackUsers
 from farm.simulation.control import LabClient
 from tests.integration.adb.conftest import BINARIES
 from tests.support.needs import needs_namespaces
+from tests.support.waiting import HANG_S
 
 PHONES = {"mine": "oneplus-12", "theirs": "galaxy-a55"}
-LIMIT_S = 30.0
 
 
 async def anybody(_: socket.socket) -> str:
@@ -69,7 +69,7 @@ class Leased:
             await process.communicate()
 
     async def run(self, *words: str) -> Done:
-        async with self.running(*words) as process, asyncio.timeout(LIMIT_S):
+        async with self.running(*words) as process, asyncio.timeout(HANG_S):
             out, err = await process.communicate()
             assert process.returncode is not None
             return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
@@ -151,7 +151,7 @@ async def test_files(leased: Leased, folder: Path) -> None:
 async def test_a_stream_that_goes_on_is_cut_with_the_lease(leased: Leased) -> None:
     async with leased.running("shell", "n=0; while true; do n=$((n+1)); echo line $n; sleep 0.05; done") as process:
         assert process.stdout is not None
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             for number in range(1, 6):
                 assert await process.stdout.readline() == f"line {number}\n".encode()
             await leased.adb.close()
@@ -168,7 +168,7 @@ async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.
 
 
 async def next_list(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HANG_S):
         return await reader.readexactly(int(await reader.readexactly(4), 16))
 
 
@@ -202,7 +202,7 @@ async def test_forwards_belong_to_the_lease(leased: Leased, client: AdbClient) -
     async with leased.running("shell", "echo reached | toybox nc -l -p 7100 || echo reached | nc -l -p 7100"):
         port = (await leased.good("forward", "tcp:0", "tcp:7100")).strip()
         assert await leased.good("forward", "--list") == f"{leased.mine} tcp:{port} tcp:7100\n\n"
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             line = b""
             while line != b"reached\n":
                 reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
@@ -240,7 +240,7 @@ async def test_a_reverse_that_is_dialled_can_be_removed(leased: Leased, client: 
     async with await answering(greet) as server:
         port = server.sockets[0].getsockname()[1]
         dial = "while true; do toybox nc 127.0.0.1 6100 </dev/null || nc 127.0.0.1 6100 </dev/null; done 2>/dev/null"
-        async with leased.running("shell", dial) as dialler, asyncio.timeout(LIMIT_S):
+        async with leased.running("shell", dial) as dialler, asyncio.timeout(HANG_S):
             assert dialler.stdout is not None
             for _ in range(30):
                 await leased.good("reverse", "tcp:6100", f"tcp:{port}")
@@ -305,6 +305,6 @@ async def test_an_abrupt_client_leaves_nothing(leased: Leased) -> None:
     for junk in (b"zzzz", b"0000", b"GET / HTTP/1.1\r\n\r\n"):
         reader, writer = await asyncio.open_connection("127.0.0.1", leased.adb.port)
         writer.write(junk)
-        assert (await asyncio.wait_for(reader.read(), LIMIT_S)).startswith(b"FAIL")
+        assert (await asyncio.wait_for(reader.read(), HANG_S)).startswith(b"FAIL")
         writer.close()
     assert await leased.good("shell", "echo alive") == "alive\n"

@@ -33,6 +33,7 @@ from tests.integration.adb.conftest import Shared, no_phone, usable_serial
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.tvm import free_port
+from tests.support.waiting import HANG_S
 from tests.unit.adb.watching import watching
 
 PHONE = "pixel"
@@ -59,14 +60,14 @@ async def listing(client: AdbClient, serial: str) -> list[str]:
 
 
 async def test_shell(client: AdbClient, serial: str) -> None:
-    result = await client.shell(serial, "echo out; echo err >&2; cat; exit 7", timeout_s=10)
+    result = await client.shell(serial, "echo out; echo err >&2; cat; exit 7", timeout_s=HANG_S)
     assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 7)
-    big = await client.shell(serial, "head -c 3000000 /dev/zero", timeout_s=20)
+    big = await client.shell(serial, "head -c 3000000 /dev/zero", timeout_s=HANG_S)
     assert len(big.stdout) == 3_000_000
 
 
 async def test_many_shells_at_once(client: AdbClient, serial: str) -> None:
-    results = await asyncio.gather(*(client.shell(serial, f"echo {n}", timeout_s=20) for n in range(100)))
+    results = await asyncio.gather(*(client.shell(serial, f"echo {n}", timeout_s=HANG_S) for n in range(100)))
     assert [int(result.text) for result in results] == list(range(100))
 
 
@@ -81,12 +82,12 @@ async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
 
 async def test_a_pulled_cable_ends_a_stream_with_an_error(lab: LabClient, client: AdbClient, serial: str) -> None:
     async with await client.open_shell(serial, "echo begun; sleep 60") as stream:
-        assert await stream.read(timeout_s=10) == b"begun\n"
+        assert await stream.read(timeout_s=HANG_S) == b"begun\n"
         await asyncio.to_thread(lab.unplug, PHONE)
         with pytest.raises(AdbLinkLost):
-            await stream.read(timeout_s=10)
+            await stream.read(timeout_s=HANG_S)
     with pytest.raises((DeviceNotFound, DeviceOffline)):
-        await client.shell(serial, "true", timeout_s=5)
+        await client.shell(serial, "true", timeout_s=HANG_S)
 
 
 async def test_a_silent_phone_is_a_timeout(lab: LabClient, client: AdbClient, serial: str) -> None:
@@ -102,31 +103,31 @@ async def test_an_unauthorized_phone_waits_for_its_person(lab: LabClient, client
     async with watching(client, WatchPolicy()) as (watcher, seen):
         await seen.until(lambda: [device.state for device in watcher.devices or ()] == [AdbState.UNAUTHORIZED])
     with pytest.raises(DeviceUnauthorized, match=serial):
-        await client.shell(serial, "true", timeout_s=5)
+        await client.shell(serial, "true", timeout_s=HANG_S)
     await asyncio.to_thread(lab.wait, PHONE, "key_shown")
     await asyncio.to_thread(lab.accept, PHONE)
     await usable_serial(client)
-    assert (await client.shell(serial, "true", timeout_s=5)).exit_code == 0
+    assert (await client.shell(serial, "true", timeout_s=HANG_S)).exit_code == 0
 
 
 async def test_a_reboot(lab: LabClient, client: AdbClient, serial: str) -> None:
-    boot_id = await client.shell(serial, "echo $$; echo mark > /data/local/tmp/mark", timeout_s=10)
+    boot_id = await client.shell(serial, "echo $$; echo mark > /data/local/tmp/mark", timeout_s=HANG_S)
     assert boot_id.exit_code == 0
     gone = asyncio.create_task(no_phone(client))
     await client.reboot(serial)
     await gone
     assert await usable_serial(client) == serial
-    assert (await client.shell(serial, "cat /data/local/tmp/mark", timeout_s=10)).text == "mark\n"
+    assert (await client.shell(serial, "cat /data/local/tmp/mark", timeout_s=HANG_S)).text == "mark\n"
 
 
 @needs_namespaces  # toybox' nc
 async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) -> None:
     async with await client.open_shell(serial, "nc -s 127.0.0.1 -p 5000 -l sh -c 'echo hello; cat'"):
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while True:
                 try:
-                    stream = await client.open_tcp(serial, 5000, timeout_s=5)
+                    stream = await client.open_tcp(serial, 5000, timeout_s=HANG_S)
                     break
                 except AdbFailed:
                     continue
@@ -138,7 +139,7 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
                 while len(got) < len(b"hello\n") + len(payload):
                     got.extend(await loop.sock_recv(stream, 1 << 16))
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_S):
                 await asyncio.gather(loop.sock_sendall(stream, payload), receive())
             assert bytes(got) == b"hello\n" + payload
     assert await client.list_forwards() == ""
@@ -146,7 +147,7 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
 
 async def test_a_closed_port(client: AdbClient, serial: str) -> None:
     with raises_code(Code.PORT_CLOSED, match="port 4999"):
-        await client.open_tcp(serial, 4999, timeout_s=5)
+        await client.open_tcp(serial, 4999, timeout_s=HANG_S)
 
 
 async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path
     assert await listing(client, serial) == ["644 empty", "644 libtvm runtime.so", "755 tvm_rpc"]
     again = await push_tree(client, serial, files)
     assert (again.pushed_files, again.pushed_bytes, again.skipped) == (0, 0, 3)
-    await client.shell(serial, f"echo rot >> {FOLDER}/tvm_rpc; chmod 600 {FOLDER}/empty", timeout_s=10)
+    await client.shell(serial, f"echo rot >> {FOLDER}/tvm_rpc; chmod 600 {FOLDER}/empty", timeout_s=HANG_S)
     third = await push_tree(client, serial, files)
     assert (third.pushed_files, third.skipped) == (1, 2)
     assert await listing(client, serial) == ["644 empty", "644 libtvm runtime.so", "755 tvm_rpc"]
@@ -205,7 +206,7 @@ async def test_kill_server_is_survived_and_the_phone_is_back(shared: Shared, cli
         await seen.until(lambda: () in seen.snapshots)
         await seen.until(lambda: bool(usable(watcher.devices or ())))
         assert seen.kinds == ["adb.lost", "adb.back"]
-        assert (await client.shell(serial, "true", timeout_s=10)).exit_code == 0
+        assert (await client.shell(serial, "true", timeout_s=HANG_S)).exit_code == 0
 
 
 async def test_tunnels_come_back_after_a_replug(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
@@ -259,11 +260,11 @@ async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
     facts = await tools.facts(client, serial)
     assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
     assert "shell_v2" in facts.features
-    await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
+    await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=HANG_S)
     local = tmp_path / "log"
     pulled = await tools.pull(client, serial, "/data/local/tmp/log", local, max_bytes=3_000_000, room=anywhere)
     assert pulled == 3_000_000
-    theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
+    theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=HANG_S)).text.split()[0]
     assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
     with pytest.raises(AdbError):
         await tools.pull(client, serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1, room=anywhere)
@@ -273,7 +274,7 @@ async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
     with pytest.raises(AdbError) as refused:
         await tools.install(client, serial, package)
     assert refused.value.evidence
-    left = await client.shell(serial, "ls /data/local/tmp", timeout_s=20)
+    left = await client.shell(serial, "ls /data/local/tmp", timeout_s=HANG_S)
     assert "farm-install" not in left.text
     with pytest.raises(AdbFailed, match="gives no picture"):
         await tools.screenshot(client, serial, tmp_path / "screen.png")

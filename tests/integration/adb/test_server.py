@@ -23,7 +23,7 @@ from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, re
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
 from tests.support.tvm import free_port
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 from tests.unit.adb.watching import watching
 
 FAST = WatchPolicy(server=BackOff(0.01, 0.1), tick_s=0.05, probe_every_s=0.1, probe_timeout_s=0.3)
@@ -347,7 +347,7 @@ async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_s
 async def test_unknown_phones_and_dead_addresses(own_server: AdbServer) -> None:
     client = own_server.client
     with pytest.raises(DeviceNotFound, match="nope"):
-        await client.shell("nope", "true", timeout_s=5)
+        await client.shell("nope", "true", timeout_s=HANG_S)
     with pytest.raises(DeviceNotFound, match=r"127\.0\.0\.1:1"):
         await client.connect("127.0.0.1:1")
     with pytest.raises(AdbError):

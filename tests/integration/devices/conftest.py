@@ -27,9 +27,9 @@ from farm.store.devices import DeviceRecord
 from farm.store.store import Store
 from tests.adb_server import AdbServer
 from tests.support.needs import need
+from tests.support.waiting import HANG_S
 
 RPC_MAGIC = 0xFF271
-LIMIT_S = 30.0
 QUICK_WATCH = WatchPolicy(tick_s=0.05)  # its other numbers decide who sees an adb server fail first
 ADOPT_ALL = (AdoptRule("virtual=yes", pool="lab"),)
 
@@ -76,7 +76,7 @@ async def handshake(fleet: Fleet, name: str) -> tuple[int, Callable[[], None]]:
     sock, secret = await fleet.dial(name, 5.0)
     loop = asyncio.get_running_loop()
     key = f"client:{secret}".encode()
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANG_S):
         await loop.sock_sendall(sock, struct.pack("<ii", RPC_MAGIC, len(key)) + key)
         code: int = struct.unpack("<i", await loop.sock_recv(sock, 4))[0]
     return code, sock.close
@@ -102,7 +102,7 @@ class Rig:
     async def until_view(self, fits: Callable[[DeviceView], bool], *, count: int = 1) -> DeviceView:
         stop = self.fleet.subscribe(lambda _: self._changed.set())
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(HANG_S):
                 while len(found := [view for view in self.fleet.views() if fits(view)]) < count:
                     self._changed.clear()
                     await self._changed.wait()
@@ -131,7 +131,7 @@ class Rig:
         return events[-1].seq if events else 0
 
     async def shell(self, serial: str, command: str) -> str:
-        return (await self.client.shell(serial, command, timeout_s=10.0)).text
+        return (await self.client.shell(serial, command, timeout_s=HANG_S)).text
 
     async def server_pid(self, serial: str) -> str:
         return (await self.shell(serial, "sed -n s/^pid=//p /data/local/tmp/farm/run/state")).strip()

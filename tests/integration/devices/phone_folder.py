@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.needs import need
+from tests.support.waiting import HANG_S
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "device_scripts"
-LIMIT_S = 15.0
 
 # Binds nothing: the scripts only read its words and watch its processes. What it does is in $PLAY, one order a line.
 SERVER = f"""#!{sys.executable} -I
@@ -88,7 +88,7 @@ class PhoneFolder:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=HANG_S,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -142,7 +142,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT_S
+    end = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < end, f"not in time: {what}"
         time.sleep(0.005)

@@ -17,6 +17,7 @@ from farm.simulation.control import LabClient, running_lab
 from farm.store.devices import DeviceRecord
 from tests.integration.devices.conftest import ADOPT_ALL, RPC_MAGIC, handshake
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
 
@@ -99,7 +100,7 @@ async def test_a_broken_session_leaves_ready_at_once_and_its_process_goes(rig) -
             gone = r.fleet.view(view.name)
             assert (gone.life, gone.reason, gone.leasable) == (Life.RECOVERING, "cut: longer than 10 s", False)
             await r.until(Life.READY)
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(HANG_S):
                 while await loop.sock_recv(sock, 4096):
                     pass  # the server's key, then the end: its process is dead
         assert await r.server_pid(view.serial) == pid

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.support.needs import needs_namespaces
+from tests.support.waiting import HANG_S
 
 TMP = "/data/local/tmp"
 
@@ -98,7 +99,7 @@ def test_refusals_of_a_production_build(rig):
 
 def test_an_unknown_service_is_refused(rig):
     request = f"host:transport:{rig.serial}".encode()
-    with socket.create_connection(("127.0.0.1", rig.adb.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", rig.adb.port), timeout=HANG_S) as connection:
         connection.sendall(f"{len(request):04x}".encode() + request)
         assert connection.recv(4) == b"OKAY"
         connection.sendall(b"0009nonsense:")
@@ -244,7 +245,7 @@ def test_forward_carries_a_megabyte_both_ways(rig, echo):
     local = int(rig.text("forward", "tcp:0", f"tcp:{back}").strip())
     data = b"abcdefgh" * 131_072
     received = bytearray()
-    with socket.create_connection(("127.0.0.1", local), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as connection:
         sender = threading.Thread(target=connection.sendall, args=(data,))
         sender.start()
         while len(received) < len(data):
@@ -259,7 +260,7 @@ def test_forward_carries_a_megabyte_both_ways(rig, echo):
 
 def test_a_closed_port_ends_at_once(rig):
     local = int(rig.text("forward", "tcp:0", "tcp:9").strip())
-    with socket.create_connection(("127.0.0.1", local), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", local), timeout=HANG_S) as connection:
         assert connection.recv(10) == b""
     rig.text("forward", "--remove", f"tcp:{local}")
 
@@ -275,5 +276,5 @@ def test_many_shells_at_once(rig):
         for number in range(20)
     ]
     for number, run in enumerate(runs):
-        out, _ = run.communicate(timeout=20)
+        out, _ = run.communicate(timeout=HANG_S)
         assert (run.returncode, out) == (number, f"{number}\n".encode())

@@ -14,6 +14,7 @@ from farm.simulation.control import LabClient, running_lab
 from tests.integration.simulation.conftest import PHONE, PROFILE
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
+from tests.support.waiting import HANG_S
 
 TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]
@@ -175,7 +176,7 @@ def test_reboot_kills_everything_and_keeps_data(rig, command):
     boots = rig.lab.phone(PHONE).boots
     before = rig.text("shell", "cat /proc/sys/kernel/random/boot_id")
     rig.text("shell", f"mkdir -p {TMP}/t; echo kept > {TMP}/t/file; setsid sleep 77 </dev/null >/dev/null 2>&1 &")
-    rig.run(*command, timeout_s=20)
+    rig.run(*command, timeout_s=HANG_S)
     until(lambda: rig.lab.phone(PHONE).boots == boots + 1)
     rig.wait_online()
     assert rig.text("shell", f"cat {TMP}/t/file") == "kept\n"

@@ -14,6 +14,7 @@ from tests.adb_server import AdbServer, adb_binaries
 from tests.integration.simulation.conftest import Rig
 from tests.integration.simulation.test_lab_faults import until
 from tests.support.needs import needs, needs_namespaces
+from tests.support.waiting import HANG_S
 
 NAMES = ("rooted", "plain")
 PLACES = {"rooted": "1-4.2", "plain": "1-4.3"}
@@ -123,7 +124,7 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     # 9 W, whatever share of a core a loaded host leaves us: unthrottled that would end at 72 °C.
     watts = min(100.0, 9 / house.state("plain")["cpu_busy"])
     lab.fault("plain", "physics", speed=200.0, watts_per_core=watts)
-    until(lambda: house.state("plain")["throttling"] >= 1, timeout_s=30)
+    until(lambda: house.state("plain")["throttling"] >= 1, timeout_s=HANG_S)
     hot = house.state("plain")
     assert hot["temps_c"]["cpu"] > hot["temps_c"]["skin"] > cool["temps_c"]["skin"]
     clock = "cat /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq"
@@ -139,7 +140,7 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     lab.server_crash("plain")
     lab.fault("plain", "physics", speed=2000.0)
     seen = [house.state("plain")["temps_c"]["skin"]]
-    until(lambda: seen.append(house.state("plain")["temps_c"]["skin"]) or seen[-1] < 34, timeout_s=30)
+    until(lambda: seen.append(house.state("plain")["temps_c"]["skin"]) or seen[-1] < 34, timeout_s=HANG_S)
     falling = seen[seen.index(max(seen)) :]
     assert all(later <= earlier + 0.2 for earlier, later in pairwise(falling))
     until(lambda: house.state("plain")["clock_scale"] == 1)
@@ -176,10 +177,10 @@ def test_a_battery_drains_to_the_end_and_the_phone_comes_back_with_the_cable(hou
     lab.battery("plain", 3)
     lab.unplug("plain")
     lab.fault("plain", "physics", speed=2000.0)
-    lab.wait("plain", "off", timeout_s=30)
+    lab.wait("plain", "off", timeout_s=HANG_S)
     assert house.state("plain")["battery_level"] == 0
     lab.plug("plain")
-    lab.wait("plain", "online", timeout_s=30)
+    lab.wait("plain", "online", timeout_s=HANG_S)
     until(lambda: house.state("plain")["battery_status"] == 2)
     assert house.state("plain")["battery_current_ma"] > 0
 

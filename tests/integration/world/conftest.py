@@ -14,8 +14,7 @@ import pytest
 
 from farm.simulation.machine import MESSAGE_LIMIT_BYTES
 from farm.simulation.world import Booted, ConnectionSource, WorldSpec, boot
-
-ANSWER_LIMIT_S = 30.0
+from tests.support.waiting import HANG_S
 
 
 def run_commands(source: ConnectionSource) -> None:
@@ -32,7 +31,7 @@ def run_commands(source: ConnectionSource) -> None:
             connection.close()
             continue
         done = subprocess.run(
-            source.machine.shell_argv(command.decode()), stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+            source.machine.shell_argv(command.decode()), stdin=subprocess.DEVNULL, capture_output=True, timeout=HANG_S
         )
         answer = json.dumps([done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode()]).encode()
         for start in range(0, len(answer), MESSAGE_LIMIT_BYTES):
@@ -44,7 +43,7 @@ def shell(phone: Booted, command: str) -> tuple[int, str, str]:
     phone.line.send(command.encode())
     answer = b""
     while True:
-        ready, _, _ = select.select([phone.line], [], [], ANSWER_LIMIT_S)
+        ready, _, _ = select.select([phone.line], [], [], HANG_S)
         assert ready, f"no answer to {command!r}"
         received = phone.line.receive()
         assert received is not None

@@ -23,11 +23,11 @@ from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.simulation.state import KernelFault, PhoneState, write_state
 from farm.simulation.world import WorldSpec, boot
 from tests.support.needs import need, needs_namespaces
+from tests.support.waiting import HANG_S
 
 from .conftest import run_commands, shell
 
 SECRET = "s3cret"
-LIMIT_S = 30.0
 
 
 class Server:
@@ -55,13 +55,13 @@ class Server:
     def until(self, pattern: str) -> re.Match[str]:
         """The next log line with this in it."""
         while True:
-            if match := re.search(pattern, self.lines.get(timeout=LIMIT_S)):
+            if match := re.search(pattern, self.lines.get(timeout=HANG_S)):
                 return match
 
     def close(self) -> None:
         os.killpg(self.process.pid, 9)
-        self.process.wait(LIMIT_S)
-        self.reader.join(LIMIT_S)
+        self.process.wait(HANG_S)
+        self.reader.join(HANG_S)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -166,7 +166,7 @@ def test_a_client_uploads_runs_and_downloads(server, library):
 
 def test_a_wrong_key_is_refused_and_told_so(server, library):
     for wrong in ("other", SECRET + "x", "s"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S) as peer:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_S) as peer:
             header = f"client:{wrong}".encode()
             peer.sendall(struct.pack("<ii", 0xFF271, len(header)) + header)
             assert struct.unpack("<i", peer.recv(4)) == (0xFF273,)
@@ -178,7 +178,7 @@ def test_a_wrong_key_is_refused_and_told_so(server, library):
 
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -1)], ids=repr)
 def test_garbage_does_not_hurt(server, garbage):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S) as peer:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_S) as peer:
         peer.sendall(garbage)
         with contextlib.suppress(OSError):  # the server has closed the connection already
             peer.shutdown(socket.SHUT_WR)
@@ -244,7 +244,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
 
     caller = threading.Thread(target=call)
     caller.start()
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + HANG_S
     while not _bits(worker, "SigIgn") >> (signal.SIGTERM - 1) & 1:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -255,7 +255,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
             peer.recv(4)
     os.kill(worker, 9)
     assert server.until(r"Child pid=\d+ killed \(timeout = 2 sec\), status = 9")
-    caller.join(LIMIT_S)
+    caller.join(HANG_S)
     assert len(failures) == 1
 
 
@@ -271,7 +271,7 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
     ],
 )
 def test_options_are_checked(bundle, options, code, words):
-    done = subprocess.run([bundle / "tvm_rpc", *options], capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run([bundle / "tvm_rpc", *options], capture_output=True, text=True, timeout=HANG_S)
     assert (done.returncode, words in done.stderr, done.stdout) == (code, True, "")
 
 
@@ -282,7 +282,7 @@ def test_no_free_port_is_an_error(bundle, tmp_path):
         port = taken.getsockname()[1]
         done = subprocess.run(
             [bundle / "tvm_rpc", "server", "--host=127.0.0.1", f"--port={port}", f"--port-end={port + 1}"],
-            capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path,
+            capture_output=True, text=True, timeout=HANG_S, cwd=tmp_path,
         )  # fmt: skip
     assert done.returncode == 1
     assert f"Bind failed to 127.0.0.1:{port}" in done.stderr

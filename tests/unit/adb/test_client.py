@@ -19,6 +19,7 @@ from farm.common.errors import Code, ProtocolError, UserError
 from farm.devices.server import rpc_server
 from farm.devices.server.rpc_server import RpcServer
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -64,22 +65,22 @@ async def test_version_and_devices(client: AdbClient) -> None:
 
 
 async def test_shell_keeps_the_streams_apart(client: AdbClient) -> None:
-    result = await client.shell("FAKE1", "echo out; echo err >&2; exit 3", timeout_s=5)
+    result = await client.shell("FAKE1", "echo out; echo err >&2; exit 3", timeout_s=HANG_S)
     assert (result.stdout, result.stderr, result.exit_code, result.text) == (b"out\n", b"err\n", 3, "out\n")
 
 
 async def test_shell_without_v2_still_has_the_exit_code(server: FakeServer, client: AdbClient) -> None:
     server.features = "cmd"
-    result = await client.shell("FAKE1", "printf no-newline; exit 3", timeout_s=5)
+    result = await client.shell("FAKE1", "printf no-newline; exit 3", timeout_s=HANG_S)
     assert (result.stdout, result.exit_code) == (b"no-newline", 3)
 
 
 async def test_features_are_asked_once_until_forgotten(server: FakeServer, client: AdbClient) -> None:
-    await client.shell("FAKE1", "true", timeout_s=5)
-    await client.shell("FAKE1", "true", timeout_s=5)
+    await client.shell("FAKE1", "true", timeout_s=HANG_S)
+    await client.shell("FAKE1", "true", timeout_s=HANG_S)
     assert sum(words.endswith(":features") for words in server.spoken) == 1
     client.forget("FAKE1")
-    await client.shell("FAKE1", "true", timeout_s=5)
+    await client.shell("FAKE1", "true", timeout_s=HANG_S)
     assert sum(words.endswith(":features") for words in server.spoken) == 2
 
 
@@ -100,7 +101,7 @@ async def test_a_link_lost_in_a_command_is_not_success(server: FakeServer, clien
 
     server.services["shell,v2,raw:half"] = half
     with pytest.raises(AdbLinkLost) as caught:
-        await client.shell("FAKE1", "half", timeout_s=5)
+        await client.shell("FAKE1", "half", timeout_s=HANG_S)
     assert not isinstance(caught.value, AdbTimeout)
 
 
@@ -144,7 +145,7 @@ async def test_open_tcp_loses_no_byte(server: FakeServer, client: AdbClient) -> 
         await writer.drain()
 
     server.services["tcp:5000"] = speaks_first
-    stream = await client.open_tcp("FAKE1", 5000, timeout_s=5)
+    stream = await client.open_tcp("FAKE1", 5000, timeout_s=HANG_S)
     loop = asyncio.get_running_loop()
     with contextlib.closing(stream):
         assert stream.getblocking() is False
@@ -157,7 +158,7 @@ async def test_open_tcp_loses_no_byte(server: FakeServer, client: AdbClient) -> 
 
 async def test_a_closed_port_of_the_phone_is_named(client: AdbClient) -> None:
     with raises_code(Code.PORT_CLOSED, match="port 5001 of phone FAKE1"):
-        await client.open_tcp("FAKE1", 5001, timeout_s=5)
+        await client.open_tcp("FAKE1", 5001, timeout_s=HANG_S)
 
 
 async def test_a_wedged_server_is_a_timeout_not_a_hang(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from farm.adb.client import AdbClient
 from farm.adb.watch import DeviceWatcher, Snapshot, WatchEvent
 from farm.adb.watch_policy import WatchPolicy
+from tests.support.waiting import HANG_S
 
 
 class Seen:
@@ -28,7 +29,7 @@ class Seen:
         self._more.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             while not condition():
                 self._more.clear()
                 await self._more.wait()

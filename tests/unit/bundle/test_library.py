@@ -20,6 +20,7 @@ from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, Platform
 from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError, UserError
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, Elf, write_folder
 
 
@@ -180,7 +181,7 @@ class TestAdd:
             library.add(android, name=name, compile_golden=golden)
 
     def test_two_at_once_both_arrive(self, library: BundleLibrary, android: Path, linux: Path) -> None:
-        both_compile = threading.Barrier(2, timeout=20)
+        both_compile = threading.Barrier(2, timeout=HANG_S)
 
         def slow(abi: Abi, platform: Platform, kinds: tuple[str, ...], out: Path) -> None:
             both_compile.wait()

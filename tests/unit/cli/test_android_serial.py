@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.waiting import HANG_S
+
 
 @pytest.mark.parametrize(
     ("options", "serial", "on"),
@@ -15,7 +17,7 @@ import pytest
 def test_the_phone_of_the_environment_is_leased_unless_on_is_given(daemon, typed, monkeypatch, options, serial, on):
     monkeypatch.setenv("ANDROID_SERIAL", serial)
     process = typed("shell", "--detach", *options, "--", "id")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, err) == (0, ""), out
     assert [each["spec"]["on"] for each in daemon.submissions] == [on]
 
@@ -30,5 +32,5 @@ def test_the_phone_of_the_environment_is_leased_unless_on_is_given(daemon, typed
 def test_without_such_a_phone_nothing_is_submitted(daemon, typed, monkeypatch, serial, code, said):
     monkeypatch.setenv("ANDROID_SERIAL", serial)
     process = typed("shell", "--", "id")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, said in err, daemon.submissions) == (code, True, []), err

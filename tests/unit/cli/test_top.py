@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from farm.cli.main import app
 from farm.cli.top import Poller
+from tests.support.waiting import HANG_S
 
 
 class Reader:
@@ -30,9 +31,9 @@ def test_a_mistake_while_reading_is_told_and_it_reads_on():
     said = queue.Queue()
     poller.on_snapshot = lambda: said.put((poller.farm, poller.away))
     with poller:
-        farm, away = said.get(timeout=30)
+        farm, away = said.get(timeout=HANG_S)
         assert (farm, "ZeroDivisionError: of farm" in away) == (None, True)
-        assert said.get(timeout=30) == ("the farm", "")
+        assert said.get(timeout=HANG_S) == ("the farm", "")
 
 
 def test_one_picture_is_as_wide_as_columns_says(daemon, monkeypatch):

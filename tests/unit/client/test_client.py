@@ -19,6 +19,7 @@ from farm.kinds.bench.outcome import BenchOutcome
 from farm.model.job import JobState
 from tests.support.errors import raises_code
 from tests.support.tiny_model import tiny_onnx
+from tests.support.waiting import HANG_S
 
 BENCHED = {
     "device": "pixel", "target": "cpu", "soc": "SM8650", "gpu": "Adreno 750", "samples_s": [0.002, 0.004],
@@ -338,6 +339,6 @@ def test_a_program_that_forgets_to_close_ends(daemon):
     program = "import sys; from farm import Client; client = Client(sys.argv[1]); print(client.status().version)"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, str(daemon.socket)],
-        capture_output=True, text=True, timeout=30, check=False, cwd=Path(__file__).parents[3],
+        capture_output=True, text=True, timeout=HANG_S, check=False, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "0.1.0\n", "")

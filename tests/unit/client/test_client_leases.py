@@ -9,6 +9,7 @@ from farm import AsyncClient
 from farm.common.errors import NoPhoneError, PhoneError, UserError
 from farm.model.job import JobState
 from farm.model.requests import NoSuchLeaseError
+from tests.support.waiting import HANG_S
 
 
 def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
@@ -103,7 +104,7 @@ def test_a_lease_that_cannot_be_had_raises_why(daemon, client, background):
 
 async def test_a_lease_given_up_while_it_waits_is_cancelled(daemon):
     async with AsyncClient(daemon.socket) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             waiting = asyncio.ensure_future(client.lease(on="android").__aenter__())
             await asyncio.to_thread(daemon.until_called, "job.watch")
             waiting.cancel()

@@ -13,9 +13,9 @@ from farm.jobs.logs import AttemptLogs
 from farm.model.job import JobState
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
+from tests.support.waiting import HANG_S
 from tests.unit.store.values import attempt, begin, ended, job, over
 
-PATIENCE_S = 10
 KEPT = 8  # events in memory
 
 
@@ -66,7 +66,7 @@ class Farm:
             self.log.publish("device.ready", f"phone{number}")
 
     async def watch(self, *jobs, since=0):
-        async with asyncio.timeout(PATIENCE_S), aclosing(self.streams.events(jobs, since)) as told:
+        async with asyncio.timeout(HANG_S), aclosing(self.streams.events(jobs, since)) as told:
             return [event async for event in told]
 
 
@@ -131,6 +131,6 @@ async def test_a_log_without_some_of_its_lines_ends_with_saying_so(farm, tmp_pat
     log.rmdir()
     (tmp_path / "kept").rename(log)
     await farm.end(begun)
-    async with asyncio.timeout(PATIENCE_S), aclosing(farm.streams.log("j1", None, 0, follow=True)) as pages:
+    async with asyncio.timeout(HANG_S), aclosing(farm.streams.log("j1", None, 0, follow=True)) as pages:
         told = [line.text async for _, page in pages for line in page.lines]
     assert told == ["seen", "output is missing here: Is a directory; its end: farm job show j1"]

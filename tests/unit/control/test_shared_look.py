@@ -20,9 +20,7 @@ from farm.control.verbs import store as store_verbs
 from farm.control.verbs.bundle import ADDS_AT_ONCE, BundleVerbs
 from farm.control.verbs.doctor import DoctorVerbs
 from farm.control.verbs.store import StoreVerbs
-from tests.support.waiting import until
-
-LIMIT_S = 20.0  # of a test that has failed
+from tests.support.waiting import HANG_S, until
 
 
 class Looks:
@@ -128,7 +126,7 @@ async def test_six_adds_at_once_leave_threads_to_the_others() -> None:
     class Library:
         def add(self, _folder: Path, *, name: str, **_options: object) -> Any:
             begun.append(name)
-            go_on.wait(LIMIT_S)
+            go_on.wait(HANG_S)
             raise UserError("no folder")
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(6))
@@ -139,7 +137,7 @@ async def test_six_adds_at_once_leave_threads_to_the_others() -> None:
         await until(lambda: len(begun) == ADDS_AT_ONCE)
         for add in adds[:ADDS_AT_ONCE]:
             add.cancel()  # its thread goes on
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), LIMIT_S) == ADDS_AT_ONCE
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), HANG_S) == ADDS_AT_ONCE
     finally:
         go_on.set()
     ends = await asyncio.gather(*adds, return_exceptions=True)
@@ -152,7 +150,7 @@ async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path: Path, m
 
     def copied(_where: Path, to: Path) -> Path:
         begun.append(to)
-        go_on.wait(LIMIT_S)
+        go_on.wait(HANG_S)
         to.touch()
         return to
 
@@ -162,7 +160,7 @@ async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path: Path, m
     copies = [asyncio.ensure_future(handler(verbs.backup)(call(path=str(tmp_path / f"{each}")))) for each in range(3)]
     try:
         await until(lambda: bool(begun))
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), LIMIT_S) == 1
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), HANG_S) == 1
     finally:
         go_on.set()
     assert len(await asyncio.gather(*copies)) == 3

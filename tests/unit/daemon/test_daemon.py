@@ -14,8 +14,7 @@ from farm.common.errors import FarmError, HostError
 from farm.config import FarmConfig
 from farm.daemon import daemon as daemon_module
 from farm.daemon.daemon import Daemon
-
-LIMIT_S = 10.0
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ async def test_a_part_that_ends_by_itself_is_a_failure(daemon: Daemon, monkeypat
 
     monkeypatch.setattr(daemon, "_build", build)
     with pytest.raises(FarmError, match="history ended by itself"):
-        await asyncio.wait_for(daemon.run(), LIMIT_S)
+        await asyncio.wait_for(daemon.run(), HANG_S)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), zmq.ZMQError(errno.EMFILE)])
@@ -68,7 +67,7 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(
         await hang_up()
         stack.push_async_callback(hang_up)
         daemon._reload = reload
-        serving = asyncio.create_task(asyncio.sleep(LIMIT_S), name="serving")
+        serving = asyncio.create_task(asyncio.sleep(HANG_S), name="serving")
         stack.callback(serving.cancel)
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGHUP)
         return [serving]
@@ -76,7 +75,7 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a handler that is missing this test hears; it is not ended by it
     try:
         monkeypatch.setattr(daemon, "_build", build)
-        await asyncio.wait_for(daemon.run(), LIMIT_S)
+        await asyncio.wait_for(daemon.run(), HANG_S)
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert heard == ["reload"]

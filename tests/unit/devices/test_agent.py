@@ -25,8 +25,8 @@ from farm.devices.power.power import PowerSwitch
 from farm.devices.server.rpc_server import RunningServer
 from farm.model.device import Life, UsbPlace
 from farm.model.identity import DeviceIdentity
+from tests.support.waiting import HANG_S
 
-LIMIT_S = 5.0
 STARTING = LifecycleState(Life.STARTING, adopted=True, identified=True, generation=5)
 
 
@@ -98,7 +98,7 @@ class Watcher:
 
     async def until(self, life: Life) -> str:
         """Wait for that life; returns its reason."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             while life not in (reasons := dict(self.seen)):
                 self.news.clear()
                 await self.news.wait()
@@ -171,7 +171,7 @@ async def test_nobody_acts_on_a_silent_phone_before_its_host_was_asked(
     async with agent_of(silent, LifecycleState(adopted=True)) as (phone, fleet):
         fleet.host_trouble = trouble
         phone.on_event(m.Listed(m.LinkState.USABLE))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             while fleet.blamed < 4 and not fleet.climbs:
                 fleet.news.clear()
                 await fleet.news.wait()
@@ -295,7 +295,7 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     try:
         agent.on_event(m.PlainEvent.ADOPTED)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             await asked.wait()
         assert agent.installing == "c" * 64
         answer.set()
@@ -312,6 +312,6 @@ async def test_a_reboot_that_is_overtaken_before_it_began_says_so_at_once() -> N
         await asyncio.sleep(0)
         assert agent.state.progress.under_way is not None
         agent.on_event(m.QuarantineOrdered("it smokes"))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             with pytest.raises(PhoneError, match="it smokes"):
                 await reboot

@@ -15,6 +15,7 @@ import pytest
 
 from farm.devices.server.phone_paths import scripts_folder
 from tests.support.needs import need
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes a charger's switch")
@@ -58,7 +59,7 @@ class Phone:
         done = subprocess.run(
             [self.shell, str(self.folder / "bin" / script), *words],
             env={**os.environ, **{name: str(value) for name, value in own.items()}},
-            capture_output=True, text=True, timeout=20, check=False,
+            capture_output=True, text=True, timeout=HANG_S, check=False,
         )  # fmt: skip
         assert done.stderr == ""
         return done.stdout.strip()

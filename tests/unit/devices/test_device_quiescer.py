@@ -14,8 +14,7 @@ from farm.common.errors import NoSuchDeviceError
 from farm.devices.agent import Agent
 from farm.devices.quiesce import QuiesceController
 from farm.devices.quiesce_policy import Level
-
-LIMIT_S = 10.0
+from tests.support.waiting import HANG_S
 
 
 class Phones:
@@ -53,7 +52,7 @@ async def test_a_phone_that_is_renamed_while_it_is_quiet_stays_so_and_is_changed
     await quiet.begin("pixel", Level.GENTLE, "lease-1", restore_after_s=0.03)
     assert set(quiet.owners) == {"58db5c20"}
     phones.name, phones.renewed = "pixel-2", asyncio.Event()
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HANG_S):
         await phones.renewed.wait()
     assert (await quiet.end("pixel", "lease-1")).restored == ("display=Asleep",)
     assert not quiet.owners

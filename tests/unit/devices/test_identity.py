@@ -22,6 +22,7 @@ from farm.devices.identity.soc import SocEvidence, identify_soc, read_gpu
 from farm.model.identity import Confidence, CpuCluster, DeviceIdentity
 from tests.support.errors import raises_code
 from tests.support.needs import needs
+from tests.support.waiting import HANG_S
 from tests.unit.devices.captures import PHONES, answer, capture, every
 
 CERTAIN, LIKELY, GUESS, UNKNOWN = Confidence
@@ -407,7 +408,7 @@ def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell: str, tmp_pa
     empty.mkdir()
     environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [shell, "-c", READ_COMMAND], env=environment, cwd=empty, capture_output=True, timeout=30, check=True
+        [shell, "-c", READ_COMMAND], env=environment, cwd=empty, capture_output=True, timeout=HANG_S, check=True
     )
     assert done.stderr == b""
     assert list(empty.iterdir()) == []
@@ -432,7 +433,7 @@ def test_commands_fit_the_oldest_adbd(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_are_clean_posix_sh(name: str) -> None:
     done = subprocess.run(
-        ["shellcheck", "-s", "sh", "-"], input=COMMANDS[name].encode(), capture_output=True, timeout=30, check=False
+        ["shellcheck", "-s", "sh", "-"], input=COMMANDS[name].encode(), capture_output=True, timeout=HANG_S, check=False
     )
     assert done.stdout.decode() == ""
 

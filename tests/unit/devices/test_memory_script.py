@@ -14,6 +14,7 @@ import pytest
 
 from farm.devices.server.phone_paths import scripts_folder
 from farm.kinds.memory.phases import read_lines
+from tests.support.waiting import HANG_S
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 MIB = 1 << 20
@@ -50,14 +51,14 @@ def server(folder: Path) -> Iterator[int]:
         (folder / "run" / "state").write_text(f"version=1\npid={process.pid}\npgid={process.pid}\n")
         yield int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_S)
 
 
 def said(shell: str, folder: Path, *words: str, pid: int = 0) -> str:
     environment = {**os.environ, "FARM_SYS": str(folder / "sys"), "SESSION_PID": str(pid)}
     environment["PATH"] = f"{folder / 'tools'}:{os.environ['PATH']}"
     done = subprocess.run(
-        [shell, str(folder / "bin/memory.sh"), *words], env=environment, capture_output=True, text=True, timeout=20,
+        [shell, str(folder / "bin/memory.sh"), *words], env=environment, capture_output=True, text=True, timeout=HANG_S,
         check=True,
     )  # fmt: skip
     assert done.stderr == ""

@@ -19,6 +19,7 @@ from farm.common.phone_text import SECTION
 from farm.devices.health.probe.parse import SECTIONS, parse_probe, probe_command
 from farm.devices.health.probe_round import probe
 from farm.model.health import Battery, Health, SensorGroup, ThrottleStatus
+from tests.support.waiting import HANG_S
 from tests.unit.devices.captures import PHONES, capture, first_lines, probe_answer
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
@@ -128,7 +129,9 @@ def tools(folder: Path, **programs: str) -> dict[str, str]:
 
 
 def run(shell: str, command: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([shell, "-c", command], env=environment, cwd=cwd, capture_output=True, timeout=30, check=True)
+    return subprocess.run(
+        [shell, "-c", command], env=environment, cwd=cwd, capture_output=True, timeout=HANG_S, check=True
+    )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -265,6 +268,6 @@ async def test_a_phone_that_says_nothing_is_an_error(error: Exception) -> None:
 
 async def test_a_phone_that_talks_without_end_is_cut() -> None:
     phone = Phone(*[b"x" * (1 << 18)] * 100)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         assert (await probe(phone, "S1"))[0].missing == SECTIONS  # type: ignore[arg-type]
     assert len(phone.stream.pieces) == 0

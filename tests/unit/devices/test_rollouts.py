@@ -28,6 +28,7 @@ from farm.jobs.toolchains import Toolchains
 from farm.model.device import MEANING, Life
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.waiting import HANG_S
 from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
 from tests.unit.bundle.test_library import golden
 
@@ -97,7 +98,7 @@ async def test_a_library_that_cannot_be_read_is_read_again(store: Store, monkeyp
     monkeypatch.setattr(rollouts, "step", stepped.set)
     running = asyncio.create_task(rollouts.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await stepped.wait()
         assert len(tries) == 2
     finally:

@@ -16,6 +16,7 @@ from farm.devices.server.phone_paths import scripts_folder
 from farm.devices.server.session_cores import check_placed
 from tests.support.errors import raises_code
 from tests.support.needs import needs
+from tests.support.waiting import HANG_S
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 # A server, in a session of its own, with a session below it that has a second thread.
@@ -45,13 +46,13 @@ def session(tmp_path) -> Iterator[tuple[Path, int]]:
         (tmp_path / "run" / "state").write_text(f"version=1\npid={process.pid}\n")
         yield tmp_path, int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_S)
 
 
 def said(shell, folder, *words):
     environment = {**os.environ, "FARM_CPUSET": str(folder / "cpuset")}
     command = [shell, str(folder / "bin/cores.sh"), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

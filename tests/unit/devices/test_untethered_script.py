@@ -13,9 +13,9 @@ import pytest
 from farm.devices.server.phone_paths import scripts_folder
 from farm.kinds.untethered.record import RunRecord, read_marks
 from farm.measure.gauge import gauge_line
+from tests.support.waiting import HANG_S
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
-LIMIT_S = 20.0
 
 pytestmark = pytest.mark.parametrize("shell", SHELLS)
 
@@ -44,9 +44,9 @@ def recorded(shell: str, folder: Path, call: str, window: str = "0.20") -> tuple
         "PATH": f"{tools}:{os.environ['PATH']}",
     }  # fmt: skip
     words = [shell, str(folder / "bin/untethered.sh"), "start", str(work), "2", window, "0.1", "0.02"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout == "started\n"
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + HANG_S
     while not (record := read_marks(_text(work / "marks"))).ended and time.monotonic() < deadline:
         time.sleep(0.02)
     return record, _text(work / "gauge").splitlines()

@@ -37,7 +37,7 @@ from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from farm.store.mailbox import Letter
 from tests.support.keeping import MemoryKeeper
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
 TUNE = LeaseRequest(Selector(), "alice", LeaseSource.JOB, lease_class=LeaseClass.TUNE, worker=True)
@@ -64,7 +64,7 @@ class Head:
             self.receive(DeviceChanged(ready(name)))
 
     async def next(self):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             return await self.sent.get()
 
     async def granted(self, request_id, request=ANY):

@@ -13,9 +13,8 @@ from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
 from farm.store.store import Store
+from tests.support.waiting import HANG_S
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
-
-PATIENCE_S = 10
 
 
 class Farm:
@@ -84,12 +83,12 @@ class Farm:
         return (await self.head.waits([job_id]))[job_id]
 
     async def started(self):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             return await self.executor.started.get()
 
     async def until(self, kind, subject=""):
         """The first event of that kind (and subject) not looked at yet."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 for event in self.told:
                     if event.kind == kind and subject in ("", event.subject):

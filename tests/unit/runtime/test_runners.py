@@ -7,6 +7,7 @@ import pytest
 
 from farm.runtime import runner
 from tests.support.needs import needs
+from tests.support.waiting import HANG_S
 
 SOURCES = Path(runner.__file__).with_name("runners")
 pytestmark = needs("gcc")
@@ -28,5 +29,5 @@ def test_a_number_that_is_none_is_refused(tmp_path, name, place, given, said):
     subprocess.run(["gcc", "-o", program, SOURCES / f"{name}_runner.c", "-ldl"], check=True, timeout=60)
     words = list(WORDS[name])
     words[place] = given
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (1, f"{said}\n")

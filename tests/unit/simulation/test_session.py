@@ -16,8 +16,7 @@ from farm.simulation.machine import DiskQuota, Machine, PushFuse
 from farm.simulation.packets import MAX_PAYLOAD_BYTES, Command, Packet, PacketDecoder
 from farm.simulation.session import AdbSession
 from farm.simulation.sync import SyncService
-
-LIMIT_S = 10
+from tests.support.waiting import HANG_S
 
 
 class Host:
@@ -35,7 +34,7 @@ class Host:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def packet(self) -> Packet:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             while not self.waiting:
                 data = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20)
                 if not data:
@@ -54,7 +53,7 @@ def unread_bytes(sock: socket.socket) -> int:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HANG_S):
         while not condition():  # noqa: ASYNC110 (files and lists tell nobody)
             await asyncio.sleep(0)
 

@@ -12,7 +12,7 @@ from farm.store.event_history import EventHistory
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.reads import ReadsHere
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 from tests.unit.store.values import job
 
 
@@ -174,7 +174,7 @@ async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memo
         await asyncio.sleep(0)
     with log.drafted(("gap", "x", {})) as drafts:
         drafts.drop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         await asyncio.gather(*readers)
     for events in seen.values():
         numbers = [event.seq for event in events]
@@ -208,7 +208,7 @@ async def test_readers_of_the_past_read_the_table_one_after_the_other(store, log
 async def test_a_reader_waits_for_what_is_not_told_yet():
     log = EventLog(1)
     history = EventHistory(log, Table())
-    async with aclosing(history.follow(0, subject="a")) as found, asyncio.timeout(10):
+    async with aclosing(history.follow(0, subject="a")) as found, asyncio.timeout(HANG_S):
         log.publish("device.ready", "b")
         following = asyncio.create_task(anext(found))
         for _ in range(5):

@@ -23,6 +23,7 @@ from farm.store.migrations import v9_tables, v10_hosts
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
 from farm.store.store import Store
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 from tests.unit.store import next_release, values
 
 
@@ -253,7 +254,7 @@ def test_a_database_from_before_the_first_release_is_refused_with_a_way_on(where
         assert "give [store] url another, empty database" in caught.value.hint
         return
     command = caught.value.hint.removeprefix("begin with a new database: ").partition(" (")[0]
-    subprocess.run(["sh", "-ec", command], check=True, timeout=10)
+    subprocess.run(["sh", "-ec", command], check=True, timeout=HANG_S)
     store = Store.open(where)
     assert store.epoch == 1
     store.close()

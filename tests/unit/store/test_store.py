@@ -19,6 +19,7 @@ from farm.store.schema import device
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 
 PIXEL = DeviceIdentity(
     hardware_serial="HW1", vendor="Google", model="Pixel 7", abis=("arm64-v8a",), cpu=(CpuCluster(4, "Cortex-A55"),),
@@ -126,7 +127,7 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
     go_on.set()
     await asyncio.gather(under_way, return_exceptions=True)
     assert under_way.cancelled()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         await store.devices.save(DeviceRecord("X2", "pixel"))
     assert [record.serial for record in store.devices.all()] == ["X2"]
 

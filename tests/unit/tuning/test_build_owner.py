@@ -25,10 +25,9 @@ from farm.tuning.builder import BuildOwner, FarmBuilder
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.host_faults import CannotBuildError
 from farm.tuning.runner import CandidateQueue, QueuedCandidate
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 NOBODY = 1 << 23  # above every pid
-PATIENCE_S = 10.0
 
 
 class FakeServer:
@@ -69,7 +68,7 @@ class FakeBuilders:
     def accept(self, slots: int) -> None:
         """The run connects."""
         self.link, _ = self._listening.accept()
-        self.link.settimeout(PATIENCE_S)
+        self.link.settimeout(HANG_S)
         assert self.message()[0]["identity"] == "identity"
         self.send({"slots": slots})
 
@@ -127,17 +126,17 @@ def test_what_the_host_could_not_build_is_the_hosts_fault_and_says_where(begin: 
     fake.answer("TVMError: no such axis")
     for future in (asked, twin):
         with pytest.raises(CannotBuildError, match=rf"in {tmp_path} \(.* MB free\): No space left") as raised:
-            future.result(PATIENCE_S)
+            future.result(HANG_S)
         assert "free some room there" in raised.value.hint
     with pytest.raises(BuildError, match="no such axis"):
-        wrong.result(PATIENCE_S)
+        wrong.result(HANG_S)
 
 
 def test_a_folder_that_cannot_be_made_is_the_hosts_fault(begin: Any, tmp_path: Path) -> None:
     build = begin(FakeServer(no_other).server)
     shutil.rmtree(tmp_path / "building")
     with pytest.raises(CannotBuildError, match="No such file"):
-        build.submit("a").result(PATIENCE_S)
+        build.submit("a").result(HANG_S)
 
 
 def test_no_cache_at_all_is_the_hosts_fault(tmp_path: Path) -> None:
@@ -152,9 +151,9 @@ def test_when_no_other_server_can_be_started_nobody_waits_for_ever(begin: Any) -
     asked = build.submit("a")
     fake.die()
     with pytest.raises(CannotBuildError, match="temporarily unavailable"):
-        asked.result(PATIENCE_S)
+        asked.result(HANG_S)
     with pytest.raises(CannotBuildError):
-        build.submit("b").result(PATIENCE_S)
+        build.submit("b").result(HANG_S)
 
 
 def test_servers_that_all_die_are_no_candidates_fault(begin: Any) -> None:
@@ -167,7 +166,7 @@ def test_servers_that_all_die_are_no_candidates_fault(begin: Any) -> None:
 
     build = begin(dies())
     with pytest.raises(CannotBuildError, match="died"):
-        build.submit("a").result(PATIENCE_S)
+        build.submit("a").result(HANG_S)
     assert len(started) == 1 + MAX_DEATHS
 
 
@@ -179,7 +178,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_replaced(begin: Any, t
     first.die()
     (tmp_path / "candidates" / "a.so").touch()
     second.answer()
-    assert asked.result(PATIENCE_S).exists()
+    assert asked.result(HANG_S).exists()
 
 
 def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -> None:
@@ -187,7 +186,7 @@ def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -
 
     def again() -> BuildServerProcess:
         asked_for.set()
-        assert closed.wait(PATIENCE_S)
+        assert closed.wait(HANG_S)
         return second.server
 
     second = FakeServer(no_other)
@@ -195,15 +194,15 @@ def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -
     build = begin(first.server)
     asked = build.submit("a")
     first.die()
-    assert asked_for.wait(PATIENCE_S)
+    assert asked_for.wait(HANG_S)
     closing = threading.Thread(target=build.close)
     closing.start()
     asyncio.run(until(lambda: build._local.over))
     closed.set()
     closing.join()
     with pytest.raises(BuildError, match="closed"):
-        asked.result(PATIENCE_S)
-    assert second.buried.wait(PATIENCE_S)
+        asked.result(HANG_S)
+    assert second.buried.wait(HANG_S)
 
 
 @pytest.mark.parametrize(("error", "blamed"), [(BuildError("no"), CandidateError), (HostError("full"), HostError)])
@@ -213,7 +212,7 @@ def test_a_run_blames_a_candidate_for_its_own_faults_only(error: Exception, blam
     answer: Future[Measured] = Future()
     desk.put(QueuedCandidate("a.so", "cpu", (), answer), built)
     built.set_exception(error)
-    assert type(answer.exception(PATIENCE_S)) is blamed
+    assert type(answer.exception(HANG_S)) is blamed
     desk.close()
 
 
@@ -245,8 +244,8 @@ def test_an_empty_library_that_a_power_cut_left_is_built_again(begin: Any, tmp_p
     asked = build.submit("a")
     (tmp_path / "candidates" / "a.so").write_bytes(b"built")
     fake.answer()
-    assert asked.result(PATIENCE_S).read_bytes() == b"built"
-    assert build.submit("a").result(PATIENCE_S).read_bytes() == b"built"  # and then it is not asked for
+    assert asked.result(HANG_S).read_bytes() == b"built"
+    assert build.submit("a").result(HANG_S).read_bytes() == b"built"  # and then it is not asked for
 
 
 def test_a_server_that_hangs_is_replaced(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,17 +253,17 @@ def test_a_server_that_hangs_is_replaced(begin: Any, tmp_path: Path, monkeypatch
     second = FakeServer(no_other)
 
     def again() -> BuildServerProcess:
-        monkeypatch.setattr(build_process, "SERVER_HANG_S", PATIENCE_S)
+        monkeypatch.setattr(build_process, "SERVER_HANG_S", HANG_S)
         return second.server
 
     first = FakeServer(again)
     monkeypatch.setattr(build_process, "POLL_S", 0.001)
     monkeypatch.setattr(build_process, "SERVER_HANG_S", -5.0)  # no answer is waited for
     asked = begin(first.server).submit("a")
-    assert first.buried.wait(PATIENCE_S)
+    assert first.buried.wait(HANG_S)
     (tmp_path / "candidates" / "a.so").write_bytes(b"built")
     second.answer()
-    assert asked.result(PATIENCE_S).read_bytes() == b"built"
+    assert asked.result(HANG_S).read_bytes() == b"built"
 
 
 @pytest.fixture
@@ -276,7 +275,7 @@ def with_builders(begin: Any, tmp_path: Path) -> Iterator[tuple[BuildOwner, Fake
     builders.accept(2)
     (tmp_path / "candidates" / "first.so").write_bytes(b"here")
     fake.answer()
-    assert asked.result(PATIENCE_S).read_bytes() == b"here"
+    assert asked.result(HANG_S).read_bytes() == b"here"
     asyncio.run(until(lambda: owner._placement.remote_slots == 2))
     yield owner, fake, builders
     builders.close()
@@ -288,7 +287,7 @@ def test_a_builders_library_is_delivered_and_counted(with_builders: Any) -> None
     fields, module = builders.message()
     assert (fields["key"], module) == ("a", b"module")
     builders.send({"number": fields["number"]}, b"library")
-    assert asked.result(PATIENCE_S).read_bytes() == b"library"
+    assert asked.result(HANG_S).read_bytes() == b"library"
     assert owner.counts == {"local": 1, "remote": 1}
 
 
@@ -298,7 +297,7 @@ def test_what_no_builder_built_is_built_here_and_only_this_host_says_that_it_can
     builders.send({"number": builders.message()[0]["number"]})
     fake.answer("TVMError: no such axis")
     with pytest.raises(BuildError, match="no such axis"):
-        asked.result(PATIENCE_S)
+        asked.result(HANG_S)
 
 
 def test_a_candidate_that_killed_builders_is_not_built_here(with_builders: Any) -> None:
@@ -306,7 +305,7 @@ def test_a_candidate_that_killed_builders_is_not_built_here(with_builders: Any) 
     asked = owner.submit("a")
     builders.send({"number": builders.message()[0]["number"], "error": "it killed 3 builders"})
     with pytest.raises(BuildError, match="it killed 3 builders"):
-        asked.result(PATIENCE_S)
+        asked.result(HANG_S)
 
 
 def test_when_the_builders_process_ends_all_is_built_here_and_counted_once(with_builders: Any, tmp_path: Path) -> None:
@@ -316,7 +315,7 @@ def test_when_the_builders_process_ends_all_is_built_here_and_counted_once(with_
     for each in "ab":
         (tmp_path / "candidates" / f"{each}.so").write_bytes(b"here")
         fake.answer()
-    assert [each.result(PATIENCE_S).read_bytes() for each in asked] == [b"here", b"here"]
+    assert [each.result(HANG_S).read_bytes() for each in asked] == [b"here", b"here"]
     assert owner.counts == {"local": 3, "remote": 0}
 
 
@@ -330,12 +329,12 @@ def test_what_is_late_is_built_here_too_and_the_builder_is_told(
     builders.send({"slots": 2})
     (tmp_path / "candidates" / "a.so").write_bytes(b"here")
     fake.answer()
-    assert asked.result(PATIENCE_S).read_bytes() == b"here"
+    assert asked.result(HANG_S).read_bytes() == b"here"
     assert builders.message()[0]["cancel"] == number
     builders.send({"number": number}, b"too late")
     other = owner.submit("b")
     builders.send({"number": builders.message()[0]["number"]}, b"library")
-    assert other.result(PATIENCE_S).exists()
+    assert other.result(HANG_S).exists()
     assert asked.result().read_bytes() == b"here"
     assert owner.counts == {"local": 2, "remote": 1}
 
@@ -345,4 +344,4 @@ def test_without_the_builders_process_everything_is_built_here(begin: Any, tmp_p
     asked = begin(fake.server, str(tmp_path / "nobody")).submit("a")
     (tmp_path / "candidates" / "a.so").write_bytes(b"here")
     fake.answer()
-    assert asked.result(PATIENCE_S).read_bytes() == b"here"
+    assert asked.result(HANG_S).read_bytes() == b"here"

@@ -9,8 +9,7 @@ from farm.common.errors import DaemonUnreachableError, NotAllowedError
 from farm.jobs.attempt import SILENCE_LIMIT_S
 from farm.worker import channel as module
 from farm.worker.channel import DaemonChannel
-
-PATIENCE_S = 10.0
+from tests.support.waiting import HANG_S
 
 
 class Clients:
@@ -45,7 +44,7 @@ def beats(monkeypatch, *answers):
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clients.now_s))
     with DaemonChannel(SimpleNamespace(socket="/none", token="", attempt="a.1", fence=1)):
-        assert clients.ended.wait(PATIENCE_S)
+        assert clients.ended.wait(HANG_S)
     assert clients.limits_s == [SILENCE_LIMIT_S] * 2
     return clients.beats
 

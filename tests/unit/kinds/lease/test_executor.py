@@ -21,8 +21,8 @@ from farm.leasing.sessions import digest
 from farm.model.device import DeviceView, Life
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
+from tests.support.waiting import HANG_S
 
-LIMIT_S = 10.0
 KEY = "phone:" + "0" * 32
 
 
@@ -112,7 +112,7 @@ class World:
         begin = self.executor.resume if resumed else self.executor.run
         task = asyncio.create_task(begin(self.running))
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(HANG_S):
                 await self.saved.wait()
                 yield task
         finally:
@@ -121,7 +121,7 @@ class World:
 
     def said(self):
         """What a client of the leased adb hears to a question that needs no real server."""
-        with socket.create_connection(("127.0.0.1", self.facts["adb_port"]), timeout=LIMIT_S) as client:
+        with socket.create_connection(("127.0.0.1", self.facts["adb_port"]), timeout=HANG_S) as client:
             client.sendall(b"0009host:kill")
             client.shutdown(socket.SHUT_WR)
             heard = b""
