@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import forked_processes
-from tests.support.terminal import LIMIT_S, Terminal
+from tests.support.terminal import Terminal
+from tests.support.waiting import HANG_S
 
 CLOSED, FULL, LEFT, KEPT = "closed", "full", "left", "kept"  # what a stream is
 _NAMES = ("stdin", "stdout", "stderr")
@@ -62,7 +63,7 @@ class ForkedCommands:
         with ExitStack() as stack:
             ends = {name: _end(stack, name, kind) for name, kind in zip(_NAMES, kinds, strict=True)}
             done = forked_processes.run(
-                command, timeout_s=LIMIT_S, closed=closed, env=env, cwd=self._folder, errors="replace", **ends
+                command, timeout_s=HANG_S, closed=closed, env=env, cwd=self._folder, errors="replace", **ends
             )
         return Ended(done.returncode, done.stdout or "", done.stderr or "")
 

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from tests.integration.devices.phone_folder import (
-    LIMIT_S,
     PROGRAMS_OF,
     SCRIPTS,
     PhoneFolder,
@@ -27,6 +26,7 @@ from tests.integration.devices.phone_folder import (
     wait_for,
 )
 from tests.support.needs import need, needs
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import until
 
 
@@ -47,7 +47,7 @@ def phone_without_flock(tmp_path: Path) -> Iterator[PhoneFolder]:
 
 def last_word(follower: subprocess.Popen[str]) -> str:
     """What a follower says at the end."""
-    said, _ = follower.communicate(timeout=LIMIT_S)
+    said, _ = follower.communicate(timeout=HANG_S)
     return said.strip()
 
 
@@ -60,7 +60,7 @@ def test_start_binds_and_keeps_its_state(phone: PhoneFolder) -> None:
     assert state["id"] == sha("one")[:16]
     assert state["pgid"] == state["pid"]
     assert state["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert abs(int(state["started"]) - time.time()) < LIMIT_S
+    assert abs(int(state["started"]) - time.time()) < HANG_S
 
 
 def test_the_server_is_alone_in_its_group_deaf_to_hup_and_pipe_and_holds_no_lock(phone: PhoneFolder) -> None:
@@ -123,7 +123,7 @@ def test_a_lost_link_kills_nothing(phone: PhoneFolder) -> None:
     # mksh notes a signal that comes before it starts `flock`, and waits for that all the same.
     until(lambda: any({"flock", "sleep"} & set(each.cmdline()) for each in psutil.Process(follower.pid).children()))
     os.killpg(follower.pid, signal.SIGHUP)  # what adbd does to a shell whose stream has gone
-    follower.wait(LIMIT_S)
+    follower.wait(HANG_S)
     assert follower.stdout is not None
     follower.stdout.close()
     status = phone.status()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.devices.phone_folder import LIMIT_S, PhoneFolder, end, make_phone, shell_here, wait_for
+from tests.integration.devices.phone_folder import PhoneFolder, end, make_phone, shell_here, wait_for
+from tests.support.waiting import HANG_S
 
 MARK = "FARM_BOOT_ID_FILE"  # what a virtual phone's processes have; without it the script kills nothing on this host
 
@@ -39,7 +40,7 @@ def environment(phone: PhoneFolder, *, marked: bool = True) -> dict[str, str]:
 def lease(phone: PhoneFolder, *order: str, marked: bool = True) -> tuple[int, str]:
     done = subprocess.run(
         phone.command(*order, script="lease.sh"), env=environment(phone, marked=marked), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, start_new_session=True,
+        capture_output=True, text=True, timeout=HANG_S, start_new_session=True,
     )  # fmt: skip
     assert done.stderr == ""
     return done.returncode, done.stdout.strip()
@@ -99,7 +100,7 @@ def test_without_a_note_no_file_is_touched_and_no_process_spared(phone: PhoneFol
     shutil.rmtree(phone.root / "lease")
     with running(phone) as process:
         assert lease(phone, "clean") == (0, "cleaned killed=1 removed=0 left=0")
-        assert process.wait(LIMIT_S) == -9
+        assert process.wait(HANG_S) == -9
     assert "somebody's" in tree(phone.root.parent)
 
 
@@ -135,7 +136,7 @@ def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> N
         noted = begun(phone)
         with running(phone) as first, running(phone) as second:
             assert lease(phone, "clean", noted) == (0, "cleaned killed=2 removed=0 left=0")
-            assert (first.wait(LIMIT_S), second.wait(LIMIT_S)) == (-9, -9)
+            assert (first.wait(HANG_S), second.wait(HANG_S)) == (-9, -9)
         assert before.poll() is None
         assert elsewhere.poll() is None
     assert follower.poll() is None
@@ -153,7 +154,7 @@ def test_no_process_is_spared_for_its_name_or_a_changed_note(phone: PhoneFolder)
         with (phone.root / "lease" / "processes").open("a") as note:
             note.write(f"{forged.pid}:{ticks}\n")
         assert lease(phone, "clean", noted)[1] == "cleaned killed=1 removed=0 left=0"  # nobody counts who says farm
-        assert (named.wait(LIMIT_S), forged.wait(LIMIT_S)) == (-9, -9)
+        assert (named.wait(HANG_S), forged.wait(HANG_S)) == (-9, -9)
 
 
 def test_without_the_hash_of_the_note_no_process_is_spared(phone: PhoneFolder) -> None:
@@ -161,7 +162,7 @@ def test_without_the_hash_of_the_note_no_process_is_spared(phone: PhoneFolder) -
     with running(phone) as before:
         begun(phone)
         assert lease(phone, "clean") == (0, "cleaned killed=1 removed=0 left=0")
-        assert before.wait(LIMIT_S) == -9
+        assert before.wait(HANG_S) == -9
 
 
 def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
@@ -172,7 +173,7 @@ def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
         ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
         (phone.root / "lease" / "processes").write_text(f"none\n{process.pid}:{ticks}\n")
         assert lease(phone, "clean") == (0, "cleaned killed=1 removed=1 left=0")
-        assert process.wait(LIMIT_S) == -9
+        assert process.wait(HANG_S) == -9
 
 
 @pytest.mark.skipif(os.getuid() == 2000, reason="this user is a phone's shell")

@@ -14,7 +14,8 @@ from farm.bundle.model import Bundle
 from farm.common.errors import FarmError, NoSuchDeviceError, PhoneError
 from farm.devices.lifecycle import messages as m
 from farm.model.device import Life
-from tests.integration.devices.conftest import LIMIT_S, Shelf, handshake, make_bundle
+from tests.integration.devices.conftest import Shelf, handshake, make_bundle
+from tests.support.waiting import HANG_S
 
 
 async def test_a_cut_push_leaves_nothing_half_installed_and_goes_on(rig, bundle: Bundle) -> None:
@@ -156,7 +157,7 @@ async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_serv
             _, close = await handshake(r.fleet, view.name)  # a session's own folder does not bring the others back
             close()
         await r.fleet.admin.forget(view.name, clean=clean)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(HANG_S):
             while "tvm_rpc" in await r.shell(view.serial, "ps -A -o ARGS"):
                 pass
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""

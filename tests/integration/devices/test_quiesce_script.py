@@ -13,7 +13,8 @@ import pytest
 
 from farm.devices.quiesce import parse_begun, parse_restored
 from farm.devices.quiesce_policy import Level
-from tests.integration.devices.phone_folder import LIMIT_S, PhoneFolder, alive, end, make_phone, shell_here, wait_for
+from tests.integration.devices.phone_folder import PhoneFolder, alive, end, make_phone, shell_here, wait_for
+from tests.support.waiting import HANG_S
 
 PROGRAMS = Path(__file__).resolve().parents[3] / "farm/simulation/programs"
 SCALES = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
@@ -29,7 +30,7 @@ class Quiet:
     def run(self, *arguments: str, code: int = 0) -> str:
         done = subprocess.run(
             self.phone.command(*arguments, script="quiesce.sh"), env=self.environment(), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=LIMIT_S, start_new_session=True,
+            capture_output=True, text=True, timeout=HANG_S, start_new_session=True,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (code, ""), done.stdout + done.stderr
         return done.stdout
@@ -226,7 +227,7 @@ def test_a_begin_that_was_cut_anywhere_ends_as_it_was(quiet: Quiet) -> None:
             env=quiet.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         (quiet.android / "victim").write_text(f"{cut.pid}\n")
-        cut.wait(LIMIT_S)
+        cut.wait(HANG_S)
         assert cut.returncode == -signal.SIGKILL
         settings.write_text(whole)
         assert parse_restored(quiet.run("end")).complete
@@ -303,7 +304,7 @@ def test_renewed_it_waits_longer_and_its_watch_ends_with_it(quiet: Quiet) -> Non
 def test_a_phone_given_back_clean_has_its_values_again(quiet: Quiet) -> None:
     quiet.begin()
     done = subprocess.run(
-        quiet.phone.command("clean"), env=quiet.environment(), capture_output=True, text=True, timeout=LIMIT_S
+        quiet.phone.command("clean"), env=quiet.environment(), capture_output=True, text=True, timeout=HANG_S
     )
     assert (done.returncode, done.stdout) == (0, "cleaned\n")
     assert not quiet.phone.root.exists()

@@ -12,8 +12,8 @@ from farm.model.device import Life
 from farm.model.job import AttemptState, Job, JobState
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
-from tests.support.waiting import until
-from tests.unit.jobs.dispatching import PATIENCE_S, running
+from tests.support.waiting import HANG_S, until
+from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
 
@@ -43,7 +43,7 @@ async def test_a_full_disk_loses_no_result_and_doubles_none(farm, monkeypatch):
     running = await farm.started()
     disk.full = True
     farm.executor.end(job_id, {"answer": 42})
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(HANG_S):
         await disk.tried.wait()
     with pytest.raises(StoreWriteError):
         await farm.submit()
