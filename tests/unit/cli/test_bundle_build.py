@@ -73,19 +73,24 @@ def test_a_host_without_cmake(ndk, checkout, monkeypatch):
         with_ndk(ndk=ndk, tvm_source=checkout)
 
 
-def test_a_host_without_apt(monkeypatch, tmp_path):
+@pytest.fixture
+def no_apt(monkeypatch, tmp_path):
+    """A host that is no Debian, and whose cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_a_host_without_apt(no_apt):
     with pytest.raises(DownloadError, match="this host has no apt-get and dpkg-deb"):
         runtimes.build_bundle("main", abi=Abi.ARM64)
 
 
-def test_a_host_without_a_compiler(monkeypatch):
+def test_a_host_without_a_compiler(no_apt, monkeypatch):
     monkeypatch.setattr(build, "find_compiler", partial(build.find_compiler, which=lambda _: None, zig=lambda: None))
     with raises_code(Code.NO_COMPILER):
         runtimes.build_bundle("main", abi=Abi.ARM64)
 
 
-def test_opencl_out_of_a_folder_that_is_no_checkout(tmp_path):
+def test_opencl_out_of_a_folder_that_is_no_checkout(no_apt, tmp_path):
     with raises_code(Code.BAD_CHECKOUT):
         runtimes.build_bundle("gpu", opencl=True, tvm_source=tmp_path, platform=Platform.LINUX)
