@@ -17,6 +17,7 @@ from farm.cli.output import escaped, plots
 from farm.cli.output.terminal import Glyphs
 from farm.cli.status import host_in_brief
 from farm.common.durations import format_duration
+from farm.common.selector import natural
 
 PhoneOrder = Literal["state", "name", "heat", "battery", "holder"]
 MOST_EVENTS = 200  # kept for the ticker
@@ -159,15 +160,17 @@ def sorted_phones(phones: Sequence[PhoneRow], by: PhoneOrder, wanted: str = "") 
     shown = [phone for phone in phones if all(word in _words(phone) for word in words)]
     match by:
         case "name":
-            return sorted(shown, key=lambda phone: phone.name)
+            return sorted(shown, key=lambda phone: natural(phone.name))
         case "heat":
-            return sorted(shown, key=lambda phone: (-(phone.celsius or -273.0), phone.name))
+            return sorted(shown, key=lambda phone: (-(phone.celsius or -273.0), natural(phone.name)))
         case "battery":
-            return sorted(shown, key=lambda phone: (101 if phone.battery is None else phone.battery, phone.name))
+            return sorted(
+                shown, key=lambda phone: (101 if phone.battery is None else phone.battery, natural(phone.name))
+            )
         case "holder":
-            return sorted(shown, key=lambda phone: (phone.user == "", phone.user, phone.name))
+            return sorted(shown, key=lambda phone: (phone.user == "", phone.user, natural(phone.name)))
         case "state":
-            return sorted(shown, key=lambda phone: (_rank(phone.state), phone.name))
+            return sorted(shown, key=lambda phone: (_rank(phone.state), natural(phone.name)))
 
 
 def sorted_jobs(jobs: Sequence[JobRow], wanted: str = "") -> list[JobRow]:

@@ -17,6 +17,7 @@ from farm.common.errors import Code, NoPhoneError, UserError
 T = TypeVar("T")
 
 MAX_VALUE_LENGTH = 96  # characters; a longer property value is no name any more and would break tables
+_NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,18})")
 _FORBIDDEN_RUN = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -58,6 +59,11 @@ def unique(value: str, taken: Collection[str]) -> str:
         number += 1
         candidate = f"{value}-{number}"
     return candidate
+
+
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """The sort key by which people list names: `a-2` before `a-10`."""
+    return tuple((text, int(number or 0)) for text, number in _NUMBERED.findall(name.lower()))
 
 
 def of_model(tables: Mapping[str, T], model: str) -> T | None:

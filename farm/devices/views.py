@@ -10,6 +10,7 @@ from dataclasses import replace
 from farm.adb.push import PushProgress
 from farm.common.events import EventLog
 from farm.common.phone_text import REASON, plain
+from farm.common.selector import natural
 from farm.devices.agent import Agent
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.registry import DeviceRegistry
@@ -42,7 +43,7 @@ class DeviceViews:
 
     def views(self) -> tuple[DeviceView, ...]:
         """Every device, by name. May be called from any thread."""
-        return tuple(sorted(self._views.values(), key=lambda view: view.name))
+        return tuple(sorted(self._views.values(), key=lambda view: natural(view.name)))
 
     def view(self, serial: str) -> DeviceView:
         """One device that is shown."""

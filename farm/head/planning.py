@@ -14,7 +14,7 @@ from typing import Literal
 
 from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, UserError
 from farm.common.limits import MAX_JOBS_AT_ONCE
-from farm.common.selector import Selector
+from farm.common.selector import Selector, natural
 from farm.devices.identity.naming_rules import PoolingTraits, alike
 from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
 from farm.head.allocator.explain import unleasable_reason
@@ -201,7 +201,7 @@ def _places(spec: JobSpec, matching: Sequence[DeviceState]) -> list[str]:
         return [""] if spec.devices != ALL or any(view.service is Service.IN for view in matching) else []
     if spec.devices != ALL:
         return [""] * spec.devices
-    return sorted(view.name for view in matching if view.service is Service.IN)
+    return sorted((view.name for view in matching if view.service is Service.IN), key=natural)
 
 
 def _check_target(spec: JobSpec, matching: Sequence[DeviceState]) -> None:

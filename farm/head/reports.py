@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from farm.common.selector import Selector
+from farm.common.selector import Selector, natural
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.explain import NOT_IDENTICAL
 from farm.head.model import Explanation, WaitingRequest
@@ -139,7 +139,7 @@ def obstacle_of(allocator: Allocator, request: LeaseRequest, now_s: float) -> st
     if not reasons and own:
         return "no other phone is identical"
     if not reasons:
-        avoided = sorted(allocator.matching(request.selector, request.device))
+        avoided = sorted(allocator.matching(request.selector, request.device), key=natural)
         if not avoided:
             return f"no phone matches {asked_for(request)}"
         why = "it failed this job, or another job of its array has it" if request.only is None else NOT_IDENTICAL

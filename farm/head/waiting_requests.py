@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
-from farm.common.selector import Selector
+from farm.common.selector import Selector, natural
 from farm.head.allocator.allocator import Allocator
 from farm.head.messages import AttemptClaim
 from farm.head.model import Explanation, WaitingRequest
@@ -81,7 +81,7 @@ class WaitingRequests:
 
     def views(self) -> tuple[DeviceState, ...]:
         """Every device, by name."""
-        return tuple(sorted(self.allocator.devices.values(), key=lambda view: view.name))
+        return tuple(sorted(self.allocator.devices.values(), key=lambda view: natural(view.name)))
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""

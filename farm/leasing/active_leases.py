@@ -13,6 +13,7 @@ from functools import partial
 
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
+from farm.common.selector import natural
 from farm.devices.fleet import Fleet
 from farm.head.head import Head
 from farm.head.messages import LeaseEnded, LeaseExtended
@@ -245,7 +246,7 @@ class ActiveLeases:
 
     def holders(self) -> tuple[Holder, ...]:
         """Every holder, by device name."""
-        return tuple(self._holder(active) for _, active in sorted(self.by_device.items()))
+        return tuple(self._holder(self.by_device[name]) for name in sorted(self.by_device, key=natural))
 
     def holder(self, device: str) -> Holder | None:
         """The device's lease; None: not leased."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from farm.common.errors import HostError
+from farm.common.selector import natural
 from farm.common.tasks import SharedCall
 from farm.head import wire
 from farm.head.host_rules import AWAY, SILENT_S, HostState, gone_with_host, state_of
@@ -122,7 +123,7 @@ class LabView:
         readings = {host: decode_readings(body) for host, body in rows.readings.items() if host != self.own}
         views = {
             (host, name): _as_view(state, hosts.get(host), readings.get(host, {}).get(name))
-            for (host, name), (_, state) in sorted(states.items())
+            for (host, name), (_, state) in sorted(states.items(), key=lambda each: (each[0][0], natural(each[0][1])))
         }
         there = {name for (_, name), view in views.items() if view.life is not Life.GONE}
         phones_of_others = tuple(

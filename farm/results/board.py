@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.common.durations import NO_INTERVAL, digits, interval_words
 from farm.common.files import short_hash
+from farm.common.selector import natural
 from farm.measure.conditions import common_estimate, reasons_of
 from farm.results.columns import traits_of
 from farm.results.series import ResultSeries, changes_in, has_interval, series_of
@@ -73,7 +74,7 @@ def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
     latest = {series[-1]["device"]: series[-1] for series in sorted(newest.values(), key=lambda each: each[-1]["seq"])}
     phones = sorted(
         (BoardPhone(name, row.get("soc") or "", row.get("gpu") or "") for name, row in latest.items()),
-        key=lambda phone: (phone.soc, phone.name),
+        key=lambda phone: (phone.soc, natural(phone.name)),
     )
     names = {build: str(series[-1]["name"]) for (build, _), series in newest.items()}
     table = [

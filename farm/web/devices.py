@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from farm.common.durations import format_duration
 from farm.common.errors import UserError
 from farm.common.files import short_hash
+from farm.common.selector import natural
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS
 from farm.web.page import ask, done, form_of, render
@@ -53,12 +54,12 @@ def groups(devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return sorted(Counter(state_group(each["state"]) for each in devices).items(), key=lambda each: (-each[1], each[0]))
 
 
-def wall_order(device: Mapping[str, Any]) -> tuple[int, str]:
+def wall_order(device: Mapping[str, Any]) -> tuple[int, Any]:
     """The order of devices on the wall: those that need a person come first."""
     worst = tone(device["state"])
     noticed = bool(device["findings"]) or not device["adopted"]
     rank = WORST_FIRST.index(worst) if worst in WORST_FIRST else len(WORST_FIRST) + (not noticed)
-    return rank, device["name"]
+    return rank, natural(device["name"])
 
 
 def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> str:

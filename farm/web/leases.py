@@ -15,6 +15,7 @@ from starlette.responses import Response
 from farm.client.lease import HeldPhone
 from farm.common.durations import format_duration, parse_duration
 from farm.common.errors import FarmError
+from farm.common.selector import natural
 from farm.control.callers import Caller, Role
 from farm.web.job_views import reasons
 from farm.web.page import ask, caller_of, done, form_of, render
@@ -39,7 +40,7 @@ async def _now(request: Request) -> dict[str, Any]:
         {**lease, "since": now - timedelta(seconds=lease["held_s"]), "may": allowed_actions(caller, lease)}
         for lease in answer["leases"]
     ]
-    return {**answer, "leases": sorted(leases, key=lambda lease: str(lease["device"]))}
+    return {**answer, "leases": sorted(leases, key=lambda lease: natural(str(lease["device"])))}
 
 
 @router.get("/leases")

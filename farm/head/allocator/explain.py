@@ -9,6 +9,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from farm.common.selector import natural
 from farm.head.allocator.model import DeviceReason, Holding
 from farm.head.allocator.reservations import Reservation
 from farm.head.allocator.state import AllocatorState, CoolingClaim
@@ -72,14 +73,14 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
             reasons.append(DeviceReason(view.name, matches=True, reason=reason, host=view.host))
         else:
             reasons.append(DeviceReason(view.name, matches=False, reason=_mismatch(request, view), host=view.host))
-    return tuple(sorted(reasons, key=lambda reason: (not reason.matches, reason.device)))
+    return tuple(sorted(reasons, key=lambda reason: (not reason.matches, natural(reason.device))))
 
 
 def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
     """Per device that suits `request`, what keeps it; other requests are left out."""
     now_s = max(now_s, state.now_s)
     reasons = []
-    for name in sorted(state.index.matching(RequestTerms.of(request))):
+    for name in sorted(state.index.matching(RequestTerms.of(request)), key=natural):
         view = state.index.views[name]
         facts = _facts(state, request, view, now_s)
         reasons.append(DeviceReason(name, matches=True, reason="; ".join(filter(None, facts)) or "free"))

@@ -202,7 +202,7 @@ def _phones(on: str, devices: int | str) -> list[str]:
     from farm.kinds.sustain.compare import check_alike
 
     selector = Selector.parse(on)
-    names = sorted(row["name"] for row in call("status")["devices"] if row["adopted"] and row["service"] == "in")
+    names = [row["name"] for row in call("status")["devices"] if row["adopted"] and row["service"] == "in"]
     rows = [row for row in show_devices(names) if selector.matches(row["labels"], row["aliases"])]
     rows = rows if devices == "all" else rows[: int(devices)]
     if not rows:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.selector import normalise, unique
+from farm.common.selector import natural, normalise, unique
 from farm.devices.identity.naming_rules import DERIVED_LABELS, aliases_of, labels_of
 from farm.model.identity import DeviceIdentity, Gpu, Soc
 
@@ -97,3 +97,7 @@ def test_aliases_are_the_tvm_keys() -> None:
 def test_derived_labels_are_those_that_labels_of_sets() -> None:
     whole = replace(POCO, virtual=True, gpu=Gpu("adreno", "Adreno 735"))
     assert set(labels_of(whole, "poco", "desk", "S1", "b1", "lab1")) == DERIVED_LABELS
+
+
+def test_names_are_listed_by_their_numbers():
+    assert sorted(("a-10", "b", "a-2", "a", "A-1"), key=natural) == ["a", "A-1", "a-2", "a-10", "b"]
