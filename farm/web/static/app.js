@@ -99,6 +99,25 @@
     form.dataset.sent = "yes";
     setTimeout(() => delete form.dataset.sent, 5000);
   });
+  // macros.html `copy`: a page over plain HTTP under a name has no clipboard API, but the old command.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+    } catch {
+      const text = document.createElement("textarea");
+      text.value = button.dataset.copy;
+      button.after(text);
+      text.select();
+      document.execCommand("copy");
+      text.remove();
+      button.focus();
+    }
+    button.textContent = "Copied";
+    news.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
   document.body.addEventListener("htmx:configRequest", (event) => {
     const csrf = document.querySelector("input[name=csrf]");
     if (csrf && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = csrf.value;
