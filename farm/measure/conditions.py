@@ -170,6 +170,12 @@ def _known(conditions: Conditions, name: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
+def clock_factor(result: Mapping[str, Any]) -> float:
+    """The factor from a result's times as measured to those of its headline, at the usual clock; 1: none is known."""
+    headline, measured = ((result.get(name) or {}).get("median_ms") for name in ("estimate", "latency"))
+    return float(headline / measured) if headline and measured else 1.0
+
+
 def common_estimate(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The times of a row of `history.list` at today's nominal, which all rows of a phone share; else as reported."""
     return row.get("today") or row.get("estimate") or {}

@@ -14,7 +14,7 @@ from farm.measure.interval import SampleSummary, summarise
 from farm.model.specs import ModelTask
 from farm.worker.timing import MS, TakenSamples
 
-VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
+VIRTUAL = "virtual phones time this host"
 
 
 @dataclass(frozen=True, slots=True)

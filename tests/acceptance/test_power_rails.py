@@ -13,7 +13,7 @@ from farm.simulation.process_tree import read_tree
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import Story, answer, phones, until, until_ready
 
-VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
+VIRTUAL = "virtual phones time this host"
 pytestmark = [pytest.mark.farm("galaxy-a55"), pytest.mark.timeout(300)]
 
 

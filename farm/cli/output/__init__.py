@@ -28,7 +28,17 @@ from farm.measure.conditions import reasons_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import TextIO
 
+MIN_CELL_CHARS = 10  # of a cell that is cut to the width of a terminal
+_PAINTED = ("STATE", "VERDICT", "SERVICE", "HEALTH", "RESULT")  # columns whose words have colours
+_COLOURS: Mapping[str, tuple[str, ...]] = {
+    "32": ("ready", "done", "trusted", "connected", "active"),
+    "36": ("leased", "running", "provisioning", "pushing", "cleaning", "identifying", "probing"),
+    "33": ("suspect", "recovering", "held", "queued", "waiting", "cooling", "draining", "silent", "out"),
+    "31": ("failed", "rejected", "quarantined", "lost"),
+    "2": ("gone", "cancelled", "removed"),
+}
 # Control characters but the tab, what breaks lines or turns their direction, and halves of characters.
 _CONTROL = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -114,7 +124,8 @@ def escaped(text: str) -> str:
 
 def print_line(text: str = "") -> None:
     """A line of a command's answer, on stdout."""
-    sys.stdout.write(escaped(text) + "\n")
+    painted = text.painted if isinstance(text, PaintedLine) and colours(sys.stdout, os.environ) else escaped(text)
+    sys.stdout.write(painted + "\n")
     sys.stdout.flush()
 
 
@@ -138,18 +149,92 @@ def print_error(error: FarmError) -> int:
     return error.exit_code
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> Iterator[str]:
-    """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column.
+class PaintedLine(str):
+    """A line of a table, and the same with colours for a terminal."""
 
-    `none`: the sentence that stands in place of a table without rows; "": the heading alone.
+    __slots__ = ("painted",)
+    painted: str
+
+
+def colours(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether `stream` is a terminal that shows colours, and its user wants them (https://no-color.org)."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") not in ("dumb", "unknown")
+
+
+def painted(word: str) -> str:
+    """A state or a verdict in its colour; the word says the same without it."""
+    colour = next((colour for colour, words in _COLOURS.items() if word.rstrip("*") in words), "")
+    return f"\x1b[{colour}m{word}\x1b[0m" if colour else word
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "", width: int | None = None
+) -> Iterator[str]:
+    """Aligned columns without borders: easy on eyes, grep and awk.
+
+    At a terminal the widest cells are cut until a line fits; elsewhere nothing is cut. The first column, which names
+    the row, is whole. States and verdicts have colours at a terminal.
+
+    Args:
+        columns: headings.
+        rows: cells.
+        none: the sentence that stands in place of a table without rows; "": the heading alone.
+        width: of the lines; None: the terminal's.
     """
     cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
     if none and len(cells) == 1:
         yield none
         return
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if width is None and sys.stdout.isatty():
+        from farm.cli.output.terminal import columns as terminal_columns
+
+        width = terminal_columns()
+    natural_widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = natural_widths if width is None else fitted(natural_widths, list(map(len, columns)), width)
+    for at, row in enumerate(cells):
+        shown = [shortened(cell, limit) for cell, limit in zip(row, widths, strict=True)]
+        padded = [cell.ljust(limit) for cell, limit in zip(shown, widths, strict=True)]
+        line = PaintedLine("  ".join(padded).rstrip())
+        line.painted = "  ".join(
+            pad.replace(cell, painted(cell), 1) if at and name in _PAINTED else pad
+            for name, cell, pad in zip(columns, shown, padded, strict=True)
+        ).rstrip()
+        yield line
+
+
+def fitted(widths: Sequence[int], titles: Sequence[int], width: int) -> list[int]:
+    """Widths of columns that fit into lines of `width`: the widest one but the first shrinks. Pure.
+
+    No column becomes narrower than its title, or than `MIN_CELL_CHARS`.
+    """
+    fit = list(widths)
+    while sum(fit) + 2 * (len(fit) - 1) > width:
+        able = [at for at in range(1, len(fit)) if fit[at] > max(titles[at], MIN_CELL_CHARS)]
+        if not able:
+            break
+        fit[max(able, key=lambda at: (fit[at], at))] -= 1
+    return fit
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in at most `width` characters: cut behind a word, where one ends near, with an ellipsis."""
+    if len(text) <= width:
+        return text
+    cut = text[: width - 1]
+    words = cut.rpartition(" ")[0].rstrip(" ,:(")
+    return f"{words if len(words) * 3 > len(cut) * 2 else cut.rstrip()}…"
+
+
+def paragraph(sentences: Iterable[str], width: int = 80) -> Iterator[str]:
+    """Lines of whole sentences, as many in each as fit."""
+    line = ""
+    for sentence in filter(None, sentences):
+        if line and len(line) + 1 + len(sentence) > width:
+            yield line
+            line = ""
+        line = f"{line} {sentence}".lstrip()
+    if line:
+        yield line
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -12,13 +12,25 @@ import typer
 from farm.cli import work
 from farm.cli.connection import JsonFlag
 from farm.cli.model_command import submit_model
-from farm.cli.output import fold_reasons, plots, print_line, print_note, print_remarks, print_table, terminal
+from farm.cli.output import (
+    fold_reasons,
+    paragraph,
+    plots,
+    print_line,
+    print_note,
+    print_remarks,
+    print_table,
+    table,
+    terminal,
+)
 from farm.cli.spec_options import flag_of, spec_options, with_one_placement
-from farm.common.durations import digits, interval_words
+from farm.common.durations import digits
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
+from farm.common.selector import natural
 from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
+from farm.measure.conditions import clock_factor, percent, reasons_of
 from farm.model.specs import fields_of
 from farm.programs.description import RUNTIMES
 
@@ -41,7 +53,7 @@ _ENOUGH: dict[Require, tuple[str, ...]] = {
     "any": ("trusted", "suspect", "rejected"),
 }
 PLOT_COLUMNS = 72
-SMALL_CORRECTION = 0.01  # to nominal speed; the median by the clock is shown only beside a larger one
+LEAST_MS = 0.1  # faster medians are shown in microseconds
 
 
 @spec_options(BenchSpec, devices="all")
@@ -49,7 +61,9 @@ def bench(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     fields: dict[str, Any],
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Add mean, median, max, min and std by the clock.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Add mean, min, max and std at the usual clock, and the raw median.")
+    ] = False,
     why: work.Why = False,
     require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = "any",
     require_offload: Annotated[
@@ -193,8 +207,9 @@ def finish_bench(
 ) -> NoReturn:  # fmt: skip
     """Print the outcomes, and end the command."""
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
+    show = partial(print_outcomes, plot=plot, stats=stats, why=why, goal=getattr(spec, "half_width", None))
     try:
-        work.finish(outcomes, document, json=json, show=partial(print_outcomes, plot=plot, stats=stats, why=why))
+        work.finish(outcomes, document, json=json, show=show)
     except typer.Exit as end:
         poor = [each.device for each in outcomes if each.ok and each.result.get("verdict") not in _ENOUGH[require]]
         kept = [line for each in outcomes if require_offload and each.ok for line in on_cpu(each.device, each.result)]
@@ -214,10 +229,17 @@ def on_cpu(device: str, result: Mapping[str, Any]) -> list[str]:
     return [f"{device}: on the CPU ran {', '.join(names)}"] if names else []
 
 
-def print_outcomes(outcomes: Sequence[Outcome], *, plot: bool = False, stats: bool = False, why: bool = False) -> None:
-    """Latencies per phone in milliseconds; each reason for failures once, on stderr."""
+def print_outcomes(
+    outcomes: Sequence[Outcome],
+    *,
+    plot: bool = False,
+    stats: bool = False,
+    why: bool = False,
+    goal: float | None = None,
+) -> None:
+    """Latencies per phone; each reason for failures once, on stderr."""
     done = [work.outcome_json(each) for each in outcomes if each.ok]
-    print_results(done, why=why)
+    print_results(done, why=why, goal=goal)
     if stats and done:
         print_stats(done)
     for result in done if plot else ():
@@ -225,48 +247,122 @@ def print_outcomes(outcomes: Sequence[Outcome], *, plot: bool = False, stats: bo
     work.print_failures(outcomes)
 
 
-def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) -> None:
-    """A line per phone: the median at its nominal speed, its interval and its verdict; below, the verdict's reasons."""
-    if not results:
-        return
-    corrected = [result["device"] for result in results if _is_corrected(result)]
-    seen = ("AS SEEN ms",) if corrected else ()
-    print_table(
-        ("DEVICE", "SOC", "TARGET", "MEDIAN ms", "95% INTERVAL", "SPREAD", *seen, "SAMPLES", "VERDICT", "MAX ERROR"),
-        [_row(result, as_seen=bool(corrected)) for result in results],
-    )
-    if corrected:
-        print_line(
-            f"  {', '.join(corrected)}: not at nominal speed while measured. Median, interval and spread (smallest to "
-            "largest sample) are corrected to it; AS SEEN is the uncorrected median"
-        )
-    print_remarks((result["device"], line) for result in results for line in doubts(result, why=why))
-    print_remarks(
-        (result["device"], note) for result in results for note in (result.get("certificate") or {}).get("notes", ())
-    )
+def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False, goal: float | None = None) -> None:
+    """Print `result_lines`; with `why` every reason, and the profiles of operators."""
+    for line in result_lines(results, why=why, goal=goal):
+        print_line(line)
+    if why:
+        print_remarks((result["device"], line) for result in results for line in doubts(result))
     for result in results:
         if result.get("profile"):
             print_line()
             print_profile(result)
 
 
-def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
-    """Samples by the clock, warm-up left out, as TVM's tutorials summarise them."""
-    print_line()
-    names = ("mean", "median", "max", "min", "std")
-    print_table(
-        ("DEVICE", *(f"{name.upper()} ms" for name in names), "SAMPLES"),
+def result_lines(
+    results: Sequence[Mapping[str, Any]], *, why: bool = False, goal: float | None = None, width: int | None = None
+) -> Iterator[str]:
+    """A line per phone, the fastest first: median at the usual clock, interval, verdict, cause; below, the next step.
+
+    Args:
+        results: of benches, with their `device`.
+        why: whether every reason follows, so that none is announced.
+        goal: the half width that the interval was to have, relative; None: not known.
+        width: of lines; None: the terminal's.
+    """
+    if not results:
+        return
+    ranked = sorted(results, key=lambda each: (each["estimate"]["median_ms"], natural(each["device"])))
+    reasons = [reasons_of((each.get("certificate") or {}).get("reasons", ())) for each in ranked]
+    unit, scale = _unit(ranked)
+    medians = [f"{digits(each['estimate']['median_ms'] * scale)} {unit}" for each in ranked]
+    across = max(map(len, medians))
+    yield from table(
+        ("PHONE", "MEDIAN", "95 % RANGE", "VERDICT", "WHY"),
         [
-            (each["device"], *(_digits(each["latency"][f"{name}_ms"]) for name in names), each["latency"]["count"])
-            for each in results
+            (
+                each["device"], median.rjust(across), range_words(each["estimate"]), each["verdict"],
+                why_not[0].cause if why_not else "",
+            )
+            for each, median, why_not in zip(ranked, medians, reasons, strict=True)
         ],
-    )
-    print_line("  by the clock, warm-up left out; the median above is at nominal speed")
+        width=width,
+    )  # fmt: skip
+    first = next((each for each in reasons if each), [])
+    yield from paragraph(
+        (
+            f"{sum(each['verdict'] == 'trusted' for each in ranked)} of {len(ranked)} trusted"
+            + (f" (goal ±{percent(goal)})." if goal else "."),
+            _sentence(first[0].hint) if first else "",
+            "" if why or not any(len(each) > 1 or any(one.evidence for one in each) for each in reasons)
+            else "Every reason: --why",
+        )
+    )  # fmt: skip
+    yield from paragraph((_numbers_checked(ranked), *_notes(ranked)))
+
+
+def range_words(estimate: Mapping[str, Any]) -> str:
+    """An interval relative to its median: `-15 %, +30 %`, `±0.7 %`; `-` of one sample, which has none."""
+    low, high = estimate.get("low_ms"), estimate.get("high_ms")
+    if low is None or high is None or estimate.get("count") == 1:
+        return "-"
+    down, up = (f"{100 * abs(end / estimate['median_ms'] - 1):#.2g}".rstrip(".") for end in (low, high))
+    down, up = (f"{float(each):.0f}" if "e" in each else each for each in (down, up))
+    return f"±{up} %" if down == up else f"-{down} %, +{up} %"
+
+
+def _unit(results: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """The unit for the medians of some results, and how many of it a millisecond has."""
+    fastest_ms = results[0]["estimate"]["median_ms"]
+    return ("s", 1e-3) if fastest_ms >= 1e3 else ("ms", 1.0) if fastest_ms >= LEAST_MS else ("µs", 1e3)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _numbers_checked(results: Sequence[Mapping[str, Any]]) -> str:
+    errors = [each["max_abs_error"] for each in results if each.get("max_abs_error") is not None]
+    if not errors:
+        return ""
+    some = f" on {len(errors)} of {len(results)} phones" if len(errors) < len(results) else ""
+    return f"Outputs match the reference{some} ({max(errors):.0e})."
+
+
+def _notes(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each note once, with the phones that it is about unless these are all."""
+    devices: dict[str, list[str]] = {}
+    for each in results:
+        for note in (each.get("certificate") or {}).get("notes", ()):
+            devices.setdefault(note, []).append(each["device"])
+    for note, names in devices.items():
+        yield _sentence(note if len(names) == len(results) else f"{', '.join(sorted(names, key=natural))}: {note}")
+
+
+def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
+    """What the samples are like, warm-up left out: at the headline's clock and in its unit, but RAW, as measured."""
+    print_line()
+    names = ("mean", "min", "max", "std")
+    ranked = sorted(results, key=lambda each: each["estimate"]["median_ms"])
+    unit, scale = _unit(ranked)
+    print_table(
+        ("PHONE", f"RAW {unit}", f"MEDIAN {unit}", *(f"{name.upper()} {unit}" for name in names), "SAMPLES", "TARGET"),
+        [
+            (
+                each["device"], digits(each["latency"]["median_ms"] * scale),
+                digits(each["estimate"]["median_ms"] * scale),
+                *(_digits(each["latency"].get(f"{name}_ms"), scale * clock_factor(each)) for name in names),
+                each["latency"]["count"], each.get("target", "-"),
+            )
+            for each in ranked
+        ],
+    )  # fmt: skip
+    print_line("RAW: the median as measured. The others: at the usual clock, without warm-up.")
 
 
 def print_plot(result: Mapping[str, Any]) -> None:
-    """A result's samples in the order they were taken, and how often which time occurred; as the clock showed them."""
-    samples_ms = [float(seconds) * 1e3 for seconds in result.get("samples_s", ())]
+    """A result's samples in the order they were taken, and how often which time occurred; at the headline's clock."""
+    samples_ms = [float(seconds) * 1e3 * clock_factor(result) for seconds in result.get("samples_s", ())]
     width, marks = min(PLOT_COLUMNS, terminal.columns() - 4), terminal.glyphs()
     if not samples_ms:
         return
@@ -277,14 +373,14 @@ def print_plot(result: Mapping[str, Any]) -> None:
         print_line(f"  {line}")
 
 
-def doubts(result: Mapping[str, Any], *, why: bool) -> list[str]:
-    """The reasons of a result's verdict and, with `why`, its other tries."""
+def doubts(result: Mapping[str, Any]) -> list[str]:
+    """Every reason of a result's verdict, its warm-up and its other tries."""
     certificate = result.get("certificate") or {}
-    lines = fold_reasons(certificate.get("reasons", ()), why=why)
+    lines = fold_reasons(certificate.get("reasons", ()), why=True)
     if warmup := certificate.get("warmup"):
         lines.append(f"{warmup} of {certificate['count']} samples are left out as warm-up")
     tries = certificate.get("tries", ())
-    if why and len(tries) > 1:
+    if len(tries) > 1:
         tries_ms = [f"{digits(each['estimate']['median_s'] * 1000)} ms ({each['verdict']})" for each in tries]
         shown = next(number for number, each in enumerate(tries, 1) if each["reported"])
         lines.append(f"measured {len(tries)} times: {', '.join(tries_ms)}; number {shown} is shown")
@@ -311,37 +407,11 @@ def print_profile(result: Mapping[str, Any]) -> None:
         print_line(f"  {result['device']}: {line}")
 
 
-def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
-    latency, estimate = result["latency"], result["estimate"]
-    error = result.get("max_abs_error")
-    return (
-        result["device"],
-        (result["soc"] or "-") + (" (virtual)" if result["identity"].get("virtual") else ""),
-        result["target"],
-        digits(estimate["median_ms"]),
-        interval_words(estimate),
-        f"{digits(estimate['min_ms'])} .. {digits(estimate['max_ms'])}",
-        *((digits(latency["median_ms"]),) if as_seen else ()),
-        latency["count"],
-        result["verdict"],
-        "-" if error is None else f"{error:.1e}",
-    )
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else digits(value)
-
-
-def _factor(result: Mapping[str, Any]) -> float:
-    """The factor from measured times to times at nominal speed."""
-    return float(result["estimate"]["median_ms"] / result["latency"]["median_ms"])
-
-
-def _is_corrected(result: Mapping[str, Any]) -> bool:
-    return abs(_factor(result) - 1) > SMALL_CORRECTION
+def _digits(value: float | None, factor: float) -> str:
+    return "-" if value is None else digits(value * factor)
 
 
 def print_job(outcome: BenchOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """Print the result of one bench, for `farm job show`."""
     if outcome.latency is not None:
-        print_results([{**outcome.result, "device": outcome.device}], why=True)
+        print_results([{**outcome.result, "device": outcome.device}], why=True, goal=outcome.spec.get("half_width"))

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
-from farm.kinds.bench.command import print_results, print_stats
+from farm.kinds.bench.command import print_results, print_stats, result_lines
 from farm.measure.assess import assess
 from farm.measure.conditions import Conditions, PhoneCondition
 from farm.measure.series import series
@@ -39,17 +39,23 @@ def result(estimate_ms, seen_ms):
     }  # fmt: skip
 
 
-def test_all_times_are_at_nominal_speed_and_the_clocks_stands_beside_them(capsys):
-    print_results([result(1.0, 8.0)])
-    head, row, foot = capsys.readouterr().out.splitlines()
-    assert "AS SEEN ms" in head
-    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9500", "..", "1.100", "8.000"]
-    assert foot.startswith("  pixel: not at nominal speed")
+def test_the_median_is_at_the_usual_clock_and_so_are_the_stats_but_for_the_raw_median(capsys):
+    found = result(1.0, 8.0)
+    found["latency"] |= {"mean_ms": 8.8, "std_ms": 0.8}
+    print_results([found])
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PHONE", "MEDIAN", "95", "%", "RANGE", "VERDICT", "WHY"]
+    assert row.split() == ["pixel", "1.000", "ms", "±1.0", "%", "trusted"]
+    print_stats([found])
+    _, head, row, foot = capsys.readouterr().out.splitlines()
+    assert head.split()[::2][:4] == ["PHONE", "ms", "ms", "ms"]
+    assert row.split() == ["pixel", "8.000", "1.000", "1.100", "0.9000", "1.200", "0.1000", "40", "cpu"]
+    assert foot.startswith("RAW: the median as measured")
 
 
-def test_it_says_how_many_samples_were_warm_up(capsys):
+def test_why_says_how_many_samples_were_warm_up(capsys):
     found = result(1.0, 1.0)
-    print_results([found | {"certificate": {"count": 42, "warmup": 2}}])
+    print_results([found | {"certificate": {"count": 42, "warmup": 2}}], why=True)
     assert capsys.readouterr().out.splitlines()[-1] == "  pixel: 2 of 42 samples are left out as warm-up"
 
 
@@ -66,26 +72,9 @@ def test_one_sample_is_printed_without_an_interval(capsys):
     latency = {"count": 1, "mean_ms": 1.0, "std_ms": None}
     print_results([found | {"estimate": found["estimate"] | one}])
     print_stats([found | {"latency": found["latency"] | latency}])
-    _, row, _, _, stats, _ = capsys.readouterr().out.splitlines()
-    assert row.split()[3:5] == ["1.000", "-"]
-    assert stats.split()[-2:] == ["-", "1"]
-
-
-def test_without_a_correction_there_is_nothing_else_to_show(capsys):
-    print_results([result(1.0, 1.005)])
-    head, row = capsys.readouterr().out.splitlines()
-    assert "AS SEEN" not in head
-    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9500", "..", "1.100", "40"]
-
-
-def test_stats_are_those_of_the_tutorials(capsys):
-    found = result(1.0, 1.005)
-    found["latency"] |= {"mean_ms": 1.02, "std_ms": 0.05}
-    print_stats([found])
-    _, head, row, foot = capsys.readouterr().out.splitlines()
-    assert head.split() == ["DEVICE", "MEAN", "ms", "MEDIAN", "ms", "MAX", "ms", "MIN", "ms", "STD", "ms", "SAMPLES"]
-    assert row.split() == ["pixel", "1.020", "1.005", "1.206", "0.9045", "0.05000", "40"]
-    assert "by the clock" in foot
+    _, row, _, _, _, _, stats, _ = capsys.readouterr().out.splitlines()
+    assert row.split()[1:4] == ["1.000", "ms", "-"]
+    assert stats.split()[-3:] == ["-", "1", "cpu"]
 
 
 @pytest.mark.parametrize(
@@ -126,29 +115,57 @@ def test_what_cannot_end_well_is_not_begun(typed, line, said, tmp_path):
 
 def doubtful(device, *reasons):
     certificate = {
-        "reasons": [{"code": "x", "verdict": verdict, "cause": cause} for verdict, cause in reasons],
+        "reasons": [
+            {"code": "x", "verdict": verdict, "cause": cause, "hint": "cool the phone"} for verdict, cause in reasons
+        ],
         "notes": ["a virtual phone"],
         "tries": [{"estimate": {"median_s": 0.001}, "verdict": "suspect", "reported": at == 0} for at in range(2)],
     }
     return result(1.0, 1.0) | {"device": device, "certificate": certificate}
 
 
-def test_reasons_are_folded_to_the_gravest_and_why_shows_them_all(capsys):
+def test_a_table_has_one_cause_a_phone_and_one_next_step_and_why_shows_every_reason(capsys):
     results = [
         doubtful("pixel", ("suspect", "the clock changed"), ("rejected", "two levels"), ("suspect", "it warmed up")),
         doubtful("galaxy", ("suspect", "the clock changed")),
     ]
-    print_results(results)
-    assert capsys.readouterr().out.splitlines()[3:] == [
-        "  pixel: two levels (2 more reasons: --why)",
-        "  galaxy: the clock changed",
-        "  pixel, galaxy: a virtual phone",
+    print_results(results, goal=0.01)
+    assert capsys.readouterr().out.splitlines() == [
+        "PHONE   MEDIAN    95 % RANGE  VERDICT  WHY",
+        "galaxy  1.000 ms  ±1.0 %      trusted  the clock changed",
+        "pixel   1.000 ms  ±1.0 %      trusted  two levels",
+        "2 of 2 trusted (goal ±1 %). Cool the phone. Every reason: --why",
+        "Outputs match the reference (1e-06). A virtual phone.",
     ]
     print_results(results, why=True)
-    assert capsys.readouterr().out.splitlines()[3:] == [
+    assert capsys.readouterr().out.splitlines()[5:] == [
         "  pixel: two levels",
         "  pixel, galaxy: the clock changed",
         "  pixel: it warmed up",
         "  pixel, galaxy: measured 2 times: 1.000 ms (suspect), 1.000 ms (suspect); number 1 is shown",
-        "  pixel, galaxy: a virtual phone",
     ]
+
+
+def test_it_fits_80_columns_whatever_the_cause():
+    cause = "samples changed by +12.5 % from the first to the last one"
+    found = [doubtful(f"huawei-mate-20-{at}", ("rejected", cause)) for at in (10, 2)]
+    found[0]["estimate"] |= {"low_ms": 0.8, "high_ms": 1.97}
+    assert list(result_lines(found, width=80))[:3] == [
+        "PHONE              MEDIAN    95 % RANGE    VERDICT  WHY",
+        "huawei-mate-20-2   1.000 ms  ±1.0 %        trusted  samples changed by +12.5 %…",
+        "huawei-mate-20-10  1.000 ms  -20 %, +97 %  trusted  samples changed by +12.5 %…",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "low_ms", "high_ms", "shown"),
+    [
+        (0.0761, 0.0755, 0.0766, "76.10 µs  -0.79 %, +0.66 %"),
+        (0.175, 0.14, 0.345, "0.1750 ms  -20 %, +97 %"),
+        (2500.0, 2475.0, 2525.0, "2.500 s  ±1.0 %"),
+    ],
+)
+def test_units_and_ranges(median_ms, low_ms, high_ms, shown):
+    found = result(median_ms, median_ms)
+    found["estimate"] |= {"low_ms": low_ms, "high_ms": high_ms}
+    assert shown in list(result_lines([found]))[1]
