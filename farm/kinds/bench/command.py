@@ -61,9 +61,7 @@ def bench(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     fields: dict[str, Any],
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Add mean, min, max and std at the usual clock, and the raw median.")
-    ] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Add mean, min, max, std and the raw median.")] = False,
     why: work.Why = False,
     require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = "any",
     require_offload: Annotated[
