@@ -59,11 +59,12 @@ acceptance: setup $(TORCH)/.ready ## everything else
 soak: setup ## an hour of faults on 20 phones (not in CI); SOAK_MINUTES=10 make soak
 	$(PY) -m benchmarks soak
 
-lint: setup ## ruff, mypy --strict, import layers, tests.house, shellcheck
+lint: setup ## ruff, mypy --strict, import layers, dependencies, tests.house, shellcheck
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/deptry .
 	$(PY) -m tests.house
 	@if command -v shellcheck >/dev/null; then shellcheck device_scripts/*.sh .ci/run .ci/bare_path; else echo "shellcheck is not installed: scripts not checked"; fi
 

@@ -1,6 +1,10 @@
 """The `farm` command, also as `python -m farm`: Ctrl-C ends it silently while its modules are being imported, too."""
 
 import os
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the working folder, which `-m` puts first: a stray click.py there would be taken for click
 
 INTERRUPTED = 130  # farm.common.errors.ExitCode, which is still to be imported
 

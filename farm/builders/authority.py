@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import TypeAdapter
 
 from farm.builders.token_policy import KEPT_S, TokenRecord, check_name, unknown_token_error
-from farm.common.certificates import PEM, key_pem, name_of, new_key, signed
 from farm.common.errors import UserError
 from farm.common.files import write_durably
+from farm.lab.certificates import PEM, key_pem, name_of, new_key, signed
 
 AUTHORITY_LIFE = timedelta(days=3650)
 BUILDER_LIFE = timedelta(days=730)

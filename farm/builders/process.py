@@ -123,7 +123,7 @@ class BuildersProcess:
             reader, writer = await asyncio.open_connection(sock=ours)
             with contextlib.closing(writer):
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", SERVER, str(theirs.fileno()),
+                    sys.executable, "-P", "-m", SERVER, str(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
                     env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 )  # fmt: skip

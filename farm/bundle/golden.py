@@ -105,7 +105,7 @@ def compile_golden(
         # The toolchain's interpreter need not have farm installed. A folder with nothing but a link to farm lends
         # it to that interpreter without our site-packages shadowing its own.
         (Path(place) / "farm").symlink_to(Path(farm.__file__).parent)
-        environ = {**os.environ, "PYTHONPATH": place, "PYTHONDONTWRITEBYTECODE": "1"}
+        environ = {**os.environ, "PYTHONPATH": place, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
                 command, env=environ, cwd=place, capture_output=True, text=True, timeout=timeout_s, check=False

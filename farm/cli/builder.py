@@ -34,7 +34,7 @@ _SLURM = """\
 #SBATCH --time={hours}:00:00
 #SBATCH --signal=B:TERM@30
 # Once before, on any machine that sees the folder: farm builder join TOKEN --folder {folder} --no-start
-exec {python} -m farm builder start --folder {folder}
+exec {python} -P -m farm builder start --folder {folder}
 """
 
 _KUBERNETES = """\

@@ -118,7 +118,7 @@ def _one_host(
         farm.wait_ready(len(lab), _step_printer())
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
-        query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
+        query = ["-P", "-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
         _show("python -m tvm.exec.query_rpc_tracker   # the stock client, unchanged", farm.run(sys.executable, *query))
         typer.echo("\n$ farm status")
         for line in status_lines(farm.status()):
@@ -149,7 +149,7 @@ def _second_runtime(farm: VirtualFarm, network: Path) -> None:
         print_note(f"with `pip install {package.project}` beside farm, the demo times the model under that runtime too")
         return
     phone, folder = farm.status()["devices"][0]["name"], farm.folder / "ort"
-    made = farm.run(sys.executable, "-m", "farm", "program", "make", "ort", str(folder))
+    made = farm.run(sys.executable, "-P", "-m", "farm", "program", "make", "ort", str(folder))
     _show(f"farm program make ort {folder.name}", made)
     options = ("--on", f"name={phone}", "--runtime-b", str(folder / "ort_runner.toml"), "--measure", SECOND_S)
     _typed(farm, "compare", network, *options)
@@ -274,7 +274,7 @@ def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:
 def _network(farm: VirtualFarm, name: str) -> Path:
     """A network of the zoo, written to a file."""
     model = farm.folder / f"{name}.onnx"
-    made = farm.run(sys.executable, "-m", "farm", "model", "make", name, "-o", str(model))
+    made = farm.run(sys.executable, "-P", "-m", "farm", "model", "make", name, "-o", str(model))
     _show(f"farm model make {name} -o {model.name}", made)
     return model
 
@@ -288,7 +288,7 @@ def _twins(farm: VirtualFarm) -> tuple[str, int]:
 def _typed(farm: VirtualFarm, verb: str, model: Path, *options: str) -> None:
     """The very command that people type, in sight."""
     typer.echo(f"\n$ farm {verb} {model.name} {' '.join(options)}")
-    command = [sys.executable, "-m", "farm", "--socket", str(farm.socket), verb, str(model), *options]
+    command = [sys.executable, "-P", "-m", "farm", "--socket", str(farm.socket), verb, str(model), *options]
     sys.stdout.flush()
     if subprocess.run(command, check=False).returncode:
         raise HostError(f"`farm {verb}` failed on the virtual phones", hint="see the lines above")

@@ -49,7 +49,7 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
         _typed(first, "host", "list")
         _typed(first, "status")
         host, port = first.tracker()
-        query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
+        query = ["-P", "-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
         _run("python -m tvm.exec.query_rpc_tracker   # the stock client at lab1: phones of all hosts", query)
         if trials:
             if trials < (fewest := TRIALS_OF_A_PHONE * hosts):
@@ -94,7 +94,7 @@ def _tune_and_kill(lab: VirtualHosts, trials: int, phones: int) -> None:
     """
     first, (name, doomed) = lab.farms["lab1"], list(lab.farms.items())[-1]
     model = first.folder / f"{NETWORK}.onnx"
-    _run(f"farm model make {NETWORK} -o {model.name}", ["-m", "farm", "model", "make", NETWORK, "-o", str(model)])
+    _run(f"farm model make {NETWORK} -o {model.name}", ["-P", "-m", "farm", "model", "make", NETWORK, "-o", str(model)])
     since = first.status()["seq"]
     options = ("--on", "android", "--devices", str(phones), "--trials", str(trials), "--cost-model", "random")
     job = _submitted(first, model, (*options, "--detach"))
@@ -140,7 +140,7 @@ def _watch(first: VirtualFarm, since: int, story: Story, doomed: VirtualFarm, ph
 
 def _typed(farm: VirtualFarm, *words: str) -> None:
     """Run a command of farm, and show it as people type it."""
-    _run(f"farm {' '.join(words)}", ["-m", "farm", "--socket", str(farm.socket), *words])
+    _run(f"farm {' '.join(words)}", ["-P", "-m", "farm", "--socket", str(farm.socket), *words])
 
 
 def _run(shown: str, arguments: list[str]) -> None:

@@ -129,7 +129,7 @@ def adb_program(config: FarmConfig) -> Diagnosis:
 def toolchains(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether each configured toolchain has a TVM, and its code generators."""
     for name, toolchain in config.toolchain.items():
-        command = [toolchain.python, "-c", _VERSIONS]
+        command = [toolchain.python, "-P", "-c", _VERSIONS]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             output, failed = (done.stdout or done.stderr.strip().rpartition("\n")[2]).strip(), done.returncode != 0

@@ -58,7 +58,7 @@ def with_tvm(
     asked.write_text(json.dumps({"do": do, "scratch": str(scratch), **request}))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [python_with_tvm(), "-m", module, str(asked), str(answer)],
+            [python_with_tvm(), "-P", "-m", module, str(asked), str(answer)],
             stdout=subprocess.PIPE if on_line else output, stderr=output, text=True,
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
         )  # fmt: skip

@@ -19,7 +19,7 @@ from typer.main import get_command
 from farm import __version__
 from farm.cli import complete
 from farm.cli.connection import phone_of_environment
-from farm.common.errors import ExitCode, FarmError, UserError
+from farm.common.errors import ExitCode, FarmError, HostError, UserError
 from farm.kinds import KINDS
 
 MisusedError: Any = typer.BadParameter.__base__  # typer's error for a misused command line
@@ -338,6 +338,12 @@ def _run() -> Any:
         return print_error(error)
     except MisusedError as error:
         return _misused(error)
+    except ModuleNotFoundError as error:
+        from farm.common.install import extra_of, pip_install
+
+        name = str(error.name)
+        missing = f"this needs the Python package {name.partition('.')[0]}, which is not installed"
+        return print_error(HostError(missing, hint=pip_install(extra_of(name), sys.executable)))
 
 
 def with_wait_values(arguments: Sequence[str]) -> list[str]:

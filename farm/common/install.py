@@ -38,3 +38,17 @@ SOURCE = "/path/to/farm"  # never the bare name: on PyPI `farm` is another packa
 def pip_install(extra: str = "", python: str = "") -> str:
     """The command that installs farm, with an extra, for an interpreter."""
     return f"{python and f'{python} -m '}pip install '{SOURCE}{extra and f'[{extra}]'}'"
+
+
+_EXTRAS = {  # what is imported -> the extra that brings it
+    "tvm": ("cloudpickle", "onnx", "tflite", "tornado", "tvm", "tvm_ffi", "xgboost"), "torch": ("torch",),
+    "keras": ("h5py", "keras", "onnxscript"), "postgres": ("psycopg",), "lab": ("cryptography",),
+    "objectstore": ("obstore",), "builders": ("dask", "distributed"), "tui": ("textual",),
+    "results": ("mlflow", "pyarrow"),
+}  # fmt: skip
+
+
+def extra_of(module: str) -> str:
+    """The extra that brings a module; "": farm itself needs it."""
+    top = module.partition(".")[0]
+    return next((extra for extra, modules in _EXTRAS.items() if top in modules), "")

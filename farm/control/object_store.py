@@ -7,12 +7,14 @@ vendors' tools read them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CR
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from farm.common.errors import Code, FarmError, HostError, UserError
+from farm.common.install import pip_install
 from farm.control.artifact_pull import ArtifactStream
 from farm.control.artifacts import no_such_artifact_error
 from farm.control.messages import MAX_FRAME_BYTES
@@ -36,7 +38,7 @@ class ObjectStore:
             raise UserError(
                 "[lab] object_store needs the package obstore, which is not installed",
                 Code.BAD_CONFIG,
-                hint="pip install 'tvm-phone-farm[objectstore]' for the daemon's interpreter",
+                hint=pip_install("objectstore", sys.executable),
             ) from error
         self._obstore: Any = obstore
         try:

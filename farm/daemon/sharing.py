@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farm.common.errors import Code, UserError
+from farm.common.install import pip_install
 from farm.config import FarmConfig
 from farm.config.consistency import address_of
 from farm.control.artifacts import ArtifactFolder
@@ -51,7 +53,7 @@ def open_sharing(
         raise UserError(
             f"a lab of several hosts needs the package {error.name}, which is not installed",
             Code.BAD_CONFIG,
-            hint="pip install 'tvm-phone-farm[lab]' for the daemon's interpreter",
+            hint=pip_install("lab", sys.executable),
         ) from error
     store, host = persistence.store, config.lab.host
     link = HostLink(open_identity(config.state_dir / "keys", host), store.mailbox.hosts)

@@ -94,7 +94,7 @@ class Zygote:
             log.unlink(missing_ok=True)  # whatever it is: opening a fifo waits for ever
             with theirs, log.open("wb") as out:
                 process = await asyncio.create_subprocess_exec(
-                    str(toolchain.python), "-m", "farm.worker.zygote", str(theirs.fileno()), str(os.getpid()),
+                    str(toolchain.python), "-P", "-m", "farm.worker.zygote", str(theirs.fileno()), str(os.getpid()),
                     stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
                     pass_fds=(theirs.fileno(),), start_new_session=True, env=worker_environment(), cwd=folder,
                 )  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from farm.common.certificates import PEM, key_pem, name_of, new_key, signed
 from farm.common.errors import HostError
 from farm.common.files import write_durably
+from farm.lab.certificates import PEM, key_pem, name_of, new_key, signed
 
 LIFE = timedelta(days=36_500)  # farm revokes a certificate by its row in the host table, not by its age
 EARLY = timedelta(days=365)  # hosts accept each other though a clock is far off

@@ -219,7 +219,17 @@ def _fetch_wheel(
     known = _KNOWN_SHA256.get((package, version, machine.name))
     wanted = scratch / "wanted.txt"
     wanted.write_text(f"{package}=={version}" + (f" --hash=sha256:{known}\n" if known else "\n"), "utf-8")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--retries=1"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--retries=1",
+    ]
     command += ["--platform", f"manylinux_2_28_{machine.name}", "--python-version", _WHEEL_PYTHON, "-r", str(wanted)]
     failed = partial(_pip_error, f"{package} {version}", machine.name)
     output_of([*command, "--dest", str(scratch)], _DOWNLOAD_LIMIT_S, failed, scratch)

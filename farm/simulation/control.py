@@ -235,7 +235,7 @@ def running_lab(
         UserError: an argument of ours made no sense to it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]
+    command = [sys.executable, "-P", "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]
     for name, profile in phones.items():
         place = (places or {}).get(name, "")
         command += ["--phone", f"{name}={profile}" + (f"@{place}" if place else "")]

@@ -22,7 +22,7 @@ class FarmProcess:
 
     def launch(self) -> Popen[bytes]:
         """Start it; its messages go to the end of its log."""
-        command = [*self.wrapper, sys.executable, "-m", "farm", *self._words, "--die-with-parent"]
+        command = [*self.wrapper, sys.executable, "-P", "-m", "farm", *self._words, "--die-with-parent"]
         with self.log.open("ab") as out:
             self.process = Popen(command, stdout=out, stderr=out, stdin=DEVNULL)
         return self.process

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from farm.common.errors import HostError
+from farm.common.install import pip_install
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -49,9 +50,7 @@ def check_programs() -> None:
             hint=f"apt-get install {packages}   # the server that Debian starts is not used, and may be stopped",
         )
     if find_spec("psycopg") is None:
-        raise HostError(
-            "this needs the package psycopg, which is not installed", hint="pip install 'tvm-phone-farm[postgres]'"
-        )
+        raise HostError("this needs the package psycopg, which is not installed", hint=pip_install("postgres"))
 
 
 def as_server_user() -> list[str]:

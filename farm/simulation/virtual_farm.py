@@ -170,7 +170,7 @@ class VirtualFarm:
 
     def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command."""
-        return self.run(sys.executable, "-m", "farm", *arguments, timeout_s=timeout_s)
+        return self.run(sys.executable, "-P", "-m", "farm", *arguments, timeout_s=timeout_s)
 
 
 def phones_of(profiles: Iterable[str]) -> dict[str, str]:

@@ -72,7 +72,7 @@ def started_server() -> BuildServerProcess:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "farm.tuning.build_server", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "farm.tuning.build_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdin=subprocess.DEVNULL,

@@ -105,7 +105,7 @@ def stock_server(port: int, key: str, folder: Path) -> Sequence[str]:
     """TVM's own RPC server in Python; which comes with TVM. Its key is in its environment only."""
     del key, folder
     ports = ["--port", str(port), "--port-end", str(port + 1)]
-    return [sys.executable, "-m", "farm.tuning.phones", "--host", "127.0.0.1", *ports, "--silent"]
+    return [sys.executable, "-P", "-m", "farm.tuning.phones", "--host", "127.0.0.1", *ports, "--silent"]
 
 
 class HostPhones:

@@ -120,7 +120,7 @@ def forkers() -> Iterator[psutil.Process]:
 
 
 def _kind(words: Sequence[str]) -> str:
-    match words:
+    match words[words[0] == "-P" :]:
         case ["-m", "farm.simulation.lab", *_]:
             return LAB
         case ["-m", "farm", "serve" | "head", *_]:
@@ -258,7 +258,7 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", stream)
     for each in streams:
         os.close(each)
-    option, what, *words = request["words"]
+    option, what, *words = request["words"][request["words"][0] == "-P" :]
     if option == "-c":
         sys.argv = ["-c", *words]
         exec(what, {"__name__": "__main__"})

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.support import forked_processes
 
-CHILDREN = (("-m", "farm.worker.zygote"), ("-m", "farm", "gate"))
+CHILDREN = (("-P", "-m", "farm.worker.zygote"), ("-P", "-m", "farm", "gate"))
 _MESSAGE_LIMIT_BYTES = 1 << 17
 _FREE = 200  # descriptors above it are nobody's
 

@@ -33,7 +33,7 @@ class GateChild:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours
         passed = (self._tvm.fileno(), theirs.fileno())
-        command = [sys.executable, "-m", "farm", "gate", "--child", *map(str, passed)]
+        command = [sys.executable, "-P", "-m", "farm", "gate", "--child", *map(str, passed)]
         with theirs:  # a session of its own: for Ctrl-C in a terminal, and for the scheduler (sched(7), autogroups)
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, start_new_session=True)
 

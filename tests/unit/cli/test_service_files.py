@@ -45,7 +45,7 @@ def test_nothing_is_left_to_fill_in(unit: str) -> None:
 def test_every_service_runs_this_interpreter_as_farm(unit: str) -> None:
     text = texts()[unit]
     (start,) = settings(text, "ExecStart")
-    assert start.startswith("/opt/farm/bin/python -m farm")
+    assert start.startswith("/opt/farm/bin/python -P -m farm")
     assert settings(text, "User") == ["farm"]
     assert settings(text, "ProtectHome") == ["yes"]
     assert settings(text, "BindReadOnlyPaths") == []
@@ -56,7 +56,7 @@ def test_an_interpreter_at_home_is_let_in_and_nothing_else_of_home() -> None:
     text = texts("/home/a b/100%/x:y/bin/python", folders)["farm.service"]
     assert settings(text, "ProtectHome") == ["tmpfs"]
     assert settings(text, "BindReadOnlyPaths") == ['"/home/a b/100%%/x\\:y"']
-    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/x:y/bin/python -m farm serve")
+    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/x:y/bin/python -P -m farm serve")
 
 
 def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() -> None:
@@ -88,7 +88,7 @@ def test_the_daemons_environment_is_configuration(tmp_path: Path) -> None:
     config = load(_empty(tmp_path), environ=environ)
     assert config.adb.service is True
     assert config.web.read == "token"  # every user of the host reaches its port
-    assert f"-m farm.daemon.adb_service --socket {config.adb.socket} " in texts()["farm-adb.service"]
+    assert f"-P -m farm.daemon.adb_service --socket {config.adb.socket} " in texts()["farm-adb.service"]
     assert settings(texts()["farm-gate.socket"], "ListenSequentialPacket") == [config.tvm.gate]
     assert settings(texts()["farm-gate.socket"], "ListenStream") == [f"{config.tvm.host}:{config.tvm.port}"]
 
