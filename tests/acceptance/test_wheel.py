@@ -123,13 +123,13 @@ for path in paths(get_command(app)):
 # What a laptop's client does: "" ends well, else a part of its one error.
 CLIENT = {
     "status": "", "status --json": "", "top --once": "", "device list": "", "device show {device}": "", "job list": "",
-    "lease list": "", "host list": "", "history small.onnx": "", "explain device {device}": "",
+    "lease list": "", "host list": "", "explain device {device}": "",
     "bench small.onnx --on android --repeat 3": "", "run small.onnx --on android": "",
-    "compare small.onnx small.onnx --on android --pairs 3": "", "memory small.onnx --on android": "",
-    "sweep small.onnx --on android --threads 1,2": "", "submit bench small.onnx --on android": "",
+    "compare small.onnx small.onnx --on android": "", "memory small.onnx --on android": "",
+    "sweep small.onnx --on android --threads 1,2": "",
     "tune small.onnx --on android --trials 2": "", "shell --on android -- id": "",
     "lease run --on android -- true": "", "job show {job}": "", "logs {job}": "", "watch {job}": "",
-    "model show small.onnx": "no TVM", "compile small.onnx --target host": "no TVM",
+    "history small.onnx": "", "model show small.onnx": "no TVM", "compile small.onnx --target host": "no TVM",
     "model make small_cnn -o other.onnx": "[tvm]", "export --format parquet -o out.parquet": "pyarrow",
     "builder start": "[tvm,builders]", "demo": "[tvm]",
 }  # fmt: skip
