@@ -70,4 +70,4 @@ def phone_of_environment() -> str | None:
 def call_and_emit(kind: str, text: str, *, json: bool, **fields: Any) -> None:
     """One request; prints its answer as JSON, or `text`, a format of the answer's fields."""
     answer = call(kind, **fields)
-    emit(answer, text.format(**answer), json=json)
+    emit(answer, text.format_map(answer), json=json)

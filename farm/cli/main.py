@@ -19,7 +19,7 @@ from typer.main import get_command
 from farm import __version__
 from farm.cli import complete
 from farm.cli.connection import phone_of_environment
-from farm.common.errors import ExitCode, FarmError, HostError, UserError
+from farm.common.errors import ExitCode, FarmError, HostError, MissingFieldError, UserError
 from farm.kinds import KINDS
 
 MisusedError: Any = typer.BadParameter.__base__  # typer's error for a misused command line
@@ -334,6 +334,8 @@ def _run() -> Any:
         return app(with_wait_values(sys.argv[1:]), prog_name="farm", standalone_mode=False)
     except OutputError:
         raise
+    except MissingFieldError as error:
+        return print_error(_of_older_daemon(error))
     except FarmError as error:
         return print_error(error)
     except MisusedError as error:
@@ -344,6 +346,17 @@ def _run() -> Any:
         name = str(error.name)
         missing = f"this needs the Python package {name.partition('.')[0]}, which is not installed"
         return print_error(HostError(missing, hint=pip_install(extra_of(name), sys.executable)))
+
+
+def _of_older_daemon(error: MissingFieldError) -> FarmError:
+    """The error with both versions, if the daemon still answers."""
+    from farm.cli.connection import call
+
+    try:
+        daemon = call("status")["version"]
+    except FarmError:
+        return error
+    return FarmError(f"{error.message}: the daemon is farm {daemon}, this command is {__version__}", hint=error.hint)
 
 
 def with_wait_values(arguments: Sequence[str]) -> list[str]:

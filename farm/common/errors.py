@@ -297,6 +297,15 @@ def log_error(
     log.log(level, "%s: %s", text % values, error, exc_info=None if isinstance(error, FarmError) else error)
 
 
+class MissingFieldError(ProtocolError):
+    """An answer lacks a field that this farm reads."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the daemon's answer has no field {name!r}", hint="it is an older farm: upgrade it on its host, restart it"
+        )
+
+
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful
 _BY_FAULT = {str(each.fault): each for each in (UserError, PhoneError, HostError, FarmError)}
 

@@ -21,7 +21,7 @@ import zmq
 from farm.common.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
 from farm.common.files import checked_file, short_hash
 from farm.control.address import Remote, Where, connect, probe, refused, stuck_hint
-from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
+from farm.control.messages import MAX_FRAME_BYTES, AnswerFields, Reply, Request, decode_reply, encode_request
 
 SILENT_AFTER_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 REMOTE_SILENT_AFTER_S = 8.0  # of a remote client: with connecting, the handshake, and a slow line
@@ -222,7 +222,7 @@ class ControlClient:
             DaemonUnreachableError: no daemon answers (within `silent_after_s`).
             FarmError: what the daemon reported, of the same fault, code and exit code.
         """
-        return dict(self._ask(kind, fields, frames, on_progress).fields)
+        return AnswerFields(self._ask(kind, fields, frames, on_progress).fields)
 
     def stream(self, kind: str, limit_s: float = math.inf, /, **fields: Any) -> Iterator[dict[str, Any]]:
         """Ask, and yield the items that precede the answer, then the answer itself.
@@ -232,7 +232,7 @@ class ControlClient:
             DaemonUnreachableError, FarmError: as `call`.
         """
         for reply in self._replies(kind, fields, (), limit_s):
-            yield dict(reply.fields)
+            yield AnswerFields(reply.fields)
 
     def wait_until_up(self, timeout_s: float, *, alive: Callable[[], bool] = lambda: True) -> None:
         """Return when a daemon answers; give up early when it is no longer `alive`.
@@ -282,7 +282,7 @@ class ControlClient:
             if not reply.more:
                 return reply
             if on_progress is not None:
-                on_progress(dict(reply.fields))
+                on_progress(AnswerFields(reply.fields))
         raise ProtocolError("the daemon's answer ended early")
 
     def _replies(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from farm.common.errors import FarmError, ProtocolError, error_from_wire, error_to_wire
+from farm.common.errors import FarmError, MissingFieldError, ProtocolError, error_from_wire, error_to_wire
 
 PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 2 << 20  # a job with the largest result (1 MiB); a status of 1,000 phones is about 400 kB
@@ -27,6 +27,19 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # request and attempt ids
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{0,128}")
 _ENVELOPE = frozenset({"v", "id", "kind", "attempt", "fence", "token"})
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escapes that may name half a character
+
+
+# Fields of objects that a daemon of the release before does not send, and what they are then.
+JOINED_LATER: Mapping[str, Any] = {"read_at": None}
+
+
+class AnswerFields(dict[str, Any]):
+    """An object of an answer: a field that its daemon did not send is one error that names it, never a KeyError."""
+
+    def __missing__(self, name: str) -> Any:
+        if name in JOINED_LATER:
+            return JOINED_LATER[name]
+        raise MissingFieldError(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +145,11 @@ def decode_reply(frames: Sequence[bytes]) -> Reply:
     Raises:
         ProtocolError: they are not one.
     """
-    header = _decode(frames)
+    header = _decode(frames, AnswerFields)
     identifier, more, fields, error = (
         _matching(header, "id", _ID),
         header.get("more", False),
-        header.get("ok", {}),
+        header.get("ok", AnswerFields()),
         header.get("error"),
     )
     if not isinstance(more, bool) or not isinstance(fields, dict) or not ("ok" in header or more or error is not None):
@@ -158,10 +171,10 @@ def _encode(header: Mapping[str, Any], frames: Sequence[bytes]) -> list[bytes]:
     return encoded
 
 
-def _decode(frames: Sequence[bytes]) -> dict[str, Any]:
+def _decode(frames: Sequence[bytes], made: type[dict[str, Any]] | None = None) -> dict[str, Any]:
     _check_sizes(frames)
     try:
-        header = json.loads(frames[0], parse_constant=_refuse_constant)
+        header = json.loads(frames[0], parse_constant=_refuse_constant, object_hook=made)
         if _SURROGATE.search(frames[0]):
             json.dumps(header, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # ValueError covers JSON, UTF-8 and over-long numbers

@@ -9,13 +9,15 @@ passes no revision. There is no downgrade: before each migration the database is
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, update
 
+from farm.common.errors import Code, HostError
 from farm.store.schema import SCHEMA_VERSION, meta
 
 VERSION_LOCATIONS = [Path(__file__).parent]  # folders of revision files
@@ -26,9 +28,30 @@ def migrate(connection: Connection, version: int) -> None:
 
     The version stands in the table `meta`, where start-up reads it without Alembic; Alembic keeps no table of its own.
     """
-    revisions = ScriptDirectory(str(VERSION_LOCATIONS[0]), version_locations=list(map(str, VERSION_LOCATIONS)))
-    steps = list(revisions.iterate_revisions(str(SCHEMA_VERSION), str(version)))
+    steps = [_revision(number) for number in range(version + 1, SCHEMA_VERSION + 1)]
     with Operations.context(MigrationContext.configure(connection)):
-        for step in reversed(steps):
-            step.module.upgrade()
+        for step in steps:
+            step.upgrade()
     connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=SCHEMA_VERSION))
+
+
+def _revision(number: int) -> Any:
+    """The module of a revision. Other files in its folder, such as an older farm left there, are not imported.
+
+    Raises:
+        HostError: there are several of that number, or none.
+    """
+    found = [path for folder in VERSION_LOCATIONS for path in folder.glob(f"v{number}_*.py")]
+    if len(found) != 1:
+        raise HostError(
+            f"this farm has {len(found)} revisions of schema version {number}",
+            Code.DATABASE_UNUSABLE,
+            hint="files of another farm are between its own: install farm in a new environment",
+            evidence=", ".join(map(str, found)),
+        )
+    spec = spec_from_file_location(f"{__name__}.{found[0].stem}", found[0])
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -17,6 +17,7 @@ from sqlalchemy import CheckConstraint, inspect
 
 from farm.common.errors import Code, HostError
 from farm.model.health import BatteryDay, Quarantine
+from farm.store import migrations
 from farm.store.devices import DeviceRecord, RecoveryRecord
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrations import v9_tables, v10_hosts
@@ -275,3 +276,13 @@ def test_a_start_with_the_current_schema_does_not_load_alembic(tmp_path):
         "Store.open(Path(sys.argv[1])).close(); assert 'alembic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "farm.db"], check=True, timeout=60)
+
+
+def test_files_that_another_farm_left_between_the_revisions(monkeypatch, tmp_path):
+    (tmp_path / "stray.py").write_text("raise AssertionError('imported')")
+    monkeypatch.setattr(migrations, "VERSION_LOCATIONS", [*migrations.VERSION_LOCATIONS, tmp_path])
+    assert migrations._revision(10).revision == "10"
+    (tmp_path / "v10_old.py").touch()
+    with pytest.raises(HostError, match="2 revisions of schema version 10") as error:
+        migrations._revision(10)
+    assert str(tmp_path / "v10_old.py") in error.value.evidence
