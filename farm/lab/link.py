@@ -9,7 +9,7 @@ import math
 import secrets
 import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -269,6 +269,10 @@ class HostLink:
         try:
             self._ask_back(host, token)
             sock, early = await came
+        except asyncio.CancelledError:
+            if came.done() and not came.cancelled():
+                came.result()[0].close()  # it came in the moment of the cancellation
+            raise
         finally:
             del self._awaited[host, token]
         return await _answered(host, sock, preface, early)
@@ -302,11 +306,11 @@ class HostLink:
             return
         sock, early = connection.take()
         try:
-            async with asyncio.timeout(self._limits.preface_s):
-                preface, early = await _first_message(sock, decode_preface, early)
-            call = self._checked(host, preface, sock, early)
+            with _closed_on_error(sock):
+                async with asyncio.timeout(self._limits.preface_s):
+                    preface, early = await _first_message(sock, decode_preface, early)
+                call = self._checked(host, preface, sock, early)
         except (OSError, FarmError) as error:  # TimeoutError is an OSError
-            sock.close()
             self._log_refused(host, f"host {host}: {str(error) or 'it has sent no preface'}")
             return
         await self._handle(preface.service, call)
@@ -329,20 +333,18 @@ class HostLink:
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         try:
-            known = await self._hosts.any()
-            reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
-            secured = await self._tls.secure(sock, known.server)
+            with _closed_on_error(sock):
+                known = await self._hosts.any()
+                reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
+                secured = await self._tls.secure(sock, known.server)
         except (TlsError, OSError) as error:
-            sock.close()
             self._log_refused(address, f"refused as a host of the lab: {error}")
             return
-        except BaseException:
-            sock.close()
-            raise
         finally:
             self._unknown.give_back(address)
-        table = await reading
-        if (called := await self._called(address, table, secured)) is not None:
+        with _closed_on_error(secured.sock):
+            called = await self._called(address, await reading, secured)
+        if called is not None:
             await self._handle(*called)
 
     async def _called(self, address: str, table: PinnedHosts, secured: Secured) -> tuple[str, LinkCall] | None:
@@ -430,12 +432,9 @@ async def _connected(address: str) -> socket.socket:
         places = await loop.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, place = places[0]
         sock = socket.socket(family, kind, protocol)
-        try:
+        with _closed_on_error(sock):
             set_options(sock)
             await loop.sock_connect(sock, place)
-        except BaseException:
-            sock.close()
-            raise
     except (OSError, UnicodeError) as error:  # the latter: no name of a host
         raise OSError(f"{address}: {getattr(error, 'strerror', '') or error}") from error
     return sock
@@ -456,7 +455,7 @@ async def _answered(
     Raises:
         FarmError: the other host refuses, or sends no answer.
     """
-    try:
+    with _closed_on_error(sock):
         try:
             await asyncio.get_running_loop().sock_sendall(sock, preface)
             answer, early = await _first_message(sock, decode_answer, early)
@@ -465,7 +464,14 @@ async def _answered(
             raise ProtocolError(reason or "it closed the connection") from error
         if answer.error is not None:
             raise answer.error
-        return LinkConnection(host, answer.fields, sock, early)
+    return LinkConnection(host, answer.fields, sock, early)
+
+
+@contextlib.contextmanager
+def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+    """Close the socket when the block fails or is cancelled."""
+    try:
+        yield
     except BaseException:
         sock.close()
         raise

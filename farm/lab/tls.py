@@ -89,7 +89,12 @@ class TlsThreads:
         thread = threading.Thread(target=work, name="farm-link", daemon=True)
         self._threads.add(thread)
         thread.start()
-        return await secured
+        try:
+            return await secured
+        except asyncio.CancelledError:
+            if secured.done() and not secured.cancelled() and secured.exception() is None:
+                secured.result().sock.close()  # it came in the moment of the cancellation: nobody else owns it
+            raise
 
     async def stop(self) -> None:
         """Cut every connection, and wait for the threads."""

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
 
@@ -379,3 +380,58 @@ async def test_a_connection_that_has_just_come_is_closed_when_the_link_stops(lab
         lab.links["one"]._accepted(come)
         await lab.links["one"].stop()
     assert come.fileno() == -1
+
+
+def descriptors():
+    return list(Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("moment", ["the handshake's result", "the rows are read", "the preface is awaited"])
+async def test_a_connection_whose_task_is_cancelled_is_closed(lab, monkeypatch, moment):
+    """A link that stops cancels its tasks wherever they wait; a socket without an owner would stay open."""
+    before, two = len(descriptors()), lab.links["two"]
+    table = await lab.links["one"]._hosts.now()
+    await two._hosts.now()
+    reached = asyncio.Event()
+
+    async def never():
+        reached.set()
+        await asyncio.Event().wait()
+
+    if moment == "the handshake's result":
+        secured = two._tls._secured
+        monkeypatch.setattr(two._tls, "_secured", lambda *given: (secured(*given), reached.set(), cancel()))
+    elif moment == "the rows are read":
+        monkeypatch.setattr(two._hosts, "now", never)
+    else:
+        monkeypatch.setattr(two, "_checked", None)
+
+    def cancel():
+        for task in two._tasks._tasks:
+            task.cancel()
+
+    plain = socket.create_connection(("127.0.0.1", two.port))
+    client = await asyncio.to_thread(table.client.wrap_socket, plain)
+    await until(lambda: two._open if moment == "the preface is awaited" else reached.is_set())
+    cancel()
+    client.close()
+    await two._tasks.end(60.0)
+    await until(lambda: len(descriptors()) == before)
+
+
+async def test_a_dial_back_that_comes_in_the_moment_of_its_cancellation_is_closed(lab):
+    one, hidden = lab.links["one"], lab.add("hidden", listens=False)
+    hidden.serve("echo", echo)
+    before = len(descriptors())
+    dialling = asyncio.create_task(one.dial("hidden", "echo"))
+    await until(lambda: one._awaited)
+    came_back = one._services[link_module.BACK]
+
+    async def come_back(call):
+        await came_back(call)
+        dialling.cancel()
+
+    one._services[link_module.BACK] = come_back
+    with pytest.raises(asyncio.CancelledError):
+        await dialling
+    await until(lambda: len(descriptors()) == before)
