@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from json import loads
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,10 +28,11 @@ from farm.cli.output import (
 )
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, kept_words
-from farm.common.durations import took
+from farm.common.durations import digits, took
 from farm.common.errors import UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
+from farm.measure.conditions import ratio_words
 from farm.model.device import parse_place
 from farm.model.job import MEASURING_KINDS, JobState
 
@@ -63,16 +65,31 @@ def list_jobs(
     """Jobs, newest first."""
     states = [each.value for each in state or ()]
     fields = {"state": states, "user": user, "of_kind": kind, "array": array, "before": before, "limit": limit}
-    answer = call("job.list", **fields)
+    answer = call("job.list", results=True, **fields)
     rows = (
         (
             row["id"], row["array"] or "-", row["kind"], _short(row["name"]) or "-", row["user"], row["state"],
-            row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]), _why(row),
+            row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]),
+            took(row["started_at"], row["ended_at"] or datetime.now(UTC).isoformat()) or "-", *_outcome(row),
         )
         for row in answer["jobs"]
     )  # fmt: skip
-    columns = ("JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "WHY")
-    emit(answer, table(columns, rows) if answer["jobs"] else (), json=json)
+    columns = (
+        "JOB",
+        "ARRAY",
+        "KIND",
+        "NAME",
+        "USER",
+        "STATE",
+        "DEVICE",
+        "TRIES",
+        "SUBMITTED",
+        "TOOK",
+        "VERDICT",
+        "RESULT",
+    )
+    spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER")
+    emit(answer, table(columns, rows, spare=spare) if answer["jobs"] else (), json=json)
     if json:
         return
     if not answer["jobs"]:
@@ -251,9 +268,19 @@ def logs(
                     sys.stdout.flush()
 
 
-def _why(row: Mapping[str, Any]) -> str:
-    error = row["error"] or {}
-    return row["waits"] or error.get("message") or "-"
+def _outcome(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The verdict or answer of a job, and its figure; of a job without a result why it waits or failed."""
+    if why := row["waits"] or (row["error"] or {}).get("message"):
+        return "-", why
+    result = row.get("result") or {}
+    estimate, compared = result.get("estimate") or {}, result.get("comparison") or {}
+    if median_ms := estimate.get("median_ms"):
+        return result.get("verdict") or "-", f"{digits(median_ms)} ms"
+    if compared:
+        return compared.get("answer") or "-", f"B/A {ratio_words(compared['ratio'])}"
+    if gain := (result.get("speedup") or {}).get("times"):
+        return "-", f"{gain:.2f} times as fast"
+    return "-", "-" if result.get("exit_code") is None else f"exit code {result['exit_code']}"
 
 
 def _short(name: str) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from farm.cli.output import escaped, plots
 from farm.cli.output.terminal import Glyphs
-from farm.cli.status import host_in_brief
+from farm.cli.status import age_of, host_in_brief
 from farm.common.durations import format_duration
 from farm.common.selector import natural
 
@@ -39,7 +39,7 @@ PHONE_COLUMNS = {
 }  # fmt: skip
 WIDE_COLUMNS = ("SOC", "GPU", "REASON")
 RIGHT_COLUMNS = ("HEAT", "BATT")
-JOB_COLUMNS = {"JOB": 20, "STATE": 8, "NAME": 20, "USER": 10, "PHONE": 16, "STEP": 0}
+JOB_COLUMNS = {"JOB": 20, "STATE": 8, "PHONE": 16, "STEP": 40, "NAME": 20, "USER": 10}  # 80 columns show the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,7 @@ class PhoneRow:
     held_s: float | None
     session: bool  # a TVM session is open
     host: str = ""  # of a lab; "": there is one host
+    read: str = ""  # the age of the temperature, its largest unit: 2h; "": it is of now
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def _phone(row: Mapping[str, Any], lease: Mapping[str, Any] | None) -> PhoneRow:
         heat=row.get("heat") or "ok", user=lease["user"] if lease else row.get("holder") or "",
         what=(lease["job"] or lease["key"] or lease["note"] or "") if lease else "",
         held_s=lease["held_s"] if lease else None, session=bool(lease and lease.get("session")),
-        host=row.get("host", ""),
+        host=row.get("host", ""), read=age_of(row.get("read_at")).strip(" ()").partition(" ")[0],
     )  # fmt: skip
 
 
@@ -338,7 +339,7 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
         Text(phone.name),
         *((Text(phone.host),) if phone.host else ()),
         Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
-        Text("-" if phone.celsius is None else f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, "")),
+        _celsius(phone),
         Text(
             "-" if phone.battery is None else f"{phone.battery}%",
             "red" if phone.battery is not None and phone.battery < LOW_BATTERY_PERCENT else "",
@@ -348,6 +349,15 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
         Text(age(phone.held_s)),
         *((Text(escaped(why), "dim"),) if wide else ()),
     ]
+
+
+def _celsius(phone: PhoneRow) -> Text:
+    """The temperature: an old one dim, with its age; none of a phone that is gone."""
+    if phone.celsius is None or phone.state == "gone":
+        return Text("-")
+    if phone.read:
+        return Text(f"{phone.celsius:.0f}C {phone.read}", "dim")
+    return Text(f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, ""))
 
 
 def phone_columns(*, wide: bool, hosts: bool) -> tuple[str, ...]:
@@ -384,10 +394,10 @@ def job_cells(job: JobRow, marks: Glyphs) -> list[Text]:
     return [
         Text(job.id),
         Text(job.state, STYLES.get(job.state, "")),
-        Text(escaped(job.name)),
-        Text(escaped(job.user)),
         Text(job.device or "-"),
         Text.assemble((bar, "cyan"), (escaped(job.step if job.state == "running" else job.waits), "dim")),
+        Text(escaped(job.name)),
+        Text(escaped(job.user)),
     ]
 
 
@@ -400,7 +410,7 @@ def _jobs(jobs: Sequence[JobRow], farm: Snapshot, view: TopView, room: int) -> l
     for job in shown:
         line = Text()
         for (name, width), cell in zip(JOB_COLUMNS.items(), job_cells(job, view.marks), strict=True):
-            if name in ("NAME", "USER", "PHONE"):
+            if name in ("NAME", "USER", "PHONE", "STEP"):
                 cell.truncate(width)
             cell.pad_right(max(0, width - len(cell)))
             line.append_text(cell).append(" ")

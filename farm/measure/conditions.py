@@ -186,8 +186,7 @@ def moved_nominal(rows: Sequence[Mapping[str, Any]]) -> str:
     pairs = [((row.get("today") or {}).get("nominal_s"), (row.get("reference") or {}).get("nominal_s")) for row in rows]
     moved = sum(1 for now, then in pairs if now and then and not math.isclose(now, then, rel_tol=1e-3))
     return (
-        f"{moved} of {len(rows)} results were reported at another nominal speed than today's; changes are searched for "
-        "and plots are drawn at today's nominal"
+        f"{moved} of {len(rows)} results rescaled to today's clock baseline, for changes and plots only"
         if moved
         else ""
     )

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TextIO
 
+LONG_CELL_CHARS = 24  # of a cell that wants no room of other columns
 MIN_CELL_CHARS = 10  # of a cell that is cut to the width of a terminal
-_PAINTED = ("STATE", "VERDICT", "SERVICE", "HEALTH", "RESULT")  # columns whose words have colours
+_PAINTED = ("STATE", "VERDICT", "SERVICE")  # columns whose words have colours
 _COLOURS: Mapping[str, tuple[str, ...]] = {
     "32": ("ready", "done", "trusted", "connected", "active"),
     "36": ("leased", "running", "provisioning", "pushing", "cleaning", "identifying", "probing"),
@@ -168,7 +169,12 @@ def painted(word: str) -> str:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "", width: int | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    none: str = "",
+    width: int | None = None,
+    spare: Sequence[str] = (),
 ) -> Iterator[str]:
     """Aligned columns without borders: easy on eyes, grep and awk.
 
@@ -180,6 +186,7 @@ def table(
         rows: cells.
         none: the sentence that stands in place of a table without rows; "": the heading alone.
         width: of the lines; None: the terminal's.
+        spare: columns that a narrow terminal leaves out, the first one first.
     """
     cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
     if none and len(cells) == 1:
@@ -190,6 +197,10 @@ def table(
 
         width = terminal_columns()
     natural_widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if width is not None and (kept := columns_that_fit(columns, natural_widths, width, spare)) != list(columns):
+        places = [at for at, name in enumerate(columns) if name in kept]
+        cells = [[row[at] for at in places] for row in cells]
+        columns, natural_widths = kept, [natural_widths[at] for at in places]
     widths = natural_widths if width is None else fitted(natural_widths, list(map(len, columns)), width)
     for at, row in enumerate(cells):
         shown = [shortened(cell, limit) for cell, limit in zip(row, widths, strict=True)]
@@ -200,6 +211,15 @@ def table(
             for name, cell, pad in zip(columns, shown, padded, strict=True)
         ).rstrip()
         yield line
+
+
+def columns_that_fit(columns: Sequence[str], widths: Sequence[int], width: int, spare: Sequence[str]) -> list[str]:
+    """Columns without those of `spare`, in that order, for which lines of `width` have no room. Pure."""
+    needs = {name: min(each, max(len(name), LONG_CELL_CHARS)) + 2 for name, each in zip(columns, widths, strict=True)}
+    for name in spare:
+        if sum(needs.values()) - 2 > width:
+            needs.pop(name, None)
+    return list(needs)
 
 
 def fitted(widths: Sequence[int], titles: Sequence[int], width: int) -> list[int]:

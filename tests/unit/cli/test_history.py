@@ -111,10 +111,7 @@ def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
     rows = [corrected(number, then_s) for number, then_s in enumerate(then, 1)]
     lines = told(rows)
     assert lines[1] == "  system x/y:14, reference kernel k"
-    assert lines[2] == (
-        "  4 of 8 results were reported at another nominal speed than today's; changes are searched for and plots are "
-        "drawn at today's nominal"
-    )
+    assert lines[2] == "  4 of 8 results rescaled to today's clock baseline, for changes and plots only"
     assert "AT TODAY'S NOMINAL ms" in lines[3]
     assert "16.80" in lines[4]
     assert "16.78 .. 16.82" in lines[4]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.cli import job, status
-from farm.cli.output import escaped, print_error, print_line, print_note, print_table
+from farm.cli.output import colours, escaped, print_error, print_line, print_note, print_table, table
 from farm.common.errors import UserError
 
 EVIL = "a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
@@ -34,6 +34,28 @@ def test_tables_and_errors(capsys):
     out, err = capsys.readouterr()
     assert out == f"USER   NOTE\nbob    {TAME}\nalice  -\n"
     assert err == f"error: {TAME}\n  evidence: \\x1b[3J\n  hint: {TAME}\n"
+
+
+def test_a_table_fits_its_terminal_and_is_whole_elsewhere():
+    rows = [("job-1", "team", "ann", "the phone does not answer any more")]
+    cut = list(table(("JOB", "ARRAY", "USER", "WHY"), rows, width=32, spare=("ARRAY", "USER")))
+    assert cut == ["JOB    WHY", "job-1  the phone does not…"]
+    assert (
+        list(table(("JOB", "ARRAY", "USER", "WHY"), rows))[1]
+        == "job-1  team   ann   the phone does not answer any more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal", "coloured"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False), ({}, False, False)],
+)
+def test_states_have_colours_only_where_a_terminal_shows_them(monkeypatch, environ, terminal, coloured):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+    assert colours(stream, environ) is coloured
+    (_, line) = table(("JOB", "STATE"), [("failed", "failed")], width=80)
+    assert (line, line.painted) == ("failed  failed", "failed  \x1b[31mfailed\x1b[0m")
 
 
 def test_a_command_that_prints_what_others_wrote(monkeypatch, capsys):
