@@ -19,10 +19,11 @@ from farm.cli import complete, work
 from farm.cli.connection import connect
 from farm.cli.output import device_step, print_line, print_note, print_table
 from farm.cli.status import status_lines
-from farm.common.durations import BackOff
 from farm.common.errors import HostError, UserError
 
 if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
     from farm.simulation.virtual_farm import VirtualFarm
 
 # three models; the two identical phones share a tuning
@@ -37,7 +38,7 @@ REPEAT = 40
 RUNS = 1000
 SECOND_S = "5"  # of timing the second runtime
 STARTS = 5  # of a daemon that has ended, in a row, before the demo gives up
-BACK_OFF = BackOff(0.5, 5.0)  # between them
+FIRST_PAUSE_S = 0.5  # between two of them, then twice that, ...
 ENDED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed terminal ends it like Ctrl-C
 
 app = typer.Typer(
@@ -251,18 +252,20 @@ def _start_again(farm: VirtualFarm) -> None:
     Raises:
         HostError: it did not come up, STARTS times in a row.
     """
-    for failures in range(1, STARTS + 1):
-        try:
-            farm.daemon.start().close()
-            return
-        except HostError as error:
-            if failures == STARTS:
-                raise HostError(
-                    f"the daemon did not come up {STARTS} times in a row: the demo ends", evidence=error.evidence
-                ) from error
-            how = f"the daemon has ended while it was starting ({farm.daemon.wait()})"
-            print_note(f"{how}; try {failures + 1} of {STARTS} ...")
-            time.sleep(BACK_OFF.delay_s(failures))
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+    def note(state: RetryCallState) -> None:
+        how = f"the daemon has ended while it was starting ({farm.daemon.wait()})"
+        print_note(f"{how}; try {state.attempt_number + 1} of {STARTS} ...")
+
+    failed = retry_if_exception_type(HostError)
+    wait, stop = wait_exponential(FIRST_PAUSE_S), stop_after_attempt(STARTS)
+    try:
+        Retrying(retry=failed, wait=wait, stop=stop, before_sleep=note, reraise=True)(farm.daemon.start).close()
+    except HostError as error:
+        raise HostError(
+            f"the daemon did not come up {STARTS} times in a row: the demo ends", evidence=error.evidence
+        ) from error
 
 
 def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:

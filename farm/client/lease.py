@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from farm.client.connection import DaemonConnection, OnNotice
 from farm.client.streams import Reasons, watched, with_idle
@@ -13,8 +14,12 @@ from farm.common.durations import format_duration
 from farm.common.errors import ProtocolError
 from farm.model.requests import NoSuchLeaseError
 
+if TYPE_CHECKING:
+    from adbutils import AdbDevice
+
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 EXPIRING = "lease.expiring"
+CONNECT_S = 3.0  # to the lease's adb server
 IDLE_S = 2.0  # without an event: then ask whether the grant was missed, and why the lease waits
 
 
@@ -49,6 +54,14 @@ class HeldPhone:
             "FARM_LEASE": self.lease,
             "FARM_DEVICE": self.device,
         }
+
+    @property
+    def adb(self) -> AdbDevice:
+        """The phone for adbutils, on the lease's adb server. Calls block: `asyncio.to_thread(lease.adb.shell, ...)`.
+
+        Once the lease is over they raise `adbutils.errors.AdbConnectionError`.
+        """
+        return _adb_device(self.adb_port, self.serial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,3 +138,27 @@ async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | No
                 if reasons.is_news(job, waits):
                     on_wait(waits)
     return None
+
+
+def _adb_device(port: int, serial: str) -> AdbDevice:
+    from adbutils import AdbClient, AdbConnection  # 164 ms
+    from adbutils.errors import AdbConnectionError
+
+    class LeaseConnection(AdbConnection):  # type: ignore[misc]
+        def _safe_connect(self) -> socket.socket:
+            """Connect. adbutils' own would start an adb server at port 5037, which takes the phones of USB."""
+            try:
+                connected = socket.create_connection(("127.0.0.1", port), CONNECT_S)
+            except OSError as error:
+                raise AdbConnectionError(f"the adb server of the lease of {serial} is gone: {error}") from error
+            connected.settimeout(None)
+            return connected
+
+    def connect(timeout: float | None = None) -> AdbConnection:
+        connection = LeaseConnection("127.0.0.1", port)
+        connection.conn.settimeout(timeout)
+        return connection
+
+    server = AdbClient("127.0.0.1", port)
+    server.make_connection = connect
+    return server.device(serial)

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tenacity import Retrying, retry_if_result, wait_exponential
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from farm.common.durations import BackOff
 from farm.common.errors import FarmError
 from farm.compiler.tvm_errors import first_line
 from farm.measure.series import LONGEST_S, SHORTEST_S
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 LOST_AFTER_S = 20.0  # a phone that was cut is cleaned and checked within 2 s; one that needs longer counts as lost
 OPEN_LIMIT_S = 20.0
-BACK_OFF = BackOff(0.2, 5.0)  # between attempts to open a session
+BACK_OFF = wait_exponential(0.2, max=5.0)  # s, between attempts to open a session
 MAX_FAILURES = 8  # in a row, of opening a session or of the reference kernel: some 20 s; then the phone is put out
 MEASURED_PART = 1 / 3  # of a candidate's time for its repeats; uploading, loading and a busy host have the rest
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
@@ -137,15 +138,18 @@ class MeasurementSlot:
 
     def _ready(self) -> bool:
         """Have a session and the phone's scale; False when the phone is no longer ours."""
-        failures = 0
-        while not self.leaving:
-            if self._session is not None and not self._session.worn:
-                return True
-            if self.seen and self._open_session() and self._check_speed():
-                return not self.out
-            failures += 1
-            self._queue.wait(self, BACK_OFF.delay_s(failures))
-        return False
+        not_yet = retry_if_result(lambda ready: ready is None)
+        return bool(Retrying(retry=not_yet, wait=BACK_OFF, sleep=partial(self._queue.wait, self))(self._try))
+
+    def _try(self) -> bool | None:
+        """As `_ready`; None: it may be ready later."""
+        if self.leaving:
+            return False
+        if self._session is not None and not self._session.worn:
+            return True
+        if self.seen and self._open_session() and self._check_speed():
+            return not self.out
+        return None
 
     def _open_session(self) -> bool:
         """Open a fresh session."""

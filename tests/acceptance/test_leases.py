@@ -6,8 +6,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import adbutils
 import pytest
+from adbutils.errors import AdbConnectionError
 
+from farm import Client
 from farm.common.errors import ExitCode
 from tests.adb_server import adb_binaries
 from tests.support.held_lease import LIMIT_S, acquire, adb, closed, environment, use_tvm
@@ -71,6 +74,25 @@ def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     assert "tcp:6100" not in farm.adb("-s", phone.serial, "reverse", "--list").stdout
     assert answer(farm.farm("job", "show", held["job"], "--json"))["job"]["state"] == "done"
     assert held["tvm_key"] not in farm.daemon.log.read_text()
+
+
+# adbutils leaves the socket of a refused call to the collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_script_uses_its_phone_by_adbutils_and_no_other(farm, tmp_path):
+    phone, other = phones(farm)
+    sent, back = tmp_path / "sent", tmp_path / "back"
+    sent.write_bytes(os.urandom(300_000))
+    with Client(farm.socket) as client, client.lease(on=phone.name, seconds=600) as lease:
+        device = lease.adb
+        assert (device.serial, device.shell("echo hi")) == (phone.serial, "hi")
+        assert device.sync.push(sent, f"{ON_PHONE}/sent") == device.sync.pull(f"{ON_PHONE}/sent", back)
+        assert back.read_bytes() == sent.read_bytes()
+        server = adbutils.AdbClient("127.0.0.1", lease.adb_port)
+        assert [each.serial for each in server.list()] == [phone.serial]
+        with pytest.raises(adbutils.AdbError, match="not found"):
+            server.device(other.serial).shell("true")
+    with pytest.raises(AdbConnectionError):
+        device.shell("true")
 
 
 def test_its_time_ends_it_with_a_warning_before(farm):

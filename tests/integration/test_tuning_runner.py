@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tenacity import wait_fixed
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from farm.common.durations import BackOff
 from farm.common.errors import Code, HostError, PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.phones import HostPhones, stock_server
@@ -177,7 +177,7 @@ class BrokenKernel:
 
 
 def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", BackOff(0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", wait_fixed(0.01))
     told = []
     with (
         StagedPhones(2, **host) as phones,
@@ -191,7 +191,7 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
 
 
 def test_a_reference_kernel_that_fails_for_candidates_only_ends_the_run_with_the_phone_named(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", BackOff(0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", wait_fixed(0.01))
     monkeypatch.setattr("farm.tuning.runner.COOL_S", 0.0)
     with (
         StagedPhones(**host) as phones,
@@ -205,7 +205,7 @@ def test_a_reference_kernel_that_fails_for_candidates_only_ends_the_run_with_the
 
 
 def test_a_phone_whose_sessions_never_open_is_put_out_with_the_reason(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", BackOff(0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", wait_fixed(0.01))
     told = []
     with StagedPhones(**host) as phones:
         monkeypatch.setattr(phones, "open_session", refused)

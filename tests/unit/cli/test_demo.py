@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli import demo
-from farm.common.durations import BackOff
 from farm.common.errors import HostError
 from farm.measure.assess import assess
 from farm.measure.conditions import Verdict
@@ -65,7 +64,7 @@ def staying(deaths):
 
 
 def test_a_daemon_that_dies_while_it_starts_again_is_started_again(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "BACK_OFF", BackOff(0, 0))
+    monkeypatch.setattr(demo, "FIRST_PAUSE_S", 0.0)
     farm = staying(deaths=2)
     demo._stay(farm)
     assert farm.daemon.starts == 3
@@ -76,7 +75,7 @@ def test_a_daemon_that_dies_while_it_starts_again_is_started_again(monkeypatch, 
 
 
 def test_a_daemon_that_never_comes_up_again_ends_the_demo(monkeypatch):
-    monkeypatch.setattr(demo, "BACK_OFF", BackOff(0, 0))
+    monkeypatch.setattr(demo, "FIRST_PAUSE_S", 0.0)
     farm = staying(deaths=99)
     with pytest.raises(HostError, match="5 times in a row: the demo ends") as caught:
         demo._stay(farm)
