@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from farm.cli.output import emit, print_json, print_note
+from farm.cli.output import emit, escaped, print_json, print_note
 from farm.cli.output.job_events import EventLines
-from farm.cli.output.terminal import TransferBars, interruptible
+from farm.cli.output.terminal import TransferBars, columns, interruptible, is_lively
 from farm.common.durations import BadTimeError, format_duration, parse_duration, parse_when
 from farm.common.errors import (
     DaemonUnreachableError,
@@ -30,7 +31,6 @@ from farm.kinds import KINDS
 if TYPE_CHECKING:
     from farm.client import Client, Event, JobInfo, Submitted
     from farm.client.model import Outcome
-    from farm.client.streams import Reasons
     from farm.model.specs import JobSpec
 
 IDLE_S = 2.0  # without events, people want to know why it waits
@@ -159,7 +159,8 @@ def follow(
 ) -> None:
     """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
 
-    Ctrl-C cancels the jobs. Those that wait for a phone for `limit_s` are cancelled.
+    Ctrl-C cancels the jobs. Those that wait for a phone for `limit_s` are cancelled. Without a limit, jobs that only an
+    operator can free are left in the queue.
 
     Raises:
         NoPhoneError: that was all of them.
@@ -169,14 +170,20 @@ def follow(
     from farm.client.streams import Reasons
 
     progress = EventLines(job for each in submitted for job in each.jobs)
-    reasons, limit = Reasons(), WaitLimit(farm, names_of(submitted), limit_s)
+    reasons, limit, waits = Reasons(), WaitLimit(farm, names_of(submitted), limit_s), WaitLine()
+    jobs = sum(len(each.jobs) for each in submitted)
     try:
         limit.begin()
-        for event in farm.watch(submitted, idle_s=None if quiet else IDLE_S):
+        for event in farm.watch(submitted, idle_s=IDLE_S):
             if event is None or event.kind == "job.waits":
+                waiting = farm.jobs(jobs=names_of(submitted)[:ASKED_NAMES], state=WAITING, limit=ASKED_JOBS)
+                news = [job for job in waiting if reasons.is_news(job.id, job.waits)]
                 if not quiet:
-                    _print_waits(farm, submitted, progress, reasons)
+                    waits.show(_why_waits(waiting if waits.updates else news, progress))
+                if news and limit_s is None and _left_to_operator(farm, waiting, jobs):
+                    break
                 continue
+            waits.clear()
             if event.kind == "job.queued":  # for another attempt
                 limit.begin()
             if on_event is not None:
@@ -196,8 +203,55 @@ def follow(
             hint=f"once it is back: farm watch {' '.join(names_of(submitted))}",
         ) from error
     finally:
+        waits.clear()
         limit.end()
-    limit.check(sum(len(each.jobs) for each in submitted))
+    limit.check(jobs)
+
+
+class WaitLine:
+    """Why jobs wait: one line that a terminal updates, else a line for each change."""
+
+    def __init__(self) -> None:
+        self.updates = is_lively(sys.stderr)
+        self._shown = False
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Print reasons; on a terminal the first one, and how many more there are."""
+        if not self.updates:
+            for line in lines:
+                print_note(line)
+        elif lines:
+            more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+            self.clear()
+            sys.stderr.write(escaped(f"{lines[0]}{more}")[: columns(sys.stderr) - 1])
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Remove the line, before others are printed."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            self._shown = False
+
+
+def _left_to_operator(farm: Client, waiting: Sequence[JobInfo], jobs: int) -> bool:
+    """Whether only an operator can free all that waits, which is printed.
+
+    Raises:
+        NoPhoneError: all of the so many jobs wait for an operator.
+    """
+    if not waiting or any(job.state != "queued" for job in waiting):
+        return False
+    todo = [farm.needs_operator(job.id) for job in {job.waits: job for job in waiting}.values()]
+    if not all(todo):
+        return False
+    names = _some([job.id for job in waiting])
+    message = f"only an operator can free a phone: {waiting[0].waits}"
+    hint = f"{todo[0]} (an operator). {names} stay{'s' * (len(waiting) == 1)} queued: farm job cancel, or farm watch"
+    if len(waiting) == jobs:
+        raise NoPhoneError(message, hint=hint)
+    print_note(f"{message}\n  hint: {hint}")
+    return True
 
 
 class WaitLimit:
@@ -257,16 +311,17 @@ def jobs_of(farm: Client, names: Sequence[str]) -> list[JobInfo]:
     return [found[job] for job in sorted(found)]
 
 
-def _print_waits(farm: Client, submitted: Sequence[Submitted], progress: EventLines, reasons: Reasons) -> None:
-    from farm.client.model import names_of
-
-    waiting: dict[str, list[str]] = {}
-    for job in farm.jobs(jobs=names_of(submitted)[:ASKED_NAMES], state=WAITING, limit=ASKED_JOBS):
-        if reasons.is_news(job.id, job.waits):
-            waiting.setdefault(job.waits, []).append(progress.name(job.id))
-    for reason, jobs in waiting.items():
-        why = reason.removeprefix(f"{jobs[0]}: ")  # a job often has the name of the one phone that it waits for
-        print_note(f"{_some(jobs)} waits: {why}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
+def _why_waits(waiting: Iterable[JobInfo], progress: EventLines) -> list[str]:
+    """A line for each reason, with the jobs that wait for it."""
+    alike: dict[str, list[str]] = {}
+    for job in waiting:
+        if job.waits:
+            alike.setdefault(job.waits, []).append(progress.name(job.id))
+    return [
+        # a job often has the name of the one phone that it waits for
+        f"{jobs[0]} waits: {reason.removeprefix(f'{jobs[0]}: ')}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}"
+        for reason, jobs in alike.items()
+    ]
 
 
 def finish(

@@ -455,6 +455,10 @@ class AsyncClient:
         """Why a `job`, `device` or `key` waits, in sentences."""
         return tuple((await self.connection.call("explain", what=what, name=name))["lines"])
 
+    async def needs_operator(self, job: str) -> str:
+        """What an operator must do before a waiting job gets a phone; "" where phones come free without."""
+        return str((await self.connection.call("explain", what="job", name=job)).get("operator", ""))
+
     async def usage(
         self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "source"] = "user"
     ) -> tuple[Usage, ...]:

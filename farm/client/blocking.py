@@ -223,6 +223,7 @@ class Client:
     status = _blocking(AsyncClient.status)
     devices = _blocking(AsyncClient.devices)
     explain = _blocking(AsyncClient.explain)
+    needs_operator = _blocking(AsyncClient.needs_operator)
     usage = _blocking(AsyncClient.usage)
 
     # -- files: `on_bytes` is called from another thread ---------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -19,7 +18,6 @@ WATCHED_JOBS = 1000  # ids and arrays in one question
 LONGEST_IDLE_S = 10.0  # between two None in a long silence
 
 Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
-REPEAT_S = 60.0  # the same reason, its numbers brought up to date
 _NUMBER = re.compile(r"(?<!\S)\d[\d.]*")  # a word of its own: "53 s more", not the phone "galaxy-s9"
 
 
@@ -113,18 +111,15 @@ async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGen
 
 
 class Reasons:
-    """The latest reason that was printed for each job, and when."""
+    """The latest reason that was printed for each job."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: monotonic seconds."""
-        self._clock = clock
-        self._printed: dict[str, tuple[str, float]] = {}  # job -> reason without numbers, when
+    def __init__(self) -> None:
+        self._printed: dict[str, str] = {}  # job -> reason without numbers
 
     def is_news(self, job: str, reason: str) -> bool:
         """Whether to print it; it counts as printed then."""
-        now, plain = self._clock(), _NUMBER.sub("", reason)
-        printed, at = self._printed.get(job, ("", now))
-        if not reason or (printed == plain and now - at < REPEAT_S):
+        plain = _NUMBER.sub("", reason)
+        if not reason or self._printed.get(job) == plain:
             return False
-        self._printed[job] = plain, now
+        self._printed[job] = plain
         return True

@@ -174,7 +174,7 @@ def _lacking(
             raise error
         return (f"{error.message}; the job waits for one",)
     if spec.devices == ALL or (lacking := spec.devices - len(matching)) <= 0:
-        return _withheld(selector, matching, len(places))
+        return _withheld(matching, len(places))
     many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
     if must_match:
         raise NoPhoneError(
@@ -184,15 +184,16 @@ def _lacking(
     return (f"{many}: {waits} for more",)
 
 
-def _withheld(selector: Selector, matching: Sequence[DeviceState], wanted: int) -> tuple[str, ...]:
+def _withheld(matching: Sequence[DeviceState], wanted: int) -> tuple[str, ...]:
     """A warning when fewer of the phones than are wanted come by themselves: the others are away, or withheld."""
     out = [view for view in matching if not view.in_service]
     if len(matching) - len(out) >= wanted:
         return ()
-    why = [f"{view.name}: {unleasable_reason(view)}" for view in out[:SHOWN_PHONES]]
-    more = [f"{len(out) - SHOWN_PHONES} more"] * (len(out) > SHOWN_PHONES)
-    which = "no phone" if len(out) == len(matching) else f"only {len(matching) - len(out)}"
-    return (f"{which} of those that match {selector} can be had now: {'; '.join([*why, *more])}; the job waits",)
+    able = len(matching) - len(out)
+    which = f"only {able} matching phone{'s are' if able > 1 else ' is'}" if able else "no matching phone is"
+    why = ", ".join(f"{view.name}: {unleasable_reason(view)}" for view in out[:SHOWN_PHONES])
+    more = f", {len(out) - SHOWN_PHONES} more" if len(out) > SHOWN_PHONES else ""
+    return (f"{which} available, the job waits ({why}{more})",)
 
 
 def _places(spec: JobSpec, matching: Sequence[DeviceState]) -> list[str]:

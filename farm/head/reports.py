@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from farm.common.selector import Selector, natural
+from farm.common.causes import brief
+from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
-from farm.head.allocator.explain import NOT_IDENTICAL
+from farm.head.allocator.explain import AVOIDED, NOT_IDENTICAL
 from farm.head.model import Explanation, WaitingRequest
 from farm.model.device import DeviceState
 from farm.model.requests import LeaseRequest, LeaseSource
@@ -18,7 +20,7 @@ from farm.store.leases import UsageRow
 
 SEARCHED = 1000  # foremost requests that an explanation looks at one by one: 3 ms
 WAITING_SHOWN = 10  # of the requests that an explanation is about; a team's queue may have 100,000
-REASONS_IN_SHORT = 2  # of a sentence about a job
+_KIND_ENDS = re.compile(r": | by | for | [0-9]")  # what follows says which and how much
 
 
 def asked_for(request: LeaseRequest) -> str:
@@ -131,23 +133,30 @@ def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_
 
 
 def obstacle_of(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
-    """The obstacle of a waiting request, in one sentence: its own limits, else the devices that suit it."""
+    """The cause of a request's waiting: its own limits, else the devices that suit it."""
     own = _held_by_job(allocator, request)
-    reasons = [
-        f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s) if each.device not in own
-    ]
+    reasons = {each.device: each.reason for each in allocator.obstacles(request, now_s) if each.device not in own}
     if not reasons and own:
         return "no other phone is identical"
     if not reasons:
-        avoided = sorted(allocator.matching(request.selector, request.device), key=natural)
+        avoided = allocator.matching(request.selector, request.device)
         if not avoided:
-            return f"no phone matches {asked_for(request)}"
-        why = "it failed this job, or another job of its array has it" if request.only is None else NOT_IDENTICAL
-        reasons = [f"{name}: {why}" for name in avoided]
+            return brief(f"no phone matches {asked_for(request)}")
+        reasons = dict.fromkeys(avoided, AVOIDED if request.only is None else NOT_IDENTICAL)
     if limits := allocator.limits(request):
-        return "; ".join(limits)
-    more = len(reasons) - REASONS_IN_SHORT
-    return "; ".join(reasons[:REASONS_IN_SHORT]) + (f"; and {more} more" if more > 0 else "")
+        return brief(limits[0])
+    return in_short(reasons)
+
+
+def in_short(reasons: Mapping[str, str]) -> str:
+    """The reasons of several devices in one line: that of a single one, else how many have which."""
+    if len(reasons) == 1:
+        ((device, reason),) = reasons.items()
+        return brief(f"{device}: {reason}")
+    if len(alike := set(reasons.values())) == 1:
+        return brief(f"all {len(reasons)} phones: {alike.pop()}")
+    kinds = Counter(_KIND_ENDS.split(reason, maxsplit=1)[0] for reason in reasons.values())
+    return brief(f"{len(reasons)} phones: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
 
 
 def _held_by_job(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:

@@ -44,7 +44,7 @@ def test_a_phone_that_is_away_is_known_and_waited_for(farm, away):
     for on in ("android", f"soc={shown['soc'].lower()}", "rack=3", f"alike={shown['labels']['alike']}", phone.name):
         done = farm.farm("shell", "--on", on, "--detach", "--json", "--", "true")
         jobs += [each["id"] for each in answer(done)["jobs"]]
-        assert f"can be had now: {phone.name}: gone" in done.stderr
+        assert f"available, the job waits ({phone.name}: gone" in done.stderr
     refused(farm.farm("shell", "--on", "soc=sm8999", "--detach", "--", "true"), ExitCode.NO_PHONE, "sm8999")
     farm.lab.plug(phone.nickname)
     assert farm.farm("watch", *jobs, timeout_s=120.0).returncode == 0

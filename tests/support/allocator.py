@@ -97,7 +97,9 @@ class Lab:
         return {device: holding.request_id for device, holding in self.allocator.held.items()}
 
     def reasons(self, request_id: str, request: LeaseRequest) -> dict[str, str]:
-        return {each.device: each.reason for each in self.allocator.explain(request, self.now_s, request_id)}
+        """All facts about each device, the cause first."""
+        explained = self.allocator.explain(request, self.now_s, request_id)
+        return {each.device: "; ".join((each.reason, *each.evidence.splitlines())) for each in explained}
 
     def asked(self) -> Sequence[str]:
         return [ask.name for ask in self.yields]

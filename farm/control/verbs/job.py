@@ -20,6 +20,7 @@ from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
 from farm.control.verbs import MAX_COUNT, Count, VerbGroup, json_of, verb
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
+from farm.head.allocator.model import DeviceReason
 from farm.head.head import Head
 from farm.head.queue.model import NoSuchJobError
 from farm.jobs.logs import PAGE_LINES
@@ -283,14 +284,17 @@ class JobVerbs(VerbGroup):
         if explanation is None:
             return answer | {"waits": waits, "limits": [], "devices": []}
         lines += explanation.limits
-        lines += [each.sentence for each in explanation.devices]
+        lines += [line for each in explanation.devices for line in each.lines()]
         if explanation.estimate_s is not None:
             lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
         return answer | {
             "estimate_s": explanation.estimate_s,
             "waits": "",
+            "operator": _for_operator(explanation.devices),
             "limits": list(explanation.limits),
-            "devices": [json_of(each, "device", "reason") for each in explanation.devices],
+            "devices": [
+                json_of(each, "device", "reason", "evidence", "hint", "operator") for each in explanation.devices
+            ],
         }
 
     # --- helpers --------------------------------------------------------------------------------------------------
@@ -393,3 +397,10 @@ class JobVerbs(VerbGroup):
             job_row(job, latest.get(job.id), waits=waits.get(job.id, ""), step=self._steps.of(job.id)) for job in jobs
         ]
         return [{**row, "result": in_brief(found[row["id"]])} if row["id"] in found else row for row in rows]
+
+
+def _for_operator(devices: Sequence[DeviceReason]) -> str:
+    """What an operator must do before one of these devices comes free; "" where one comes free without."""
+    if not all(each.operator for each in devices):
+        return ""
+    return next((each.hint for each in devices if each.hint), "farm device list shows the phones that there are")

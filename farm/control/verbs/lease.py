@@ -265,7 +265,7 @@ def _remote_lease(record: LeaseRecord, note: str) -> dict[str, Any]:
 
 def _lines(explanation: Explanation) -> list[str]:
     """An explanation as sentences."""
-    lines = [*explanation.limits, *(each.sentence for each in explanation.devices)]
+    lines = [*explanation.limits, *(line for each in explanation.devices for line in each.lines())]
     for each in explanation.waiting:
         wanted = asked_for(each.request)
         why = f": {each.why}" if each.why else ""

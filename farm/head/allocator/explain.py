@@ -9,6 +9,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from farm.common.causes import brief
 from farm.common.selector import natural
 from farm.head.allocator.model import DeviceReason, Holding
 from farm.head.allocator.reservations import Reservation
@@ -16,11 +17,13 @@ from farm.head.allocator.state import AllocatorState, CoolingClaim
 from farm.head.allocator.waiting import Group, QueuedRequest, RequestTerms
 from farm.head.allocator.yields import goes_before
 from farm.model.device import DeviceState, Heat, Life, Service
+from farm.model.health import ReleaseRule
 from farm.model.requests import LeaseClass, LeaseRequest
 
 NAMED_USERS = 3  # in one reason
 YIELDED_S = 15.0  # of a tune lease that was asked: its candidate ends within 10 s by default, and the phone is cleaned
 NOT_IDENTICAL = "it is not identical to the other phones of its job"
+AVOIDED = "it failed this job, or a sibling has it"
 
 
 class Cause(StrEnum):
@@ -69,10 +72,11 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
             facts = _facts(state, request, view, now_s, waiting)
             if view.name in state.held:
                 facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
-            reason = "; ".join(filter(None, facts)) or "free"
-            reasons.append(DeviceReason(view.name, matches=True, reason=reason, host=view.host))
+            reasons.append(_reason(view, facts))
         else:
-            reasons.append(DeviceReason(view.name, matches=False, reason=_mismatch(request, view), host=view.host))
+            mismatch = _mismatch(request, view)
+            passes = mismatch in (NOT_IDENTICAL, AVOIDED)
+            reasons.append(DeviceReason(view.name, matches=False, reason=mismatch, host=view.host, operator=not passes))
     return tuple(sorted(reasons, key=lambda reason: (not reason.matches, natural(reason.device))))
 
 
@@ -82,9 +86,26 @@ def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tup
     reasons = []
     for name in sorted(state.index.matching(RequestTerms.of(request)), key=natural):
         view = state.index.views[name]
-        facts = _facts(state, request, view, now_s)
-        reasons.append(DeviceReason(name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
+        reasons.append(replace(_reason(view, _facts(state, request, view, now_s)), host=""))
     return tuple(reasons)
+
+
+def _reason(view: DeviceState, facts: Iterable[str]) -> DeviceReason:
+    """What keeps a device that suits a request: the first fact is the cause."""
+    cause, *more = *filter(None, facts), ""
+    hint = needs_operator(view)
+    return DeviceReason(
+        view.name, matches=True, reason=cause or "free", host=view.host, operator=bool(hint), hint=hint,
+        evidence="\n".join(filter(None, more)),
+    )  # fmt: skip
+
+
+def needs_operator(view: DeviceState) -> str:
+    """The command by which a person makes the device available; "" where it becomes so without, or is away."""
+    if not view.adopted:
+        return f"farm device adopt {view.name}"
+    kept = view.life is Life.QUARANTINED and view.released == ReleaseRule.PERSON.ends(view.name)
+    return f"farm device release {view.name}" if kept or view.service is not Service.IN else ""
 
 
 def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | None:
@@ -117,11 +138,15 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
 
 
 def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
-    """Why an adopted device cannot be handed out to the class, one sentence for a person; empty when it can."""
+    """The cause for which an adopted device cannot be handed out to the class; empty when it can."""
+    return brief("; ".join(_unleasable(view, lease_class)))
+
+
+def _unleasable(view: DeviceState, lease_class: LeaseClass) -> list[str]:
+    """Why an adopted device cannot be handed out to the class; nothing when it can."""
     facts = []
     if view.life is not Life.READY:
-        why = "; ".join(filter(None, (view.reason, view.released)))
-        facts.append(view.life.value + (f" ({why})" if why else ""))
+        facts.append(view.life.value + (f": {view.reason}" if view.reason else ""))
     if view.service is not Service.IN:
         facts.append(view.service.value)
     closed = view.closed.get(lease_class)
@@ -131,7 +156,7 @@ def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.IN
         facts.append(view.heat.value)
     if view.withheld:
         facts.append(view.withheld)
-    return "; ".join(facts)
+    return facts
 
 
 # --- the queue --------------------------------------------------------------------------------------------------------
@@ -213,12 +238,10 @@ def _facts(
     state: AllocatorState, request: LeaseRequest, view: DeviceState, now_s: float, waiting: QueuedRequest | None = None
 ) -> list[str]:
     if not view.adopted:
-        return ["not adopted: `farm device adopt` takes it into the farm"]
+        return ["not adopted"]
     holding = state.held.get(view.name)
     facts = (
-        [_held(state, holding, waiting, now_s)]
-        if holding is not None
-        else [unleasable_reason(view, request.lease_class)]
+        list(_held(state, holding, waiting, now_s)) if holding is not None else _unleasable(view, request.lease_class)
     )
     if holding is not None and view.withheld:
         facts.append(view.withheld)
@@ -242,19 +265,19 @@ def _facts(
     return facts
 
 
-def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None, now_s: float) -> str:
+def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None, now_s: float) -> Iterator[str]:
     tunes = holding.request.lease_class is LeaseClass.TUNE
     user = holding.request.user or "another user"
     text = f"held by {user}'s tuning" if tunes else f"held by {user}"
-    text += f" for {_span(now_s - holding.since_s)}"
+    yield f"{text} for {_span(now_s - holding.since_s)}"
     if holding.asked:
-        return f"{text}, asked to give it back: before its next candidate, or at its end"
+        yield "asked to give it back: before its next candidate, or at its end"
+        return
     asked_s = _asked_s(state, holding, waiting, now_s)
     if asked_s is not None and (holding.ends_s is None or asked_s < holding.ends_s):
-        return f"{text}, asked to give it back in {_span(asked_s - now_s)} at the latest"
-    if holding.ends_s is None or (tunes and waiting is None):  # a tuning may last a day, and yields long before
-        return text
-    return f"{text}, {_span(holding.ends_s - now_s)} more at most"
+        yield f"asked to give it back in {_span(asked_s - now_s)} at the latest"
+    elif holding.ends_s is not None and (waiting is not None or not tunes):  # a tuning may last a day, and yields
+        yield f"{_span(holding.ends_s - now_s)} more at most"
 
 
 def _cooling(state: AllocatorState, device: str, claim: CoolingClaim, now_s: float) -> str:
@@ -279,7 +302,7 @@ def _mismatch(request: LeaseRequest, view: DeviceState) -> str:
     mismatch = request.selector.explain(view.labels, view.aliases)
     if not mismatch and request.only is not None and view.name not in request.only:
         return NOT_IDENTICAL
-    return mismatch or "avoided: it failed this job, or a sibling has it"
+    return mismatch or AVOIDED
 
 
 def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now_s: float) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from farm.common.causes import fold_cause
 from farm.model.requests import LeaseRequest
 
 
@@ -49,11 +51,19 @@ class DeviceReason:
     matches: bool
     reason: str
     host: str = ""  # of the device; "": there is one host
+    evidence: str = ""
+    hint: str = ""  # the next step, where a person can take one
+    operator: bool = False  # only a person ends it
 
-    @property
-    def sentence(self) -> str:
+    def __post_init__(self) -> None:
+        fold_cause(self, "reason")
+
+    def lines(self) -> Iterator[str]:
         """For people."""
-        return f"{self.device}{f' at {self.host}' if self.host else ''}: {self.reason}"
+        yield f"{self.device}{f' at {self.host}' if self.host else ''}: {self.reason}"
+        yield from (f"  {line}" for line in self.evidence.splitlines())
+        if self.hint:
+            yield f"  what to do: {self.hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.cli import work
 from farm.cli.main import with_wait_values
-from farm.cli.work import WaitLimit, wait_s
+from farm.cli.work import WaitLimit, follow, wait_s
+from farm.client.model import Submitted
 from farm.common.durations import BadTimeError
+from farm.common.errors import NoPhoneError
+from tests.unit.cli.test_watch_screen import info
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,48 @@ def test_jobs_that_waited_too_long_are_cancelled_with_that_reason():
 def test_what_is_no_duration(text):
     with pytest.raises(BadTimeError):
         wait_s(text)
+
+
+class Queue:
+    """A farm whose jobs wait."""
+
+    def __init__(self, operator, *waits):
+        self.rows = [info(at, waits=why) for at, why in enumerate(waits)]
+        self.submitted = [Submitted(tuple(self.rows))]
+        self.operator, self.asked = operator, []
+
+    def watch(self, jobs, idle_s):
+        yield from (None, None, None)
+
+    def jobs(self, **_):
+        return self.rows
+
+    def needs_operator(self, job):
+        self.asked.append(job)
+        return self.operator
+
+
+def test_a_job_that_only_an_operator_can_free_is_not_waited_for():
+    farm = Queue("farm device release pixel", "pixel: quarantined: cracked")
+    for quiet in (False, True):  # --json must not hang either
+        with pytest.raises(NoPhoneError, match="only an operator can free a phone: pixel: quarantined") as raised:
+            follow(farm, farm.submitted, quiet=quiet)
+        assert raised.value.exit_code == 3
+        assert raised.value.hint.startswith("farm device release pixel (an operator). job-0 stays queued")
+    follow(farm, farm.submitted, quiet=True, limit_s=60.0)  # who asked to wait so long does
+
+
+def test_what_comes_free_by_itself_is_waited_for_and_said_once(capsys):
+    farm = Queue("", "pixel: held by bob for 2 s")
+    follow(farm, farm.submitted)
+    assert farm.asked == ["job-0"]
+    assert capsys.readouterr().err == "job-0 waits: pixel: held by bob for 2 s\n"
+
+
+def test_on_a_terminal_the_reason_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(work, "is_lively", lambda _: True)
+    farm = Queue("", "pixel: held by bob for 2 s", "galaxy: offline")
+    follow(farm, farm.submitted)
+    said = capsys.readouterr().err
+    assert "\n" not in said
+    assert said.split("\r\x1b[K")[-2:] == ["job-0 waits: pixel: held by bob for 2 s (and 1 more)", ""]

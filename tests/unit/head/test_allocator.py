@@ -162,7 +162,7 @@ def test_avoided_phones_are_never_given():
     lab = Lab("a", "b")
     assert lab.want("r", avoid=frozenset({"a"})) == "b"
     assert not lab.want("s", avoid=frozenset({"a"}))
-    assert lab.reasons("s", lease_request(avoid=frozenset({"a"})))["a"].startswith("avoided")
+    assert lab.reasons("s", lease_request(avoid=frozenset({"a"})))["a"].startswith("it failed this job")
 
 
 def test_a_phone_that_changes_its_labels_answers_to_the_new_ones_only():
@@ -348,9 +348,11 @@ def test_explain_names_holder_queue_and_mismatch():
     lab.now_s += 30
     held, mismatch = lab.allocator.explain(lease_request("adreno"), lab.now_s, "r3")
     assert (held.device, held.matches) == ("a", True)
-    assert held.reason == (
-        "held by carol for 30 s, 60 s more at most; behind 1 of higher priority, 1 of the same user, older"
-    )
+    assert held.reason == "held by carol for 30 s"
+    assert held.evidence.splitlines() == [
+        "60 s more at most",
+        "behind 1 of higher priority, 1 of the same user, older",
+    ]
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
     assert [each.reason for each in lab.allocator.explain(lease_request("mali"), lab.now_s) if each.matches] == ["free"]
@@ -380,13 +382,13 @@ def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_co
     lab.want("bench", user="bob", lease_class=LeaseClass.BENCH)
     bench = lease_request(user="bob", lease_class=LeaseClass.BENCH)
     assert lab.reasons("bench", bench)["a"] == (
-        "held by tuner's tuning for 20 s, asked to give it back in 40 s at the latest"
+        "held by tuner's tuning for 20 s; asked to give it back in 40 s at the latest"
     )
     assert lab.allocator.estimate_s("bench", lab.now_s) == 40.0 + YIELDED_S
     lab.now_s += 40
     lab.decide(Allocator.clock_advanced)
     assert lab.asked() == ["a"]
-    reason = "held by tuner's tuning for 60 s, asked to give it back: before its next candidate, or at its end"
+    reason = "held by tuner's tuning for 60 s; asked to give it back: before its next candidate, or at its end"
     assert lab.reasons("bench", bench)["a"] == reason
     assert lab.allocator.estimate_s("bench", lab.now_s) == YIELDED_S
 
@@ -409,7 +411,7 @@ def test_a_tuning_that_ends_sooner_than_it_is_asked_is_waited_for():
     lab = Lab("a", min_slice_s=60.0)
     lab.want("tune", user="tuner", lease_class=LeaseClass.TUNE, longest_s=30.0)
     lab.want("bench", user="bob")
-    assert lab.reasons("bench", lease_request(user="bob"))["a"] == "held by tuner's tuning for 0 s, 30 s more at most"
+    assert lab.reasons("bench", lease_request(user="bob"))["a"] == "held by tuner's tuning for 0 s; 30 s more at most"
     assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0
     lab.want("later", user="bob")
     [short] = lab.allocator.obstacles(lease_request(user="bob"), lab.now_s)

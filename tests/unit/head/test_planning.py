@@ -43,16 +43,16 @@ def test_a_job_for_phones_that_are_away_is_taken_and_says_what_it_waits_for(life
     submitted = plan(spec, "alice", views, NOW, iter(["a", "b"]), must_match=True)
     assert len(submitted.jobs) == 1
     (said,) = submitted.warnings
-    assert said == (
-        f"no phone of those that match soc=gs201 can be had now: pixel: {life} (not listed by adb); the job waits"
-    )
+    assert said == f"no matching phone is available, the job waits (pixel: {life}: not listed by adb)"
 
 
 @pytest.mark.parametrize(("devices", "warned"), [(1, False), (2, True), ("all", True)])
 def test_phones_that_are_away_are_named_when_the_others_are_too_few(devices, warned):
     spec = ShellSpec(on="android", command="true", devices=devices)
     submitted = plan(spec, "alice", (PIXEL, READY), NOW, iter(["a", "b", "c"]), must_match=True)
-    assert ["only 1 of those" in each and "pixel: gone" in each for each in submitted.warnings] == [True] * warned
+    assert ["only 1 matching phone is" in each and "pixel: gone" in each for each in submitted.warnings] == [
+        True
+    ] * warned
 
 
 def test_what_no_known_phone_meets_is_refused():

@@ -100,7 +100,8 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     lab.ask("ci", longest_s=60)
     await until(lambda: lab.got)
     assert [lease.request.user for lease in lab.got] == ["ci"]
-    assert "reserved" in lab.why_first()
+    (reason,) = requests_of(lab.leasing).explain("android").devices
+    assert "reserved" in reason.evidence
     lab.leasing.release(lab.got[0].id)
     assert [each.id for each in lab.registry.all()] == [record.id]
     lab.clocks.pass_(3601)

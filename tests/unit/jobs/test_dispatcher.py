@@ -53,7 +53,7 @@ async def test_all_means_one_job_for_each_matching_phone_in_service(farm):
     assert [farm.job(each).device for each in submitted.ids] == ["p1", "p2", "p4"]
     assert {farm.job(each).array for each in submitted.ids} == {submitted.array}
     (warning,) = submitted.warnings
-    assert warning.startswith("only 2 of those that match android can be had now: ")
+    assert warning.startswith("only 2 matching phones are available, the job waits (")
     assert "p4: gone" in warning
 
 

@@ -326,7 +326,7 @@ async def test_explain_and_summary():
     assert len(explained.waiting) == 2
     reasons = {each.device: each.reason for each in explained.devices}
     assert reasons["a"].startswith(f"held by {lease.request.user} for 0 s")
-    assert reasons["b"] == "checking (golden kernel)"
+    assert reasons["b"] == "checking: golden kernel"
     about_device = requests_of(lab.leasing).explain("a")
     assert [each.device for each in about_device.devices] == ["a"]
     assert len(about_device.waiting) == 2
@@ -362,8 +362,8 @@ async def test_phones_that_a_job_must_avoid_match_it_all_the_same():
     lab = Lab("a", "b")
     request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, avoid=frozenset({"a", "b"}))
     waiting = lab.leasing.ask(request, lambda _: None)
-    why = "it failed this job, or another job of its array has it"
-    assert requests_of(lab.leasing).why((waiting,)) == {waiting: f"a: {why}; b: {why}"}
+    why = "all 2 phones: it failed this job, or a sibling has it"
+    assert requests_of(lab.leasing).why((waiting,)) == {waiting: why}
 
 
 async def test_a_forgotten_device_is_explained_no_more():
