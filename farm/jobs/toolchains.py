@@ -246,7 +246,7 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
     with tempfile.TemporaryDirectory(prefix="farm-toolchain-") as folder:
         try:
             process = await asyncio.create_subprocess_exec(
-                str(python), "-c", _PROGRAM, cwd=folder, env=worker_environment(), start_new_session=True,
+                str(python), "-P", "-c", _PROGRAM, cwd=folder, env=worker_environment(), start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:

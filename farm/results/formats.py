@@ -11,12 +11,14 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from farm.common.errors import UserError
 from farm.common.files import short_hash
+from farm.common.install import pip_install
 from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, traits_of
 from farm.results.series import has_interval, has_median, times_of
 
@@ -60,7 +62,8 @@ def parquet(rows: Rows) -> Iterator[bytes]:
         from pyarrow.parquet import write_table
     except ImportError:
         raise UserError(
-            "--format parquet needs the package pyarrow, which is not installed", hint="pip install pyarrow"
+            "--format parquet needs the package pyarrow, which is not installed",
+            hint=pip_install("results", sys.executable),
         ) from None
     types = {str: pa.string(), float: pa.float64(), bool: pa.bool_()}
     schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])

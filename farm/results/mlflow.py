@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from farm.common.errors import HostError, UserError
+from farm.common.install import pip_install
 from farm.results.columns import COLUMNS, columns_of
 
 MS = 1000
@@ -36,7 +38,8 @@ def log_runs(rows: Iterable[Mapping[str, Any]], uri: str, experiment: str) -> tu
         from mlflow.exceptions import MlflowException
     except ImportError:
         raise UserError(
-            "--format mlflow needs the package mlflow-skinny, which is not installed", hint="pip install mlflow-skinny"
+            "--format mlflow needs the package mlflow-skinny, which is not installed",
+            hint=pip_install("results", sys.executable),
         ) from None
     try:
         client = MlflowClient(uri)
