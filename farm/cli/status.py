@@ -12,14 +12,13 @@ from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, table
 from farm.common.causes import cause_of
-from farm.common.durations import format_duration, many
+from farm.common.durations import format_duration, many, reading_age
 from farm.common.errors import ExitCode
 from farm.common.files import short_hash
 from farm.control.address import Remote
 
 REASON_CHARS = 120
 NO_PHONES = "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
-OLD_S = 300.0  # phones are probed more often than that: an older reading is of one that is away, or does not answer
 
 
 def status(json: JsonFlag = False) -> None:
@@ -124,11 +123,9 @@ def _figures(device: dict[str, Any]) -> tuple[str, str]:
 
 
 def age_of(read_at: str | None) -> str:
-    """How old readings are, " (2h 5m ago)"; "" for those of the last minutes, or none."""
-    if read_at is None:
-        return ""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(read_at)).total_seconds()
-    return f" ({format_duration(seconds)} ago)" if seconds > OLD_S else ""
+    """The age of old readings, " (2h 5m ago)"; "" if they are current, or none."""
+    age = reading_age(read_at, datetime.now(UTC))
+    return f" ({age} ago)" if age else ""
 
 
 def explain(

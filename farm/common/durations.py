@@ -16,6 +16,7 @@ from farm.common.errors import UserError
 
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it it is a mistake, and dates run out of range
+OLD_READING_S = 300.0  # phones are probed more often: an older reading is of one that is away or does not answer
 DURATION_HINT = "seconds, or a number and a unit: 90, 90s, 30m, 2h, 1h30m, 7d, 1w"
 WHEN_HINT = "2026-05-01T14:00 (local time), 2026-05-01T14:00Z, 14:00, +30m or now"
 
@@ -29,6 +30,12 @@ class BadTimeError(UserError):
     """That is no duration or time."""
 
     code = "bad_time"
+
+
+def reading_age(read_at: str | None, now: datetime) -> str:
+    """How old readings are, `2h 5m`; "" for those of the last minutes, or none."""
+    seconds = 0.0 if read_at is None else (now - datetime.fromisoformat(read_at)).total_seconds()
+    return format_duration(seconds) if seconds > OLD_READING_S else ""
 
 
 def many(count: int, what: str) -> str:

@@ -1,17 +1,18 @@
-"""The fleet wall, the page of a device with an operator's orders, and the runtime bundles on devices."""
+"""The fleet as table or cards, the page of a device with an operator's orders, and the runtime bundles on devices."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from farm.common.durations import format_duration
+from farm.common.durations import format_duration, reading_age
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.common.selector import natural
@@ -26,13 +27,63 @@ WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findi
 MOST_HELD = 500  # leases whose jobs are looked up
 
 
+TABLE_ABOVE = 24  # devices: more are a table unless the reader chooses cards
+Value = Callable[[Mapping[str, Any]], Any]
+COLUMNS: Mapping[str, Value] = {
+    "name": lambda device: natural(device["name"]),
+    "state": lambda device: device["state"],
+    "host": lambda device: natural(device.get("host", "")),
+    "soc": lambda device: device["soc"].lower(),
+    "temperature": lambda device: device["temperature_c"],
+    "battery": lambda device: device["battery_percent"],
+    "holder": lambda device: device["holder"].lower(),
+}
+GROUPS: Mapping[str, Value] = {
+    "host": lambda device: device.get("host", ""),
+    "soc": lambda device: device["soc"],
+    "state": lambda device: state_group(device["state"]),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """Which devices to show; empty fields leave nothing out."""
+    """Which devices to show, and how: the page's address. Empty fields leave nothing out and change nothing."""
 
     pool: str = ""
     state: str = ""
     text: str = ""
+    sort: str = ""  # a column of `COLUMNS`, with `-` before it from high to low; "": what needs a person first
+    group: str = ""  # one of `GROUPS`
+    view: str = ""  # "table" or "cards"; "": by the number of devices
+
+    def link(self, **changes: str) -> str:
+        """The address of the page with some fields changed."""
+        asked = {name: value for name, value in asdict(replace(self, **changes)).items() if value}
+        return "/?" + urlencode(asked) if asked else "/"
+
+    def sorted_by(self, column: str) -> str:
+        """The `sort` that a click on a column leads to: up, then down."""
+        return f"-{column}" if self.sort == column else column
+
+    def in_order(self, devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The devices sorted; those without the value come last."""
+        value = COLUMNS.get(self.sort.removeprefix("-"))
+        found = sorted(devices, key=wall_order)
+        if value is None:
+            return found
+        known = [device for device in found if value(device) not in (None, "", ())]
+        rest = [device for device in found if value(device) in (None, "", ())]
+        return sorted(known, key=value, reverse=self.sort.startswith("-")) + rest
+
+    def grouped(self, devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+        """Groups by name, each in the order of the devices; one without a name if nothing is grouped."""
+        value = GROUPS.get(self.group)
+        if value is None:
+            return [("", list(devices))]
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for device in devices:
+            found.setdefault(value(device) or "not known", []).append(device)
+        return sorted(found.items(), key=lambda each: natural(each[0]))
 
     def matches(self, device: Mapping[str, Any]) -> bool:
         """Whether the device is one of them."""
@@ -73,9 +124,20 @@ def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -
     return f"at most {format_duration(max(0.0, seconds))} left"
 
 
-async def _work(request: Request) -> dict[str, dict[str, Any]]:
-    """The work of each leased device: its job and the time left."""
-    leases = (await ask(request, "lease.list"))["leases"]
+def reading_note(device: Mapping[str, Any], now: datetime) -> str:
+    """Why a device's readings are not of now: `2h 5m ago`; "": they are."""
+    age = reading_age(device["read_at"], now)
+    return f"{age} ago" if age else "before it was gone" * (device["life"] == "gone")
+
+
+def title_of(states: Sequence[tuple[str, int]]) -> str:
+    """The states that need a person, for the tab's title; "": none does."""
+    return ", ".join(f"{count} {state}" for state, count in states if tone(state) == "bad")
+
+
+async def _work(request: Request, only: str = "") -> dict[str, dict[str, Any]]:
+    """The work of each leased device, or of one: its job and the time left."""
+    leases = [each for each in (await ask(request, "lease.list"))["leases"] if only in ("", each["device"])]
     ids = [lease["job"] for lease in leases if lease["job"]][:MOST_HELD]
     listed = (await ask(request, "job.list", jobs=ids, limit=MOST_HELD))["jobs"] if ids else []
     jobs, now = {row["id"]: row for row in listed}, datetime.now(UTC)
@@ -84,15 +146,19 @@ async def _work(request: Request) -> dict[str, dict[str, Any]]:
 
 
 async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
-    status = await ask(request, "status")
-    trends = (await ask(request, "fleet.trends"))["celsius"]
-    devices = sorted(status["devices"], key=wall_order)
+    status, now = await ask(request, "status"), datetime.now(UTC)
+    devices, states = status["devices"], groups(status["devices"])
+    shown = wanted.in_order([device for device in devices if wanted.matches(device)])
+    table = wanted.view == "table" or (not wanted.view and len(devices) > TABLE_ABOVE)
     return {
         "wanted": wanted,
+        "table": table,
+        "title": title_of(states),
         "work": await _work(request) if any(device["holder"] for device in devices) else {},
-        "devices": [device for device in devices if wanted.matches(device)],
-        "trends": trends,
-        "states": groups(devices),
+        "groups": wanted.grouped([{**device, "old": reading_note(device, now)} for device in shown]),
+        "shown": len(shown),
+        "trends": {} if table else (await ask(request, "fleet.trends"))["celsius"],
+        "states": states,
         "pools": sorted({device["pool"] for device in devices} - {""}),
         "total": len(devices),
         "problems": status["problems"],
@@ -106,17 +172,25 @@ Text = Annotated[str, Query(max_length=200)]
 
 
 @router.get("/")
-async def wall(request: Request, pool: Text = "", state: Text = "", text: Text = "") -> Response:
+async def wall(
+    request: Request,
+    pool: Text = "",
+    state: Text = "",
+    text: Text = "",
+    sort: Text = "",
+    group: Text = "",
+    view: Literal["", "table", "cards"] = "",
+) -> Response:
     """The page."""
-    return render(
-        request, "fleet.html", part="fleet_wall.html", **await _wall(request, DeviceFilter(pool, state, text))
-    )
+    wanted = DeviceFilter(pool, state, text, sort, group, view)
+    return render(request, "fleet.html", part="fleet_wall.html", **await _wall(request, wanted))
 
 
 LOG_LINES = 60
 MOST_EVENTS = 200  # read, to show some of them
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
+JOBS_SHOWN = 8
 HIDDEN_DATA = frozenset({"serial", "device", "fence", "hint"})
 
 
@@ -180,6 +254,9 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, topics=["device"]))["events"]
     return {
         "device": device,
+        "old": reading_note(device, datetime.now(UTC)),
+        "doing": (await _work(request, subject)).get(subject) if device["holder"] else None,
+        "jobs": (await ask(request, "job.list", device=subject, limit=JOBS_SHOWN))["jobs"],
         "why": why["device"],
         "classes": classes_of(why["device"]["classes"]),
         "reason": "" if repeats(device["reason"], kept) else device["reason"],

@@ -17,6 +17,8 @@ from farm.common.durations import format_duration, parse_duration
 from farm.common.errors import FarmError
 from farm.common.selector import natural
 from farm.control.callers import Caller, Role
+from farm.model.job import FINAL
+from farm.model.requests import NoSuchLeaseError
 from farm.web.job_views import reasons
 from farm.web.page import ask, caller_of, done, form_of, render
 
@@ -55,13 +57,19 @@ async def acquire(request: Request) -> Response:
     form = await form_of(request)
     spec = {"kind": "lease", "on": form.get("on", ""), "seconds": parse_duration(form.get("duration", ""))}
     job = (await ask(request, "job.submit", spec=spec))["jobs"][0]["id"]
-    return done(request, f"Lease {job} is asked for. When it runs, Leases has its key.", f"/jobs/{job}")
+    return done(request, f"Lease {job} is requested.", f"/leases/use?lease={job}")
 
 
 @router.get("/leases/use")
 async def use(request: Request, lease: str) -> Response:
     """How its holder reaches a leased phone."""
-    held = await ask(request, "lease.show", lease=lease)
+    try:
+        held = await ask(request, "lease.show", lease=lease)
+    except NoSuchLeaseError:
+        jobs = (await ask(request, "job.list", jobs=[lease], limit=1))["jobs"]
+        if not jobs or jobs[0]["state"] in FINAL:
+            raise
+        return render(request, "lease_use.html", held=None, lease=lease)
     environment = HeldPhone(**{each.name: held[each.name] for each in fields(HeldPhone)}).environment
     lines = [f"export {name}={quote(value)}" for name, value in environment.items()]
     return render(request, "lease_use.html", held=held, lines=lines)

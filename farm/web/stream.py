@@ -22,11 +22,11 @@ MOST_RESUMED = 1000  # older news are worth one reload of the page
 
 
 def hint_of(event: Event) -> bytes:
-    """One hint as it is sent. It carries no data of the event: pages ask verbs for that, in the reader's role."""
+    """One hint as it is sent. Pages ask verbs for the event's data, in the reader's role."""
     hint = {"seq": event.seq, "at": event.at.isoformat(), "kind": event.kind, "subject": event.subject}
-    device = event.data.get("device")
-    if isinstance(device, str):
-        hint["device"] = device
+    for name in ("device", "user"):
+        if isinstance(value := event.data.get(name), str):
+            hint[name] = value
     return f"id: {event.seq}\nevent: hint\ndata: {json.dumps(hint)}\n\n".encode()
 
 

@@ -87,6 +87,8 @@
       const again = focused && document.getElementById(focused); // an element that is moved or exchanged loses it
       if (again && again !== document.activeElement) again.focus({ preventScroll: true });
       localTimes(target);
+      const titled = target.querySelector("[data-title]");
+      if (titled) document.title = titled.dataset.title;
       return [];
     },
   });
@@ -160,6 +162,12 @@
   const live = document.getElementById("live");
   const news = document.getElementById("news");
   const word = live.querySelector(".word");
+  // A signed-in user may ask for a notification when a job of theirs ends; then a hidden page stays connected.
+  const me = document.body.dataset.user;
+  const ask = document.getElementById("notify");
+  const notifies = () => Boolean(me) && "Notification" in window && Notification.permission === "granted";
+  ask.hidden = !me || !("Notification" in window) || Notification.permission !== "default";
+  ask.addEventListener("click", async () => { ask.hidden = (await Notification.requestPermission()) !== "default"; });
   const BURST_MS = 1000;
   let since = document.body.dataset.seq, stream = null, flush = 0;
   let topics = new Set(), changes = [];
@@ -187,10 +195,13 @@
       changes.push(`${hint.subject} is ${what}`);
     }
     document.body.dispatchEvent(new CustomEvent("farm:hint", { detail: hint }));
-    flush ||= setTimeout(publish, BURST_MS);
+    if (topic === "job" && ["done", "failed", "cancelled"].includes(what) && hint.user === me && notifies()) {
+      new Notification(`${hint.subject} is ${what}`, { tag: hint.subject });
+    }
+    if (!document.hidden) flush ||= setTimeout(publish, BURST_MS);
   }
   function open() {
-    if (stream || document.hidden || since === undefined) return; // undefined: the page asks for a sign-in
+    if (stream || (document.hidden && !notifies()) || since === undefined) return; // undefined: the page asks for a sign-in
     stream = new EventSource(`/events?since=${since}`);
     stream.addEventListener("open", () => show("on", "live"));
     stream.addEventListener("error", () => {
@@ -202,7 +213,11 @@
   }
   function close() { if (stream) stream.close(); stream = null; }
   // A hidden page gives its connection back: browsers have six for each host.
-  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden && !notifies()) close();
+    else open();
+    if (!document.hidden && topics.size) publish();
+  });
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   remember(document); // as the server wrote it, before times are put into words

@@ -9,6 +9,7 @@ import pytest
 from farm.common.errors import Code, UserError
 from farm.control.callers import Role
 from farm.model.device import Life
+from farm.model.requests import NoSuchLeaseError
 from tests.support.verbs import registered
 from tests.support.web_desk import NOW, Desk, device_desk, lease, page, status, text_of, view
 
@@ -191,6 +192,10 @@ async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: 
     assert "4 wait for a phone" in text_of(text)
 
 
+def _not_granted(**_: Any) -> None:
+    raise NoSuchLeaseError("there is no lease 'lease-7'")
+
+
 async def test_a_phone_is_leased_and_used_from_the_page() -> None:
     held = {
         "job": "lease-7", "lease": "lease-1-1", "device": "pixel", "serial": "s; reboot", "tvm_host": "127.0.0.1",
@@ -201,8 +206,12 @@ async def test_a_phone_is_leased_and_used_from_the_page() -> None:
         csrf = await farm.sign_in("bob", Role.USER)
         assert 'value="pixel"' in (await farm.client.get("/leases?on=pixel")).text
         answer = await farm.client.post("/leases/acquire", data={"csrf": csrf, "on": "pixel", "duration": "30m"})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/lease-7")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/leases/use?lease=lease-7")
         assert farm.desk.asked[-1][2] == {"spec": {"kind": "lease", "on": "pixel", "seconds": 1800.0}}
+        farm.desk.answers["lease.show"] = _not_granted
+        farm.desk.answers["job.list"] = {"jobs": [{"id": "lease-7", "state": "queued"}], "more": False, "before": ""}
+        assert "waits for a phone" in text_of((await farm.client.get("/leases/use?lease=lease-7")).text)
+        farm.desk.answers["lease.show"] = held
         text = text_of((await farm.client.get("/leases/use?lease=lease-1-1")).text)
         assert "export ANDROID_SERIAL='s; reboot' export TVM_TRACKER_HOST=127.0.0.1" in text
 

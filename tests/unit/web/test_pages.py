@@ -141,6 +141,57 @@ async def test_what_needs_a_person_stands_first_on_the_wall() -> None:
     assert names == ["d-bad", "e-mends", "b-gone", "c-new", "f-full", "a-ready", "g-drained"]
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("?sort=name", ["a-2", "a-10", "b-1"]),
+        ("?sort=-temperature", ["b-1", "a-10", "a-2"]),  # without a reading: last
+        ("?group=state&sort=-name", ["a-2", "b-1", "a-10"]),
+        ("?sort=no-column&group=nothing", ["a-2", "a-10", "b-1"]),
+    ],
+)
+async def test_a_table_sorts_and_groups_and_keeps_the_choice_in_its_links(query: str, names: list[str]) -> None:
+    devices = (
+        view("a-10", temperature_c=30.0), view("a-2", life=Life.QUARANTINED), view("b-1", temperature_c=41.0),
+    )  # fmt: skip
+    async with page(Desk(status=status(*devices))) as farm:
+        answer = await farm.client.get(f"/{query}&view=table")
+        again = await farm.part(f"/{query}&view=table")
+    for each in (answer, again):
+        assert re.findall(r'class="name">([^<]*)<', each.text) == names
+    assert ("sort=-name" if query == "?sort=name" else "sort=name") in answer.text
+    assert "view=table&amp;" in answer.text or "&amp;view=table" in answer.text
+    assert "<title>1 quarantined · Fleet · farm</title>" in answer.text
+
+
+async def test_many_devices_are_a_table_unless_cards_are_asked_for() -> None:
+    async with page(Desk(status=status(*(view(f"a-{n}") for n in range(25))))) as farm:
+        assert '<table class="fleet"' in (await farm.client.get("/")).text
+        assert '<table class="fleet"' not in (await farm.client.get("/?view=cards")).text
+
+
+async def test_old_readings_and_those_of_a_gone_phone_are_marked() -> None:
+    old = datetime.now(UTC) - timedelta(hours=2, minutes=1)
+    gone = view("pixel", life=Life.GONE, temperature_c=36.0, temperature_of="skin", battery_percent=100, read_at=old)
+    async with page(device_desk(gone)) as farm:
+        for path in ("/", "/?view=table", "/devices/pixel"):
+            assert "2h 1m ago" in text_of((await farm.client.get(path)).text), path
+
+
+async def test_a_busy_device_names_its_job_and_its_recent_ones() -> None:
+    job = {"id": "tune-7", "kind": "tune", "name": "net.onnx", "state": "running", "user": "bob"} | {
+        "progress": {"done": 12, "of": 64, "eta_s": 90.0}
+    }
+    desk = device_desk(view("pixel"), holder="bob")
+    desk.answers["lease.list"] = {"leases": [lease(job="tune-7")], "waiting": [], "waiting_more": 0}
+    desk.answers["job.list"] = {"jobs": [job], "more": False, "before": ""}
+    async with page(desk) as farm:
+        answer = await farm.client.get("/devices/pixel")
+    assert "held by bob · tune net.onnx , 12 of 64 · about 1m 30s left" in text_of(answer.text)
+    assert answer.text.count('href="/jobs/tune-7"') == 2
+    assert 'value="12" max="64"' in answer.text
+
+
 async def test_a_card_has_the_name_on_the_box_and_is_found_by_it() -> None:
     named = view("poco", identity=DeviceIdentity(model="24069PC21I", market_name="POCO F6", soc=Soc(model="SM8635")))
     async with page(device_desk(named)) as farm:
@@ -194,8 +245,10 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
     async with page(desk) as farm:
         answer = await farm.client.get("/devices/pixel")
     text = text_of(answer.text)
-    assert text.count("the golden check failed") == 1
-    assert "interactive: closed for the reason above" in text
+    assert text.count("the golden check failed") == 2  # its cause, and whole in the folded evidence
+    assert "Not available: quarantined." in text
+    assert "Nothing wrong" not in text
+    assert "Lease it" not in text
     assert 'then <a href="/devices/pixel">device release pixel</a>' in answer.text
     assert text.index("pixel quarantined") < text.index("the golden check failed")
 

@@ -65,6 +65,14 @@ async def test_a_session_ends_with_its_account_and_by_signing_out() -> None:
         assert "Sign in" in text_of((await farm.client.get("/")).text)
 
 
+async def test_who_is_signed_in_is_not_asked_to_sign_in() -> None:
+    async with page() as farm:
+        await farm.sign_in("ann")
+        text = (await farm.client.get("/sign-in?to=/jobs")).text
+    assert "You are signed in as ann" in text_of(text)
+    assert 'name="token"' not in text
+
+
 async def test_signing_in_again_is_another_session() -> None:
     async with page() as farm:
         await farm.sign_in("ann")
