@@ -267,8 +267,28 @@ def lease() -> Drawing:
     )  # fmt: skip
 
 
+def parts() -> Drawing:
+    """The way from a user to a phone; no table of the code has it."""
+    phones = tuple(f"phone {each}" for each in (1, 2, 3))
+    steps = {("stock TVM", "farm"), ("farm bench, Python", "farm"), ("farm", "adb server")}
+    return Drawing(
+        "From a user to a phone", (860, 240),
+        {
+            "stock TVM": (110, 65), "farm bench, Python": (110, 175), "farm": (360, 120), "adb server": (560, 120),
+            **{name: (755, 50.0 + 70 * at) for at, name in enumerate(phones)},
+        },
+        frozenset(steps | {("adb server", phone) for phone in phones}),
+        {"a Linux host": ("farm", "adb server"), "USB": phones},
+        notes={
+            "stock TVM": "one TCP port: 9190", "farm bench, Python": "a unix socket", "farm": "queue, health, verdicts",
+            "adb server": "farm's own", **dict.fromkeys(phones, "adbd, tvm_rpc"),
+        },
+    )  # fmt: skip
+
+
 DRAWINGS: Mapping[str, Callable[[], Drawing]] = {
     "life": life, "recovery": recovery, "job": job, "phase": phase, "service-heat": service_and_heat, "lease": lease,
+    "parts": parts,
 }  # fmt: skip
 
 

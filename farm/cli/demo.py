@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import connect
-from farm.cli.output import device_step, print_line, print_note, print_table
+from farm.cli.demo_report import DemoProgress, summary_lines
+from farm.cli.output import print_line, print_note, print_table
 from farm.cli.status import status_lines
 from farm.common.errors import HostError, UserError
 
@@ -88,7 +89,7 @@ def demo(
         from farm.cli.demo_hosts import PHONE, run
 
         profiles = (phones or PHONE).split(",")
-        run(hosts, profiles, trials=trials, isolation=isolation, stay=stay, show_step=_step_printer())
+        run(hosts, profiles, trials=trials, isolation=isolation, stay=stay)
         return
     _one_host(
         (phones or ",".join(PHONES)).split(","), stay=stay, repeat=repeat or REPEAT, trials=trials, isolation=isolation,
@@ -109,14 +110,22 @@ def _one_host(
     profiles: Sequence[str], *, stay: bool, repeat: int, trials: int, isolation: str, physics: bool, why: bool,
     arm64: bool,
 ) -> None:  # fmt: skip
+    from farm import Client
     from farm.simulation.virtual_farm import phones_of, virtual_farm
 
     started = time.monotonic()
     lab = phones_of(profile + "+arm64" * arm64 for profile in profiles)
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
-    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, report=print_note) as farm:
-        farm.wait_ready(len(lab), _step_printer())
+    progress = DemoProgress()
+    with (
+        progress.watched(),
+        virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, report=progress.note) as farm,
+    ):
+        if stay:
+            _say_addresses(farm)
+        farm.wait_ready(len(lab), progress.show)
+        progress.wait_for("")
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
         query = ["-P", "-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
@@ -128,20 +137,23 @@ def _one_host(
         runs = () if arm64 else ("--number", str(RUNS))  # under qemu a sample of as many would take seconds
         how = ("--quiet-hub", "--repeat", str(repeat), *runs, *["--why"] * why)
         network = _network(farm, NETWORK)
-        _typed(farm, "bench", network, "--on", "android", *how)
-        typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
+        _typed(farm, progress, "bench", network, "--on", "android", *how)
         if not arm64:  # the runtime's library is for this host's machine
-            _second_runtime(farm, network)
+            _second_runtime(farm, progress, network)
         if trials and not arm64:  # under qemu it would take minutes
             on, devices = _twins(farm)
             options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
-            _typed(farm, "tune", _network(farm, TUNED), *options)
-        typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
+            _typed(farm, progress, "tune", _network(farm, TUNED), *options)
+        with Client(farm.socket) as client:
+            outcomes = [client.job(each.id, fetch_outputs=False) for each in reversed(client.jobs())]
+        typer.echo()
+        for line in summary_lines(farm.status()["devices"], outcomes, time.monotonic() - started):
+            print_line(line)
         if stay:
             _stay(farm)
 
 
-def _second_runtime(farm: VirtualFarm, network: Path) -> None:
+def _second_runtime(farm: VirtualFarm, progress: DemoProgress, network: Path) -> None:
     """The network on one phone under ONNX Runtime beside TVM, where its package is installed."""
     from farm.runtime.runner import PACKAGES, packaged_library
 
@@ -150,28 +162,16 @@ def _second_runtime(farm: VirtualFarm, network: Path) -> None:
         print_note(f"with `pip install {package.project}` beside farm, the demo times the model under that runtime too")
         return
     phone, folder = farm.status()["devices"][0]["name"], farm.folder / "ort"
+    progress.wait_for("compiling a runner for ONNX Runtime")
     made = farm.run(sys.executable, "-P", "-m", "farm", "program", "make", "ort", str(folder))
     _show(f"farm program make ort {folder.name}", made)
     options = ("--on", f"name={phone}", "--runtime-b", str(folder / "ort_runner.toml"), "--measure", SECOND_S)
-    _typed(farm, "compare", network, *options)
+    _typed(farm, progress, "compare", network, *options)
     status = farm.status()
     with contextlib.suppress(TimeoutError):  # the phone is cleaned after a program
         while any(row["state"] != "ready" for row in status["devices"]):
             next(farm.events(status["seq"]))
             status = farm.status()
-
-
-def _step_printer() -> Callable[[Mapping[str, Any]], None]:
-    """A printer of each phone's steps; a step that reads as the one before, such as `pushing 0%`, is left out."""
-    latest: dict[str, str] = {}
-
-    def show(event: Mapping[str, Any]) -> None:
-        phone, step = event["subject"], device_step(event)
-        if latest.get(phone) != step:
-            latest[phone] = step
-            print_note(f"  {phone}: {step}")
-
-    return show
 
 
 @app.command()
@@ -226,20 +226,24 @@ def _argument(text: str) -> tuple[str, float | str | bool]:
         return key, value
 
 
-def _stay(farm: VirtualFarm) -> None:
-    """Keep the farm until Ctrl-C; print how other shells reach it."""
+def _say_addresses(farm: VirtualFarm) -> None:
+    """Print how other shells reach the farm: before its phones are ready, which takes its time."""
     status = farm.status()
     host, port = farm.tracker()
-    adb_socket = status["adb"]["socket"]
+    farm.daemon.keep_ports(port, web_port=urlsplit(status["web"]).port or 0)
     typer.echo("\nIt stays up until Ctrl-C. In another shell:")
-    typer.echo(f"  export FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}   # farm status, farm bench, ...")
-    typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
-    typer.echo(f"  export TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # tvm.rpc.connect_tracker")
     if status["web"]:
         typer.echo(f"  {status['web']}   # the web page; to sign in: farm auth new me --role operator --web")
-    one = status["devices"][0]["name"]
+    typer.echo(f"  export FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}   # farm status, farm bench, ...")
+    typer.echo(f"  export TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # tvm.rpc.connect_tracker")
+    typer.echo(f"  export ADB_SERVER_SOCKET={status['adb']['socket']}   # adb devices, adb shell, ...\n")
+
+
+def _stay(farm: VirtualFarm) -> None:
+    """Keep the farm until Ctrl-C."""
+    one = farm.status()["devices"][0]["name"]
+    typer.echo("\nIt stays up until Ctrl-C, at the addresses above. In another shell, after the exports:")
     typer.echo(f"  farm demo fault {one} full_disk free_bytes=50000000   # break a phone; `farm demo fault` lists how")
-    farm.daemon.keep_ports(port, web_port=urlsplit(status["web"]).port or 0)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             print_note(f"the daemon has ended ({farm.daemon.wait()}); starting it again on the same ports ...")
@@ -288,10 +292,9 @@ def _twins(farm: VirtualFarm) -> tuple[str, int]:
     return f"soc={soc.lower()}", count
 
 
-def _typed(farm: VirtualFarm, verb: str, model: Path, *options: str) -> None:
+def _typed(farm: VirtualFarm, progress: DemoProgress, verb: str, model: Path, *options: str) -> None:
     """The very command that people type, in sight."""
     typer.echo(f"\n$ farm {verb} {model.name} {' '.join(options)}")
     command = [sys.executable, "-P", "-m", "farm", "--socket", str(farm.socket), verb, str(model), *options]
-    sys.stdout.flush()
-    if subprocess.run(command, check=False).returncode:
+    if progress.run(command):
         raise HostError(f"`farm {verb}` failed on the virtual phones", hint="see the lines above")

@@ -6,13 +6,15 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from farm.cli.demo_report import DemoProgress
 from farm.cli.output import print_note
 from farm.common.errors import HostError
 
@@ -27,10 +29,8 @@ LISTEN = 'listen = "tcp://127.0.0.1:0"\n'  # of each host, for the others
 WATCH_LIMIT_S = 300.0  # for the tuning
 ENDS = frozenset({"job.done", "job.failed", "job.cancelled"})
 
-StepPrinter = Callable[[Mapping[str, Any]], None]
 
-
-def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: bool, show_step: StepPrinter) -> None:
+def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: bool) -> None:
     """Start the lab, show it, and kill one of its hosts.
 
     Raises:
@@ -43,8 +43,15 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
     phones = phones_of(profiles)
     names = [f"lab{number}" for number in range(1, hosts + 1)]  # a phone's name makes its serial number
     lab_of = {host: {f"{name}-{host}": profile for name, profile in phones.items()} for host in names}
-    with virtual_hosts(lab_of, config=LISTEN, isolation=isolation, report=print_note) as lab:
-        lab.wait_ready(show_step)
+    progress = DemoProgress()
+    with (
+        progress.watched(),
+        virtual_hosts(lab_of, config=LISTEN, isolation=isolation, report=progress.note) as lab,
+    ):
+        if stay:
+            _say_addresses(lab)
+        lab.wait_ready(progress.show)
+        progress.wait_for("")
         first = lab.farms["lab1"]
         _typed(first, "host", "list")
         _typed(first, "status")
@@ -150,17 +157,24 @@ def _run(shown: str, arguments: list[str]) -> None:
         raise HostError(f"`{shown.partition('   #')[0]}` ended with {code}", hint="see the lines above")
 
 
-def _stay(lab: VirtualHosts) -> None:
-    """Keep the lab until Ctrl-C; print the way to each host for other shells."""
+def _say_addresses(lab: VirtualHosts) -> None:
+    """Print the way to each host for other shells: before the phones are ready, which takes its time."""
     typer.echo("\nIt stays up until Ctrl-C. In another shell, one of:")
+    for name, farm in lab.farms.items():
+        host, port = farm.tracker()
+        farm.daemon.keep_ports(port, web_port=urlsplit(farm.status()["web"]).port or 0)
+        reached = f"FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}"
+        typer.echo(f"  export {reached} TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # {name}")
+    typer.echo(f"  psql '{lab.url}'   # the lab's database\n")
+
+
+def _stay(lab: VirtualHosts) -> None:
+    """Keep the lab until Ctrl-C, with the host that was killed."""
     for name, farm in lab.farms.items():
         if not farm.daemon.runs:
             print_note(f"starting {name} again ...")
             farm.daemon.start().close()
-        host, port = farm.tracker()
-        reached = f"FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}"
-        typer.echo(f"  export {reached} TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # {name}")
-    typer.echo(f"  psql '{lab.url}'   # the lab's database")
+    typer.echo("\nIt stays up until Ctrl-C, at the addresses above.")
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(3600)

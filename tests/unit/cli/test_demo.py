@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli import demo
+from farm.cli.demo_report import DemoProgress, summary_lines
+from farm.client.model import JobInfo, outcome_from
 from farm.common.errors import HostError
 from farm.measure.assess import assess
 from farm.measure.conditions import Verdict
@@ -27,13 +29,72 @@ def test_slices_that_the_host_takes_reject_short_samples_only(runs, rejected):
     assert (found.verdict is Verdict.REJECTED) is rejected
 
 
-def test_a_step_of_a_phone_is_printed_once(capsys):
-    show = demo._step_printer()
-    for phone, sent in (("p1", 1), ("p1", 2), ("p2", 1), ("p1", 3), ("p1", 600), ("p1", 1000)):
-        show({"subject": phone, "kind": "device.pushing", "data": {"sent_bytes": sent, "total_bytes": 1000}})
-    assert capsys.readouterr().err.splitlines() == [
-        "  p1: pushing 0%", "  p2: pushing 0%", "  p1: pushing 60%", "  p1: pushing 100%",
+def event(phone, kind, **data):
+    return {"subject": phone, "kind": f"device.{kind}", "data": data}
+
+
+def test_a_phone_that_boots_is_one_line(capsys):
+    progress = DemoProgress()
+    for each in (
+        event("p1", "offline", reason="silent"), event("p1", "pushing", sent_bytes=1, total_bytes=2),
+        event("p1", "ready"), event("p2", "checking"), event("p2", "quarantined", reason="wrong numbers"),
+    ):  # fmt: skip
+        progress.show(each)
+    assert capsys.readouterr().err.splitlines() == ["  p1: ready", "  p2: quarantined: wrong numbers"]
+
+
+def test_a_silent_demo_says_what_it_waits_for(capsys):
+    said = ""
+    progress = DemoProgress(silent_s=0.01)
+    with progress.watched():
+        progress.note("building ...")
+        progress.show(event("p1", "pushing", sent_bytes=1, total_bytes=2))
+        while "  ... p1: pushing 50%\n" not in said:
+            said += capsys.readouterr().err
+    assert said.startswith("building ...\n")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_steps_of_a_command_are_printed_when_it_fails(capfd, code):
+    script = f"echo 'p2 waits: p1 on the same hub is in use' >&2; echo table; exit {code}"
+    assert DemoProgress().run(["sh", "-c", script]) == code
+    out, notes = capfd.readouterr()
+    assert out == "table\n"
+    assert ("waits: p1" in notes) is bool(code)
+
+
+def outcome(kind, result):
+    job = dict.fromkeys(JobInfo.__dataclass_fields__, "")
+    job |= {"kind": kind, "state": "done", "on": "phone-1", "submitted_at": "2026-01-01T00:00:00+00:00", "error": None}
+    return outcome_from({"job": job, "spec": {}, "attempts": [], "result": result})
+
+
+def test_the_summary_fits_a_screen_and_says_what_next():
+    estimate = {"low_ms": 0.99, "high_ms": 1.01, "min_ms": 0.9, "max_ms": 1.1, "count": 40}
+    result = {
+        "verdict": "trusted", "max_abs_error": 1e-7, "certificate": {"reasons": [], "notes": [], "count": 40},
+    }  # fmt: skip
+    benches = [
+        SimpleNamespace(
+            job=SimpleNamespace(kind="bench"), ok=True, device=f"phone-{number}",
+            result=result | {"estimate": {**estimate, "median_ms": float(number)}},
+        )
+        for number in range(1, 5)
     ]  # fmt: skip
+    compared = {"answer": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6}
+    others = [
+        outcome("compare", {"comparison": compared, "b": {"runtime": {"name": "ort", "version": "1.31.1"}}}),
+        outcome("tune", {"speedup": {"times": 3.5, "low": 2.5, "high": 4.5, "answer": "faster"}, "trials": 16}),
+    ]
+    lines = list(summary_lines([{}] * 4, benches + others, 99.4))
+    text = "\n".join(lines)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert text.startswith("== In 99 s, on 4 virtual phones")
+    assert text.count("trusted") == 5  # a line each, and how many
+    assert "ort 1.31.1: 0.50 of TVM's time (99 %: 0.40 to 0.60): faster." in text
+    assert "Tuned by 16 trials: 3.50 times as fast (99 %: 2.50 to 4.50): faster." in text
+    assert "farm demo --stay" in text
 
 
 class Daemon:
@@ -66,6 +127,7 @@ def staying(deaths):
 def test_a_daemon_that_dies_while_it_starts_again_is_started_again(monkeypatch, capsys):
     monkeypatch.setattr(demo, "FIRST_PAUSE_S", 0.0)
     farm = staying(deaths=2)
+    demo._say_addresses(farm)
     demo._stay(farm)
     assert farm.daemon.starts == 3
     out, notes = capsys.readouterr()
