@@ -146,6 +146,16 @@ class LeaseTable(TableAccess):
         rows = self._database.rows(select_leases().where(*held))
         return LeaseRecord(**rows[0]) if rows else None
 
+    def between(self, since: datetime, until: datetime, limit: int) -> tuple[LeaseRecord, ...]:
+        """The newest leases that were open at some time of `since` .. `until`, newest first."""
+        wanted = (
+            select_leases()
+            .where(lease.c.granted_at < until, or_(lease.c.ended_at.is_(None), lease.c.ended_at > since))
+            .order_by(lease.c.granted_at.desc())
+            .limit(limit)
+        )
+        return tuple(LeaseRecord(**row) for row in self._database.rows(wanted))
+
     def usage(self, since: datetime, until: datetime) -> tuple[UsageRow, ...]:
         """Device-seconds within `since` .. `until` by user, device, source and class; running leases count to `until`.
 

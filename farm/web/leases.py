@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -73,6 +73,88 @@ async def use(request: Request, lease: str) -> Response:
     environment = HeldPhone(**{each.name: held[each.name] for each in fields(HeldPhone)}).environment
     lines = [f"export {name}={quote(value)}" for name, value in environment.items()]
     return render(request, "lease_use.html", held=held, lines=lines)
+
+
+CALENDAR = {"day": timedelta(days=1), "week": timedelta(days=7)}
+RESERVED_AHEAD = timedelta(days=7)
+SCALE = 1000  # units of a timeline's width
+COLOURS = 8  # classes of-0 .. of-7 of app.css
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One lease or reservation on a timeline."""
+
+    x: float
+    width: float
+    colour: int
+    words: str
+
+
+def bar(starts: datetime, ends: datetime, window: tuple[datetime, datetime], colour: int, words: str) -> Bar:
+    """A span of time within a window, at least one unit wide."""
+    begin, end = window
+    x = max(0.0, SCALE * ((starts - begin) / (end - begin)))
+    stop = min(float(SCALE), SCALE * ((ends - begin) / (end - begin)))
+    return Bar(round(x, 1), round(max(1.0, stop - x), 1), colour, words)
+
+
+def timeline(
+    leases: Sequence[Mapping[str, Any]], window: tuple[datetime, datetime]
+) -> tuple[list[tuple[str, list[Bar]]], list[tuple[str, str, int]]]:
+    """A row of bars for each device, and each user with the time of use and a colour, most use first."""
+    begin, now = window
+    spans = [
+        (each, datetime.fromisoformat(each["granted_at"]), datetime.fromisoformat(each["ended_at"] or now.isoformat()))
+        for each in leases
+    ]
+    used: dict[str, timedelta] = {}
+    for each, starts, ends in spans:
+        used[each["user"]] = used.get(each["user"], timedelta()) + ends - max(starts, begin)
+    users = sorted(used, key=lambda user: (-used[user], user))
+    rows: dict[str, list[Bar]] = {}
+    for each, starts, ends in reversed(spans):
+        words = f"{each['user'] or 'another user'}, {starts:%m-%d %H:%M} to {ends:%H:%M} UTC"
+        words += f", {each['job']}" if each["job"] else ""
+        rows.setdefault(each["device"], []).append(
+            bar(starts, ends, window, users.index(each["user"]) % COLOURS, words)
+        )
+    legend = [
+        (user or "another user", format_duration(used[user].total_seconds()), place % COLOURS)
+        for place, user in enumerate(users)
+    ]
+    return sorted(rows.items(), key=lambda row: natural(row[0])), legend
+
+
+def ticks(window: tuple[datetime, datetime], count: int = 4) -> list[datetime]:
+    """Times at equal distances over a window, its ends included."""
+    begin, end = window
+    return [(begin + (end - begin) * n / count).replace(second=0, microsecond=0) for n in range(count + 1)]
+
+
+@router.get("/leases/calendar")
+async def calendar(request: Request, past: Literal["day", "week"] = "day") -> Response:
+    """Who used which phone, and what is reserved."""
+    now = datetime.now(UTC)
+    window, ahead = (now - CALENDAR[past], now), (now, now + RESERVED_AHEAD)
+    answer = await ask(request, "lease.history", since=window[0].isoformat())
+    reserved = (await ask(request, "reservation.list"))["reservations"]
+    rows, legend = timeline(answer["leases"], window)
+    times = [(datetime.fromisoformat(each["starts_at"]), datetime.fromisoformat(each["ends_at"])) for each in reserved]
+    return render(
+        request,
+        "calendar.html",
+        past=past,
+        rows=rows,
+        legend=legend,
+        more=answer["more"],
+        ticks=ticks(window),
+        ahead=ticks(ahead, 7),
+        reserved=[
+            (each, bar(starts, ends, ahead, 0, "reserved") if starts < ahead[1] else None)
+            for each, (starts, ends) in zip(reserved, times, strict=True)
+        ],
+    )
 
 
 @router.post("/leases/kick")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from farm.simulation.virtual_farm import VirtualFarm
@@ -23,7 +24,7 @@ HELD = 60  # more than one page of jobs
 READABLE = 4.5  # WCAG 2.2, 1.4.3: contrast of text
 VISIBLE = 3.0  # 1.4.11: of signs and borders of fields
 TOKENS = ("ink", "soft", "accent", "good", "busy", "warm", "warn", "bad", "off", "hold", "going")
-PAGES = ("/", "/jobs", "/queue", "/leases", "/bundles", "/history", "/records", "/sign-in")
+PAGES = ("/", "/jobs", "/queue", "/leases", "/leases/calendar", "/bundles", "/history", "/records", "/sign-in")
 # Refusals that were asked for, and hints whose answer was on its way when the reader left the page.
 HARMLESS = ("status of 4", "htmx:afterRequest", "htmx:sendAbort")
 Opens = Callable[..., Watched]
@@ -387,6 +388,24 @@ def test_pages_have_landmarks_names_and_one_heading(path: str, held: list[str], 
           return ids.filter((id, place) => ids.indexOf(id) !== place); }"""
     )
     assert doubled == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_axe_finds_nothing(
+    farm: VirtualFarm, benched: str, held: list[str], width: int, scheme: str, opens: Opens
+) -> None:
+    web = opens(color_scheme=scheme, viewport={"width": width, "height": 900})
+    sign_in(web, token(farm, f"axel-{width}-{scheme}", "operator"))
+    rules = {"target-size": {"enabled": True}}  # WCAG 2.2; off by default
+    device = f"/devices/{phones(farm)[0].name}"
+    found = {}
+    for path in (*PAGES, "/?view=table", device, f"/jobs/{benched}", f"/jobs/{held[0]}", "/history?model=dense.onnx"):
+        answer = Axe().run(web.open(path), options={"rules": rules, "resultTypes": ["violations"]}).response
+        wrong = [f"{each['id']}: {node['html'][:160]}" for each in answer["violations"] for node in each["nodes"]]
+        if wrong:
+            found[path] = wrong
+    assert found == {}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -32,6 +32,7 @@ from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.store.leases import LeaseRecord, LeaseTable, ReservationRecord
 
+MAX_HISTORY = 2000  # leases in an answer
 LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
 DEFAULT_USAGE = "farm usage --since 7d"
@@ -200,6 +201,19 @@ class LeaseVerbs(VerbGroup):
             "until": end.isoformat(),
             "by": by.value,
             "usage": [asdict(each) for each in summed(rows, jobs, by)],
+        }
+
+    @verb("lease.history", Role.VIEWER)
+    async def history(self, since: AwareDatetime) -> Mapping[str, Any]:
+        """The leases that were open at some time since then, newest first; `more`: there are further ones."""
+        records = self._records
+        found = await records.in_thread(records.between, since, datetime.now(UTC), MAX_HISTORY + 1)
+        return {
+            "leases": [
+                json_of(each, "id", "device", "user", "source", "job", "granted_at", "ended_at")
+                for each in found[:MAX_HISTORY]
+            ],
+            "more": len(found) > MAX_HISTORY,
         }
 
     @verb("reservation.list", Role.VIEWER)

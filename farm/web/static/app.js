@@ -25,6 +25,11 @@
       const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
       const today = at.toDateString() === new Date().toDateString();
       time.title = time.textContent;
+      if ("brief" in time.dataset) { // of an axis
+        time.textContent = `${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
+        time.dataset.local = "";
+        continue;
+      }
       time.textContent = today ? clock : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock}`;
       time.dataset.local = "";
     }

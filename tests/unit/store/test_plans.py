@@ -43,6 +43,7 @@ ASKED = {
     "lease": lambda store: store.leases.get("l"),
     "open leases": lambda store: store.leases.open(),
     "usage": lambda store: store.leases.usage(NOW, NOW),
+    "leases of a time": lambda store: store.leases.between(NOW, NOW, 10),
     "measured models": lambda store: store.measurements.models("a" * 64),
     "measurements": lambda store: store.measurements.page("a" * 64, before=5),
     "measurements of a phone": lambda store: store.measurements.page("a" * 64, device="pixel"),
