@@ -9,12 +9,12 @@ HERE = Path(__file__).parent
 # our extensions; farm itself, whose code the reference is made of
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
 
-from farm import __version__  # noqa: E402
+from farm import RELEASE, __version__  # noqa: E402
 
 project = "farm"
 author = "the authors of farm"
 copyright = "the authors of farm, Apache-2.0"  # noqa: A001 (Sphinx's name)
-version = release = __version__
+version = release = RELEASE  # man/farm.1 is in the repository, and has no commit of its own
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference", "glossary_links"]
 source_suffix = {".md": "markdown"}

@@ -6,8 +6,46 @@ pays for none of it.
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False  # typing's, known to type checkers by this name; its import would take longer than all else here
-__version__ = "0.1.0"
+RELEASE = "0.1.0"  # builds of a release work together; __version__ names the build
+
+
+def _build() -> str:
+    """The release with the commit that this code is of, such as 0.1.0+g25d57cca; without it where nothing tells it.
+
+    A checkout's commit is read anew at each start, without the program git; an installed wheel's name has it.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    if commit := _commit(f"{root}/.git"):
+        return f"{RELEASE}+g{commit[:8]}"
+    installed = [name.split("-")[1] for name in os.listdir(root) if name.startswith(f"tvm_phone_farm-{RELEASE}")]
+    return installed[0].removesuffix(".dist") if len(installed) == 1 else RELEASE
+
+
+def _commit(git: str) -> str:
+    """The commit of a checkout; `git`: its folder .git, or a work tree's file. Empty: there is none."""
+    try:
+        if os.path.isfile(git):
+            git = os.path.join(os.path.dirname(git), _text(git).removeprefix("gitdir: "))
+        kind, _, ref = _text(f"{git}/HEAD").rpartition(": ")
+        if not kind:
+            return ref
+        shared = os.path.join(git, _text(f"{git}/commondir")) if os.path.isfile(f"{git}/commondir") else git
+        if os.path.isfile(f"{shared}/{ref}"):
+            return _text(f"{shared}/{ref}")
+        return next(line.split()[0] for line in _text(f"{shared}/packed-refs").splitlines() if line.endswith(f" {ref}"))
+    except (OSError, StopIteration):
+        return ""
+
+
+def _text(file: str) -> str:
+    with open(file, encoding="utf-8") as opened:
+        return opened.read().strip()
+
+
+__version__ = _build()
 __all__ = [
     "AsyncClient",
     "BenchSpec",

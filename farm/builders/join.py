@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from farm import __version__
+from farm import RELEASE, __version__
 from farm.builders.authority import Authority, new_key_pair
 from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolError, UserError
@@ -147,7 +147,7 @@ class JoinServer:
 
     def _exchange(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         secret, name, key, release = (str(fields.get(each, "")) for each in ("secret", "name", "key", "farm"))
-        if release != __version__:
+        if release.partition("+")[0] != RELEASE:
             raise UserError(
                 f"this machine has farm {release}, the host has {__version__}: it would build other bytes",
                 hint="install the same release",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm import __version__
+from farm import RELEASE
 from farm.cli.connection import JsonFlag, call
 from farm.cli.output import emit, local_time, print_note, table
 from farm.common.durations import format_duration, many
@@ -45,7 +45,7 @@ def token(
     from farm.head.wire import PROTOCOL
     from farm.store.membership import new_token
 
-    made, leads = new_token(_url(url, config), name, __version__, PROTOCOL, _ordered_by(), address=address)
+    made, leads = new_token(_url(url, config), name, RELEASE, PROTOCOL, _ordered_by(), address=address)
     emit({"name": name, "token": made.text(), "url": made.url}, made.text(), json=json)
     if json:
         return
@@ -81,7 +81,7 @@ def join(
     def keep(password: str) -> None:
         _keep(passfile, loaded.state_dir, f"*:*:*:*:{password}\n")
 
-    use(found, __version__, PROTOCOL, keep)
+    use(found, RELEASE, PROTOCOL, keep)
     lines = ["[store]", f'url = "{with_passfile(found.url, str(passfile))}"', "", "[lab]", f'host = "{found.name}"',
              'head = "apart"']  # fmt: skip
     if write:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from farm import __version__
+from farm import RELEASE, __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
@@ -322,7 +322,7 @@ def _facts(python: Path, output: bytes, exit_code: int) -> ToolchainFacts:
         facts = _FACTS.validate_json(answer)
     except ValidationError as error:
         raise toolchain_error(f"{python} answered something else than versions", evidence=evidence) from error
-    if facts.farm != __version__:
+    if facts.farm.partition("+")[0] != RELEASE:
         raise toolchain_error(
             f"{python} has farm {facts.farm}, the daemon is farm {__version__}",
             hint=pip_install(python=str(python)),

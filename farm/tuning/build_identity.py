@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from farm import __version__
+from farm import RELEASE
 from farm.bundle.model import Abi, Platform
 from farm.common.errors import HostError
 from farm.compiler.link import Linker, find_linker
@@ -37,7 +37,7 @@ def build_identity(abi: Abi, platform: Platform) -> tuple[str, Mapping[str, Any]
         "ffi": str(tvm_ffi.__version__),
         "linker": linker.name,
         "linker_version": _version(linker),
-        "farm": __version__,
+        "farm": RELEASE,
         "abi": str(abi),
         "platform": str(platform),
     }

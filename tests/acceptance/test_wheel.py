@@ -95,7 +95,7 @@ def test_a_farm_from_the_wheel_needs_nothing_of_the_checkout(installed, tmp_path
         "CHECKOUT": str(ROOT), "OPENED": str(opened), "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", USE], cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=115, check=False
+        [sys.executable, "-c", USE], cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()) == installed
