@@ -36,6 +36,7 @@ from farm.leasing.lab_view import LabPicture, LabView
 SERVICE = "verb"
 READ_BYTES = 1 << 16
 REQUEST_LIMIT_S = 10.0  # from the preface to the whole request
+OF_HOST = frozenset({"host.drain", "fleet.trends", "job.steps"})  # their field `host` is their subject
 NEVER_SENT = frozenset({"device.add"})  # its device is an address that this host shall connect to
 
 
@@ -88,7 +89,7 @@ class HostForwarder:
         return await self._leases.shown_here(host, answer)
 
     def _is_here(self, kind: str, subject: str) -> bool:
-        return subject == self._lab.own if kind == "host.drain" else self._has(subject)
+        return subject == self._lab.own if kind in OF_HOST else self._has(subject)
 
     async def _ask(self, host: str, request: Request, caller: Caller, send: Sender) -> Answer:
         asking = {"user": caller.user, "role": caller.role.word, "origin": caller.origin}
@@ -150,7 +151,7 @@ def subject_of(kind: str, fields: Mapping[str, Any]) -> str:
     elif kind.startswith("lease."):
         word = fields.get("lease", fields.get("device"))
     else:
-        word = fields.get("host") if kind == "host.drain" else fields.get("device")
+        word = fields.get("host") if kind in OF_HOST else fields.get("device")
     return word if isinstance(word, str) else ""
 
 
@@ -160,7 +161,7 @@ def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
     Raises:
         UserError: there is no such host.
     """
-    if kind != "host.drain":
+    if kind not in OF_HOST:
         return picture.host_of(subject) or picture.host_of_lease(subject)
     if picture.host(subject) is None:
         hint = did_you_mean(subject, (each.name for each in picture.hosts), "farm host list")

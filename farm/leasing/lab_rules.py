@@ -45,9 +45,8 @@ def lab_findings(
         yield Diagnosis(HEAD, FAIL, NO_HEAD, START_HEAD)
     away = [each for each in lab.hosts if each.state in _AWAY]
     for each in away:
-        fix = f"start its daemon, or repair its network; if it does not come back: farm host remove {each.name}"
         detail = f"host {each.name} is {each.state}: its latest beat is {format_duration(each.silent_s or 0.0)} old"
-        yield Diagnosis(HOSTS, WARN, detail, fix)
+        yield Diagnosis(HOSTS, WARN, detail, next_step(each))
     if not away:
         yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is away")
     deaf = [each.name for each in lab.hosts if each.silent_s is not None and not each.address]
@@ -60,6 +59,19 @@ def lab_findings(
     if max_connections is not None and max_connections < needed:
         detail = f"{many(len(lab.hosts), 'host')} and {HEADS} heads take {needed} connections of {max_connections}"
         yield Diagnosis(ROOM, WARN, detail, "raise max_connections of the database server")
+
+
+def next_step(host: HostView) -> str:
+    """What an operator does about the state of a host; "" if nothing is to be done."""
+    match host.state:
+        case HostState.LOST | HostState.SILENT:
+            return f"start its daemon, or repair its network; if it does not come back: farm host remove {host.name}"
+        case HostState.STOPPED:
+            return f"start its daemon; to take it out of the lab: farm host remove {host.name}"
+        case HostState.DRAINED:
+            return f"to hand its phones out again: farm host drain {host.name} --undo"
+        case _:
+            return ""
 
 
 def lab_problems(lab: LabPicture) -> list[str]:

@@ -199,8 +199,8 @@ class ReadingsVerbs(VerbGroup):
         }
 
     @verb("fleet.trends", Role.VIEWER)
-    async def trends(self) -> Mapping[str, Any]:
-        """The shown temperature of every device over the last hour, oldest first; None where nothing was read."""
+    async def trends(self, host: str = "") -> Mapping[str, Any]:  # noqa: ARG002 (another host of the lab answers its own)
+        """The shown temperature of a host's devices over the last hour, oldest first; None where nothing was read."""
         now_s = self._series.clock()
         return {
             "celsius": {

@@ -17,7 +17,7 @@ from farm.control.verbs.device import free_device
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
 from farm.devices.registry import Aliases
-from farm.leasing.lab_rules import lab_problems
+from farm.leasing.lab_rules import lab_problems, next_step
 from farm.leasing.lab_view import HostView, LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
@@ -188,7 +188,8 @@ class FleetVerbs(VerbGroup):
 
 
 def _host_row(view: HostView) -> dict[str, Any]:
-    return json_of(view, "name", "state", "address", "beat_at", "silent_s", "phones", "version", "protocol", "drained")
+    shown = ("name", "state", "address", "beat_at", "silent_s", "phones", "version", "protocol", "drained")
+    return {**json_of(view, *shown), "hint": next_step(view)}
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -150,6 +150,11 @@ class JobVerbs(VerbGroup):
             "progress": None if (step := self._steps.of(found.id)) is None else step.to_wire(),
         }
 
+    @verb("job.steps", Role.VIEWER)
+    async def steps(self, host: str = "") -> Mapping[str, Any]:  # noqa: ARG002 (another host of the lab answers its own)
+        """The present step of each job that runs at a host."""
+        return {"steps": self._steps.to_wire()}
+
     @verb("job.cancel", Role.USER)
     async def cancel(
         self,

@@ -257,6 +257,10 @@ class JobSteps:
         """Of a job; None when it reported none, or does not run."""
         return self._steps.get(job)
 
+    def to_wire(self) -> dict[str, Any]:
+        """Of each job that runs, by its id."""
+        return {job: step.to_wire() for job, step in self._steps.items()}
+
     def _on_event(self, event: Event) -> None:
         if event.kind == "job.progress":
             self._steps[event.subject] = stepped(self._steps.get(event.subject), event)
