@@ -130,7 +130,13 @@ class Daemon:
         parts = Parts(config, persistence, workers, phones, scheduling, problems, reloader, web)
         control = await open_control_channel(stack, parts)
         progress, loop_delay = progress_checks(parts), Histogram(QUICK_S)
-        web.open(stack, control, persistence.history.shown, metrics=metrics_page(parts, control, progress, loop_delay))
+        web.open(
+            stack,
+            control,
+            persistence.history.shown,
+            metrics=metrics_page(parts, control, progress, loop_delay),
+            lab=bool(config.lab.host),
+        )
         reloader.notes = phones.unresolved_names
         reloader.parts += [persistence.use, workers.use, phones.use, scheduling.use]
         self._reload = reloader.signalled

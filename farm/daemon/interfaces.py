@@ -311,6 +311,7 @@ class WebPage:
         events: EventLog,
         *,
         metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+        lab: bool = False,
     ) -> None:
         """Serve until `stack` ends. Without its port, `farm status` shows a problem, and phones are served.
 
@@ -328,7 +329,7 @@ class WebPage:
             log.warning("%s", problem)
             self._problems.sources.append(lambda: [problem])
             return
-        app = create_app(control, control.accounts, events, metrics, self._config)
+        app = create_app(control, control.accounts, events, metrics, self._config, lab=lab)
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)

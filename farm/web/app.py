@@ -23,7 +23,7 @@ from farm.control.audit import FORGED, OK, WRONG_TOKEN
 from farm.control.callers import Accounts, Caller
 from farm.head.queue.model import NoSuchJobError
 from farm.model.requests import NoSuchLeaseError
-from farm.web import devices, jobs, leases, measured
+from farm.web import devices, hosts, jobs, leases, measured
 from farm.web.guard import UNSAFE_METHODS, Guard
 from farm.web.page import (
     COOKIE,
@@ -63,6 +63,8 @@ def create_app(
     events: EventLog,
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     config: WebConfig,
+    *,
+    lab: bool = False,
 ) -> FastAPI:
     """The page.
 
@@ -72,6 +74,7 @@ def create_app(
         events: what happens.
         metrics: what /metrics answers to an Accept header, and its content type (farm.daemon.monitoring).
         config: under which names the page may be asked for, and whether readers sign in.
+        lab: whether this host is one of several.
     """
     app = FastAPI(
         title="farm",
@@ -82,11 +85,13 @@ def create_app(
         dependencies=[Depends(guard_requests)],
     )
     assets = read_assets()
-    app.state.web = Web(verbs, accounts, events, assets, make_templates(assets), __version__, config)
+    app.state.web = Web(
+        verbs, accounts, events, assets, make_templates(assets), __version__, config, hosts.other_hosts(verbs), lab
+    )
     accounts.on_revoked(app.state.web.sign_ins.end_of)
     app.state.hints = HintReaders(events)
     app.state.metrics = metrics
-    for each in (router, devices.router, leases.router, jobs.router, measured.router):
+    for each in (router, devices.router, hosts.router, leases.router, jobs.router, measured.router):
         for route in each.routes:
             if isinstance(route, APIRoute) and "GET" in (methods := route.methods or set()):
                 methods.add("HEAD")  # RFC 9110 §9.1; the server leaves the body out

@@ -13,12 +13,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from farm.common.durations import format_duration, reading_age
-from farm.common.errors import UserError
+from farm.common.errors import HostUnreachableError, UserError
 from farm.common.files import short_hash
 from farm.common.selector import natural
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS
-from farm.web.page import ask, done, form_of, render
+from farm.web.hosts import last_facts
+from farm.web.page import ask, done, form_of, render, web_of
 from farm.web.rendering import segment, tone
 
 router = APIRouter()
@@ -145,6 +146,14 @@ async def _work(request: Request, only: str = "") -> dict[str, dict[str, Any]]:
     return {lease["device"]: {"job": job, "left": time_left(lease, job, now)} for lease, job in held}
 
 
+async def _trends(request: Request) -> Mapping[str, Any]:
+    """The temperatures of the last hour of the devices of all hosts."""
+    here: Mapping[str, Any] = (await ask(request, "fleet.trends"))["celsius"]
+    return (
+        {**here, **await web_of(request).of_other_hosts(("fleet.trends", "celsius"))} if web_of(request).lab else here
+    )
+
+
 async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
     status, now = await ask(request, "status"), datetime.now(UTC)
     devices, states = status["devices"], groups(status["devices"])
@@ -157,7 +166,7 @@ async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
         "work": await _work(request) if any(device["holder"] for device in devices) else {},
         "groups": wanted.grouped([{**device, "old": reading_note(device, now)} for device in shown]),
         "shown": len(shown),
-        "trends": {} if table else (await ask(request, "fleet.trends"))["celsius"],
+        "trends": {} if table else await _trends(request),
         "states": states,
         "pools": sorted({device["pool"] for device in devices} - {""}),
         "total": len(devices),
@@ -272,7 +281,10 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
 @router.get("/devices/{name}")
 async def device_page(request: Request, name: str) -> Response:
     """The page."""
-    return render(request, "device.html", part="device_now.html", **await _now(request, name))
+    try:
+        return render(request, "device.html", part="device_now.html", **await _now(request, name))
+    except HostUnreachableError as error:
+        return await last_facts(request, name, error)
 
 
 @router.get("/devices/{name}/readings")

@@ -24,10 +24,8 @@ KEPT_S = 2.0
 REACHABLE = frozenset({"ok", "drained", "silent"})
 PAGE = Caller("", Role.VIEWER, "web page")
 
-OtherHosts = Callable[[tuple[str, str]], Awaitable[Mapping[str, Any]]]
 
-
-def other_hosts(verbs: VerbApi) -> OtherHosts:
+def other_hosts(verbs: VerbApi) -> Callable[[tuple[str, str]], Awaitable[Mapping[str, Any]]]:
     """A call of a verb's name and its answer's field: the fields of all other hosts that answer, merged by name."""
 
     async def gather(wanted: tuple[str, str]) -> Mapping[str, Any]:
@@ -51,7 +49,7 @@ async def _answer(verbs: VerbApi, kind: str, host: str) -> Mapping[str, Any]:
 async def with_steps(request: Request, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Jobs of a list; those that run at other hosts with their present steps."""
     found = [dict(row) for row in rows]
-    if any(row["state"] == "running" and not row.get("progress") for row in found):
+    if web_of(request).lab and any(row["state"] == "running" and not row.get("progress") for row in found):
         steps = await web_of(request).of_other_hosts(("job.steps", "steps"))
         for row in found:
             row["progress"] = row.get("progress") or steps.get(row["id"])
@@ -68,7 +66,7 @@ async def last_facts(request: Request, name: str, error: FarmError) -> Response:
     device = next((row for row in status["devices"] if row["name"] == name), None)
     if device is None:
         raise error
-    host = next((row for row in status.get("hosts", ()) if row["name"] == device.get("host")), {})
+    host: Mapping[str, Any] = next((row for row in status.get("hosts", ()) if row["name"] == device.get("host")), {})
     jobs = (await ask(request, "job.list", device=device["name"], limit=10))["jobs"]
     return render(request, "device_away.html", device=device, host=host, jobs=jobs, message=error.message)
 
@@ -103,6 +101,6 @@ async def drain(request: Request, name: str) -> Response:
     """Hand out no phone of a host any more, or hand them out again."""
     on = "undo" not in await form_of(request)
     answer = await ask(request, "host.drain", host=name, on=on)
-    left = f" {len(answer['leases'])} of its leases go on." if answer["leases"] and on else ""
-    done_to = "No phone" if on else "Phones"
-    return done(request, f"{done_to} of {name} {'is' if on else 'are'} handed out{' any more' if on else ' again'}.{left}", "/hosts")
+    left = f" Its leases go on: {len(answer['leases'])}." if answer["leases"] and on else ""
+    notice = f"No phone of {name} is handed out any more." if on else f"Phones of {name} are handed out again."
+    return done(request, notice + left, "/hosts")

@@ -15,6 +15,7 @@ from farm.common.durations import took
 from farm.common.errors import Code, FarmError, UserError
 from farm.devices.health.series import SHOWN, Quantity
 from farm.kinds import KINDS
+from farm.web.hosts import with_steps
 from farm.web.job_views import (
     STATES,
     File,
@@ -68,14 +69,15 @@ async def jobs(request: Request, wanted: Wanted) -> Response:
 async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
     if wanted.state and wanted.state not in STATES:
         raise UserError(f"there is no state {wanted.state!r}", hint=f"states: {', '.join(STATES)}")
-    problem, answer = "", {"jobs": [], "before": ""}
+    problem = ""
+    answer: dict[str, Any] = {"jobs": [], "before": ""}
     try:
         answer = dict(await ask(request, "job.list", **wanted.asked(), results=True))
     except UserError as error:  # shown beside the filter that was typed, which stays as it is
         problem = f"{error.message}. {error.hint}" if error.hint else error.message
     return {
         "wanted": wanted,
-        "jobs": answer["jobs"],
+        "jobs": await with_steps(request, answer["jobs"]),
         "before": answer["before"],
         "problem": problem,
         "states": STATES,
@@ -84,10 +86,17 @@ async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
     }
 
 
+async def _show(request: Request, job: str) -> dict[str, Any]:
+    """The answer of `job.show`; of a job that runs at another host with its present step."""
+    shown = dict(await ask(request, "job.show", job=job))
+    [row] = await with_steps(request, [{**shown["job"], "progress": shown["progress"]}])
+    return {**shown, "progress": row["progress"]}
+
+
 @router.get("/jobs/{job}")
 async def job(request: Request, job: str) -> Response:
     """One job, whole."""
-    shown = await ask(request, "job.show", job=job)
+    shown = await _show(request, job)
     if shown["job"]["id"] != job:  # the beginning of an id leads to the whole one
         return RedirectResponse(f"/jobs/{shown['job']['id']}", SEE_OTHER)
     return render(
@@ -103,13 +112,13 @@ async def job(request: Request, job: str) -> Response:
 @router.get("/jobs/{job}/now")
 async def now(request: Request, job: str) -> Response:
     """The changing part of a job's page."""
-    return render(request, "job_now.html", **await _job(request, await ask(request, "job.show", job=job)))
+    return render(request, "job_now.html", **await _job(request, await _show(request, job)))
 
 
 @router.get("/jobs/{job}/plots")
 async def plots(request: Request, job: str) -> Response:
     """The plots of a job, as far as it has come."""
-    shown = await ask(request, "job.show", job=job)
+    shown = await _show(request, job)
     return render(request, "job_plots.html", job=shown["job"], **await _plots(request, shown))
 
 
@@ -132,7 +141,7 @@ async def log(
 @router.get("/jobs/{job}/files/{name}")
 async def file(request: Request, job: str, name: str) -> Response:
     """One of the job's files: only those that its result names, by their names there."""
-    shown = await ask(request, "job.show", job=job)
+    shown = await _show(request, job)
     found = next((each for each in files_of(shown) if each.name == name), None)
     if found is None:
         raise UserError(
@@ -144,7 +153,7 @@ async def file(request: Request, job: str, name: str) -> Response:
 @router.post("/jobs/{job}/again")
 async def again(request: Request, job: str) -> Response:
     """Submit the job's spec once more; of an array, this one job."""
-    shown = await ask(request, "job.show", job=job)
+    shown = await _show(request, job)
     one = {"devices": 1} if shown["job"]["array"] else {}
     answer = await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
     new = answer["jobs"][0]["id"]

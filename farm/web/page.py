@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -122,6 +122,8 @@ class Web:
     templates: Environment
     version: str
     config: WebConfig
+    of_other_hosts: Callable[[tuple[str, str]], Awaitable[Mapping[str, Any]]]  # farm.web.hosts.other_hosts
+    lab: bool
     sign_ins: SignIns = field(default_factory=SignIns)
     drawing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one plot at a time: others need threads too
 
@@ -189,8 +191,8 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
 def render(request: Request, template: str, *, part: str = "", status: int = 200, **context: Any) -> HTMLResponse:
     """A page from a template under farm/web/templates; to a page that is open already, `part`, its changing part.
 
-    Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event) and
-    `version`.
+    Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event),
+    `version` and `lab` (whether this host is one of several).
     """
     web, sign_in = web_of(request), sign_in_of(request)
     is_open = request.headers.get("hx-request") == "true"
@@ -206,6 +208,7 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
         path=request.url.path,
         seq=web.events.seq,
         version=web.version,
+        lab=web.lab,
         request=request,
         **context,
     )

@@ -94,12 +94,12 @@ class AccountStore(ReadsHere):
 class Page:
     """A browser without scripts at the page."""
 
-    def __init__(self, desk: Desk, config: WebConfig | None = None) -> None:
+    def __init__(self, desk: Desk, config: WebConfig | None = None, *, lab: bool = False) -> None:
         self.desk = desk
         self.events = EventLog(1)
         self.clock = 1000.0
         self.accounts = Accounts(AccountStore(), clock=lambda: self.clock)
-        self.app = create_app(desk, self.accounts, self.events, exposition, config or WebConfig())
+        self.app = create_app(desk, self.accounts, self.events, exposition, config or WebConfig(), lab=lab)
         self.web = self.app.state.web
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url=BASE, follow_redirects=False
@@ -131,9 +131,9 @@ class Page:
 
 
 @asynccontextmanager
-async def page(desk: Desk | None = None, config: WebConfig | None = None) -> Any:
+async def page(desk: Desk | None = None, config: WebConfig | None = None, *, lab: bool = False) -> Any:
     """A page and its client."""
-    opened = Page(desk or Desk(status=status()), config)
+    opened = Page(desk or Desk(status=status()), config, lab=lab)
     async with opened.client:
         yield opened
 

@@ -13,7 +13,7 @@ VIEWERS_MAY = {
     "alias.list", "artifact.get", "builder.list", "bundle.list", "bundle.show", "bundle.verify", "device.battery",
     "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
     "fleet.trends", "forward.list", "history.list", "history.models", "host.list",
-    "job.list", "job.log_tail", "job.logs", "job.show", "job.watch", "lease.history",
+    "job.list", "job.log_tail", "job.logs", "job.show", "job.steps", "job.watch", "lease.history",
     "lease.list", "ping", "poison.check",
     "poison.list", "records.list", "records.show", "reservation.list", "status", "toolchain.list", "usage",
 }  # fmt: skip
