@@ -126,17 +126,11 @@ class Daemon:
             scheduling.problems,
             lambda: phones.unresolved_names(reloader.config),
         )
-        web = WebPage(config.web, problems)
+        web = WebPage(config.web, problems, lab=bool(config.lab.host))
         parts = Parts(config, persistence, workers, phones, scheduling, problems, reloader, web)
         control = await open_control_channel(stack, parts)
         progress, loop_delay = progress_checks(parts), Histogram(QUICK_S)
-        web.open(
-            stack,
-            control,
-            persistence.history.shown,
-            metrics=metrics_page(parts, control, progress, loop_delay),
-            lab=bool(config.lab.host),
-        )
+        web.open(stack, control, persistence.history.shown, metrics=metrics_page(parts, control, progress, loop_delay))
         reloader.notes = phones.unresolved_names
         reloader.parts += [persistence.use, workers.use, phones.use, scheduling.use]
         self._reload = reloader.signalled

@@ -298,9 +298,10 @@ def _host(config: FarmConfig, persistence: Persistence, workers: Workers) -> Doc
 class WebPage:
     """The web page, served in the daemon's event loop. `farm status` shows its address."""
 
-    def __init__(self, config: WebConfig, problems: Problems) -> None:
+    def __init__(self, config: WebConfig, problems: Problems, *, lab: bool = False) -> None:
         self._config = config
         self._problems = problems
+        self._lab = lab  # this host is one of several
         self.url = ""  # "": there is no page
         self.tasks: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
 
@@ -311,7 +312,6 @@ class WebPage:
         events: EventLog,
         *,
         metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
-        lab: bool = False,
     ) -> None:
         """Serve until `stack` ends. Without its port, `farm status` shows a problem, and phones are served.
 
@@ -329,7 +329,7 @@ class WebPage:
             log.warning("%s", problem)
             self._problems.sources.append(lambda: [problem])
             return
-        app = create_app(control, control.accounts, events, metrics, self._config, lab=lab)
+        app = create_app(control, control.accounts, events, metrics, self._config, lab=self._lab)
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)
