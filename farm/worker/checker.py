@@ -13,8 +13,6 @@ from farm.worker.channel import DaemonChannel
 from farm.worker.golden import CheckResult, run_golden
 from farm.worker.session import PhoneSession, on_phone, opened
 
-ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
-
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Run the bundle's golden kernels: for the CPU, and for OpenCL if it has any and the phone a driver.
@@ -39,7 +37,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
 
 
 def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: DaemonChannel) -> CheckResult:
-    if not has_opencl(session):
+    if not session.has_device("opencl"):
         return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
     daemon.progress("running the golden kernels for OpenCL")
     try:
@@ -48,17 +46,3 @@ def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: 
     except ModelError as error:  # any driver in order builds these kernels
         raise PhoneError(error.message, Code.SESSION_FAILED, evidence=error.evidence) from error
     return replace(gpu, detail=f"{cpu.detail}; {gpu.detail}") if gpu.ok else gpu
-
-
-def has_opencl(session: PhoneSession) -> bool:
-    """Whether the phone has an OpenCL device.
-
-    Raises:
-        PhoneError: the session ended over the question.
-    """
-    try:
-        return bool(session.raw.cl(0).exist)
-    except Exception:  # noqa: BLE001 - without libOpenCL.so TVM's runtime raises instead of answering no
-        with on_phone("loading the OpenCL driver"):
-            session.raw.get_function(ALWAYS_THERE)  # a session that is dead is the phone's fault, not a missing driver
-        return False

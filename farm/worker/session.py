@@ -38,6 +38,8 @@ _OUT_OF_MEMORY = re.compile(
 )
 _ENDED = re.compile(r"kShutdown|RPCCode::kReturn\) is false: code=1\b")  # the answer "shut down" in place of a value
 
+ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
+
 # Kernels and their local memory in the OpenCL source that TVM keeps in a library.
 _LOCAL_LINE = re.compile(rb"// Function: (\w+)|__local ([a-z]+)(\d*) \w+\[(\d+)\];")
 _DTYPE_BYTES = {
@@ -65,16 +67,26 @@ class PhoneSession:
         Raises:
             PhoneError: the phone has none.
         """
-        device = self.raw.device(name, 0)
-        if name != "cpu":
-            with on_phone(f"looking for {name}"):
-                if not device.exist:
-                    raise PhoneError(
-                        f"the phone has no {name} device, or its driver does not load",
-                        Code.SESSION_FAILED,
-                        hint="--target cpu, or another phone; `farm device show` says what its last check ran on",
-                    )
-        return device
+        if name != "cpu" and not self.has_device(name):
+            raise PhoneError(
+                f"the phone has no {name} device, or its driver does not load",
+                Code.SESSION_FAILED,
+                hint="--target cpu, or another phone; `farm device show` says what its last check ran on",
+            )
+        return self.raw.device(name, 0)
+
+    def has_device(self, name: str) -> bool:
+        """Whether the phone has a device by TVM's name, and its driver loads.
+
+        Raises:
+            PhoneError: the session ended over the question.
+        """
+        try:
+            return bool(self.raw.device(name, 0).exist)
+        except Exception:  # noqa: BLE001 - without libOpenCL.so TVM's runtime raises instead of answering no
+            with on_phone(f"loading {name}"):
+                self.raw.get_function(ALWAYS_THERE)  # a dead session is the phone's fault, not a missing driver
+            return False
 
     def load(self, library: Path, name: str) -> Any:
         """Upload a library under `name` and load it there."""

@@ -176,5 +176,5 @@ def test_a_driver_that_crashes_takes_only_its_phone_out_of_service(farm, phone, 
     broken("crash")
     farm.lab.server_crash(phone.nickname)
     event = story.until("device.quarantined", subject=phone.name)
-    assert "loading the OpenCL driver failed: the phone's RPC worker died" in event["data"]["reason"]
+    assert "loading opencl failed: the phone's RPC worker died" in event["data"]["reason"]
     assert phones(farm)[1].row["state"] == "ready"

@@ -9,7 +9,7 @@ from farm.bundle.model import KIND_CPU, KIND_OPENCL
 from farm.common.errors import Code, Fault
 from farm.worker import checker
 from farm.worker.golden import CheckResult
-from farm.worker.session import check_local_memory, on_phone
+from farm.worker.session import ALWAYS_THERE, PhoneSession, check_local_memory, on_phone
 from tests.support.errors import raises_code
 
 
@@ -40,6 +40,30 @@ def test_a_worker_that_died_and_all_else_are_session_errors():
             raise RuntimeError(said)
 
 
+class Raw:
+    """A session whose phone raises over its device, as TVM's own runtime does without a driver."""
+
+    exist = property(lambda self: self.get_function("libOpenCL.so"))
+
+    def __init__(self, *missing):
+        self.missing = missing
+
+    def device(self, name, number):
+        return self
+
+    def get_function(self, name):
+        if name in self.missing:
+            raise RuntimeError("code=kShutdown" if ALWAYS_THERE in self.missing else "Error! Cannot open libOpenCL!")
+
+
+def test_a_driver_that_tvm_cannot_open_is_a_missing_device_with_a_hint():
+    with raises_code(Code.SESSION_FAILED, match="the phone has no opencl device, or its driver does not") as caught:
+        PhoneSession(Raw("libOpenCL.so")).device("opencl")
+    assert "--target cpu" in caught.value.hint
+    with raises_code(Code.SESSION_FAILED, match="loading opencl failed: the phone's RPC worker died"):
+        PhoneSession(Raw("libOpenCL.so", ALWAYS_THERE)).device("opencl")
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
@@ -68,7 +92,7 @@ def test_a_driver_that_cannot_build_the_golden_kernels_is_the_phones_fault(monke
         return CheckResult(ok=True, detail="right")
 
     monkeypatch.setattr(checker, "run_golden", run_golden)
-    session = SimpleNamespace(raw=SimpleNamespace(cl=lambda _: SimpleNamespace(exist=True)))
+    session = PhoneSession(SimpleNamespace(device=lambda *_: SimpleNamespace(exist=True)))
     monkeypatch.setattr(checker, "opened", lambda _: nullcontext(session))
     daemon = SimpleNamespace(open_session=lambda: None, progress=lambda _: None)
     with raises_code(Code.SESSION_FAILED, match="cannot build a kernel") as caught:
