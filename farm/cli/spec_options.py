@@ -140,6 +140,7 @@ def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Paramet
     option = typer.Option(
         flag_of(field),
         help=field.help.text,
+        rich_help_panel=field.help.group or None,
         metavar=metavar,
         show_default=field.default not in (None, MISSING),
         autocompletion=getattr(complete, field.help.complete) if field.help.complete else None,

@@ -85,35 +85,43 @@ class Help:
     form: str = ""  # how people write the value, a key of farm.cli.spec_options.FORMS; "": as its type is written
     complete: str = ""  # a function of farm.cli.complete
     option: bool = True  # whether commands have an option for it
+    group: str = ""  # heading in a command's help; "": with the command's own options
 
+
+BUILD, MEASURING, QUEUE = "Options of the build", "Options of the measurement", "Options of the queue"
 
 # Levels of farm.devices.quiesce_policy; None: as configured.
 Quiesce = Annotated[
-    Literal["off", "gentle", "full"] | None, Help("How quiet to make the phone: off, gentle, full.", form="level")
+    Literal["off", "gentle", "full"] | None,
+    Help("How quiet to make the phone: off, gentle, full.", form="level", group=MEASURING),
 ]
 
 # Fields of the kinds that measure until a median is known.
 HalfWidth = Annotated[
     Annotated[float, Bounds(strict=True, ge=0.0005, le=0.5)],
-    Help("Sample until the 95 % interval of the median is at most +- this part of it."),
+    Help("Sample until the 95 % interval of the median is at most +- this part of it.", group=MEASURING),
 ]
 MeasureSeconds = Annotated[
-    Seconds, Bounds(ge=0.1, le=3600), Help("Sample at most so long: 30, 90s, 5m.", flag="--measure", form="duration")
+    Seconds,
+    Bounds(ge=0.1, le=3600),
+    Help("Sample at most so long: 30, 90s, 5m.", flag="--measure", form="duration", group=MEASURING),
 ]
 Remeasure = Annotated[
-    Whole, Bounds(ge=0, le=5), Help("Measure again at most so often while the result is not trusted.")
+    Whole, Bounds(ge=0, le=5), Help("Measure again at most so often while the result is not trusted.", group=MEASURING)
 ]
 # Where the threads of a build run, for kinds that time one.
 Threads = Annotated[
     Annotated[Whole, Bounds(ge=1, le=MAX_CORES)] | None,
-    Help("How many threads of TVM's pool; farm bench compares several: 1,2,4.", form="threads"),
+    Help("How many threads of TVM's pool; farm bench compares several: 1,2,4.", form="threads", group=MEASURING),
 ]
 Cores = Annotated[
     Annotated[str, Bounds(pattern=CORES_FORM)] | None,
-    Help("On which cores: big, little, or a mask as 0xf0; farm bench compares several.", form="cores"),
+    Help("On which cores: big, little, or a mask as 0xf0; farm bench compares several.", form="cores", group=MEASURING),
 ]
-TopApp = Annotated[Flag, Help("In Android's group of the app in front, top-app; most phones need root for it.")]
-QuietHub = Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")]
+TopApp = Annotated[
+    Flag, Help("In Android's group of the app in front, top-app; most phones need root for it.", group=MEASURING)
+]
+QuietHub = Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.", group=MEASURING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +160,29 @@ class JobSpec:
     ]
     devices: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_JOBS_AT_ONCE)] | Literal["all"],
-        Help("How many phones, each a job of its own; all: every matching one.", form="devices"),
+        Help("How many phones, each a job of its own; all: every matching one.", form="devices", group=QUEUE),
     ] = 1
     timeout_s: Annotated[
         Annotated[Seconds, Bounds(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)],
-        Help("Time limit of one attempt with all its steps: 90s, 10m, 2h; a number is seconds.", form="timeout"),
+        Help(
+            "Time limit of one attempt with all its steps: 90s, 10m, 2h; a number is seconds.",
+            form="timeout",
+            group=QUEUE,
+        ),
     ] = DEFAULT_TIMEOUT_S
     priority: Annotated[
-        Annotated[Whole, Bounds(ge=0, le=MAX_PRIORITY)], Help("Jobs with a higher priority go first.")
+        Annotated[Whole, Bounds(ge=0, le=MAX_PRIORITY)], Help("Jobs with a higher priority go first.", group=QUEUE)
     ] = DEFAULT_PRIORITY
     deadline_s: Annotated[
         Annotated[Seconds, Bounds(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None,  # from submission to its end
-        Help("Cancel the job if it has not ended by then: 2h, 30m, 18:00.", form="deadline"),
+        Help("Cancel the job if it has not ended by then: 2h, 30m, 18:00.", form="deadline", group=QUEUE),
     ] = None
-    max_attempts: Annotated[Attempts, Help("How many attempts at most.")] = DEFAULT_MAX_ATTEMPTS
+    max_attempts: Annotated[Attempts, Help("How many attempts at most.", group=QUEUE)] = DEFAULT_MAX_ATTEMPTS
     after: Annotated[
         Annotated[tuple[Name, ...], Bounds(max_length=MAX_AFTER)],
-        Help("A job or array that must be done first. Repeatable.", form="job", complete="jobs"),
+        Help("A job or array that must be done first. Repeatable.", form="job", complete="jobs", group=QUEUE),
     ] = ()
-    hold: Annotated[Flag, Help("Wait for `farm job resume`; implies --detach.")] = False
+    hold: Annotated[Flag, Help("Wait for `farm job resume`; implies --detach.", group=QUEUE)] = False
 
     def leased_as(self) -> LeaseClass:
         """The purpose of its leases."""
@@ -224,21 +236,21 @@ class ModelSpec(JobSpec):
     name: Annotated[Name, Help("What people call the model: its file name.", option=False)]
     # Of a package these are fixed: given otherwise than here, they are refused.
     target: Annotated[
-        TargetText, Help("cpu, adreno, opencl ...: a name in `farm device show`.", complete="targets")
+        TargetText, Help("cpu, adreno, opencl ...: a name in `farm device show`.", complete="targets", group=BUILD)
     ] = "cpu"
-    precision: Annotated[PrecisionName, Help("The type in which the model computes.")] = "float32"
-    texture: Annotated[Flag, Help("Keep tensors in OpenCL images (textures) where that is right: --target adreno.")] = (
-        False
-    )
+    precision: Annotated[PrecisionName, Help("The type in which the model computes.", group=BUILD)] = "float32"
+    texture: Annotated[
+        Flag, Help("Keep tensors in OpenCL images (textures) where that is right: --target adreno.", group=BUILD)
+    ] = False
     shapes: Annotated[
         dict[Name, tuple[Dimension, ...]],
-        Help("An input's shape, NAME:[1,3,224,224]. Repeatable.", flag="--shape", form="shapes"),
+        Help("An input's shape, NAME:[1,3,224,224]. Repeatable.", flag="--shape", form="shapes", group=BUILD),
     ] = field(default_factory=dict)
     dtypes: Annotated[
-        dict[Name, Name], Help("An input's type, NAME:float16. Repeatable.", flag="--dtype", form="dtypes")
+        dict[Name, Name], Help("An input's type, NAME:float16. Repeatable.", flag="--dtype", form="dtypes", group=BUILD)
     ] = field(default_factory=dict)
     records: Annotated[
-        Sha256 | None, ArtifactOf("records"), Help("Tuning records to compile with: a .tar or a folder.")
+        Sha256 | None, ArtifactOf("records"), Help("Tuning records to compile with: a .tar or a folder.", group=BUILD)
     ] = None
 
     def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:
@@ -264,7 +276,7 @@ class MeasureSpec(ModelSpec):
     inputs: Annotated[
         Sha256 | None,
         ArtifactOf("arrays"),
-        Help(".npz with one array per model input; seeded random otherwise.", flag="--input"),
+        Help(".npz with one array per model input; seeded random otherwise.", flag="--input", group=MEASURING),
     ] = None
 
 

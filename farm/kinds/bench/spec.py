@@ -10,6 +10,8 @@ from farm.common.limits import MAX_NUMBER, MAX_REPEAT
 from farm.model.identity import CpuCluster
 from farm.model.placement import placed
 from farm.model.specs import (
+    BUILD,
+    MEASURING,
     Bounds,
     Cores,
     Flag,
@@ -35,11 +37,11 @@ class BenchSpec(MeasureSpec):
     remeasure: Remeasure = 1
     repeat: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_REPEAT)] | None,
-        Help("Exactly so many timed samples instead, warm-up among them."),
+        Help("Exactly so many timed samples instead, warm-up among them.", group=MEASURING),
     ] = None
     number: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] | None,
-        Help("Runs averaged into one sample; else as many as last 10 ms."),
+        Help("Runs averaged into one sample; else as many as last 10 ms.", group=MEASURING),
     ] = None
     min_repeat_ms: Annotated[
         Whole, Bounds(ge=0, le=60_000), Help("A sample lasts at least this long.", option=False)
@@ -47,14 +49,16 @@ class BenchSpec(MeasureSpec):
     threads: Threads = None
     cores: Cores = None
     top_app: TopApp = False
-    profile: Annotated[Flag, Help("Also time each operator in the model's own run.")] = False
+    profile: Annotated[Flag, Help("Also time each operator in the model's own run.", group=MEASURING)] = False
     branch: Annotated[
         Annotated[str, Bounds(min_length=1, max_length=255)] | None,
-        Help("The branch of the sources that the model was built from, stored with the result.", form="text"),
+        Help(
+            "The branch of the sources that the model was built from, stored with the result.", form="text", group=BUILD
+        ),
     ] = None
     commit: Annotated[
         Annotated[str, Bounds(min_length=1, max_length=80)] | None,
-        Help("The commit of these sources, stored with the result.", form="text"),
+        Help("The commit of these sources, stored with the result.", form="text", group=BUILD),
     ] = None
 
     def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:

@@ -169,3 +169,10 @@ def test_units_and_ranges(median_ms, low_ms, high_ms, shown):
     found = result(median_ms, median_ms)
     found["estimate"] |= {"low_ms": low_ms, "high_ms": high_ms}
     assert shown in list(result_lines([found]))[1]
+
+
+def test_the_help_has_options_under_the_headings_of_their_fields(typed):
+    lines = typed("bench", "--help").output.splitlines()
+    places = [lines.index(each) for each in ("Options:", "Options of the measurement:", "Options of the queue:")]
+    assert places == sorted(places)
+    assert places[1] < next(at for at, line in enumerate(lines) if "--half-width" in line) < places[2]
