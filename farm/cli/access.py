@@ -113,7 +113,7 @@ def add_reservation(
     note: Annotated[str, typer.Option(help="What for; others see it.")] = "",
     json: JsonFlag = False,
 ) -> None:
-    """Keep phones for one user; others get none of them that they would not have given back by then."""
+    """Keep phones for one user. Others get one only if their lease ends before the reservation starts."""
     starts_at = parse_when(start, datetime.now().astimezone())
     ends_at = starts_at + timedelta(seconds=parse_duration(duration))
     window = {"starts_at": starts_at.isoformat(), "ends_at": ends_at.isoformat()}

@@ -22,7 +22,7 @@ def described(row: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple
         yield "command", spec["command"]
     if "seconds" in spec:
         yield "for", format_duration(spec["seconds"]) + (f": {spec['note']}" if spec.get("note") else "")
-    yield "wants", row["selector"] + (f", only {row['device']}" if row["device"] else "")
+    yield "selector", row["selector"] + (f"; phone {row['device']}" if row["device"] else "")
 
 
 def unusual(spec: Mapping[str, Any]) -> Iterator[str]:

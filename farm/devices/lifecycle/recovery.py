@@ -115,7 +115,7 @@ ACTION_RULES: tuple[ActionRule, ...] = (
     ),
     ActionRule(
         RecoveryAction.QUARANTINE,
-        "keep it away from users until a person has looked",
+        "quarantined until an operator checks it",
         Impact.DEVICE,
         None,
         dict.fromkeys(

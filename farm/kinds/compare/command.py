@@ -168,7 +168,7 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
         for line in (*_bundles(each), *_runtimes(each), *_doubts(each["comparison"], why=why))
     )
     print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
-    print_line("  B / A is the median over pairs taken in turns, not B ms over A ms")
+    print_line("  B / A: median of paired runs")
     print_unlike(each.get("unlike", ()) for each in results)
 
 
@@ -195,6 +195,14 @@ def _runtimes(result: Mapping[str, Any]) -> list[str]:
     return [f"A ran under {a}; B under {b}"]
 
 
+def certain_words(compared: Mapping[str, Any]) -> str:
+    """A sure answer whose size is known roughly, with the range: "B is certainly faster: 2.2 to 50 times"."""
+    low, high = compared["low"], compared["high"]
+    if compared["answer"] == "faster":
+        low, high = 1 / high, 1 / low
+    return f"B is certainly {compared['answer']}: {ratio_words(low)} to {ratio_words(high)} times"
+
+
 def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:
     lines = fold_reasons(compared["reasons"], why=why)
     if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MOST_NEEDED:
@@ -205,7 +213,7 @@ def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:
             f"with 95 % power, {_needed(compared['needed_same'])} would show that there is none"
         )
     elif compared.get("known_to", 1.0) > ROUGHLY:
-        lines.append(f"the answer is sure, its size is known to a factor of {ratio_words(compared['known_to'])}")
+        lines.append(certain_words(compared))
     return lines
 
 

@@ -45,9 +45,9 @@ def tuning_plot(
     first, last = points[0][2], points[-1][2]
     summary = (
         f"The estimate, the sum of all tasks' best times, each timed alone, fell from {time_words(first)} to "
-        f"{time_words(last)} ({first / last:.2f} times) in {trials} trials; the whole model is timed afterwards. It"
+        f"{time_words(last)} ({first / last:.2f} times) in {trials} trials; the whole model is timed afterwards."
     )
-    summary += f" became better last at trial {points[-1][0]:.0f} after {points[-1][1]:.0f} s."
+    summary += f" Last improvement: trial {points[-1][0]:.0f} ({points[-1][1]:.0f} s)."
     marks = [] if wanted is None else [Mark(name="wanted", at=float(wanted), tone="quiet")]
     rows = [points[i] for i in evenly(len(points))]
     return Plot(

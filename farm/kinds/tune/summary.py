@@ -12,7 +12,7 @@ from farm.cli.output import print_line, print_note, print_table
 from farm.common.durations import digits, format_duration, many
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
-from farm.measure.conditions import ROUGHLY, ratio_words
+from farm.measure.conditions import ratio_words
 
 MOST_TASKS = 12  # shown while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing
@@ -188,8 +188,6 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     if gain["answer"] == "slower":
         doubt = ": SLOWER than untuned, do not use it; try more trials, or a quieter phone"
     between = f"{_times(gain['low'])} to {_times(gain['high'])}"
-    if gain.get("known_to", 1.0) > ROUGHLY:
-        between += f": the size is known to a factor of {_times(gain['known_to'])}"
     tuned, untuned = digits(gain["tuned_ms"]), digits(gain["untuned_ms"])
     together = tasks_sentence(result)
     return [

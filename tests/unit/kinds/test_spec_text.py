@@ -20,8 +20,8 @@ def test_options_of_another_release_are_told_as_they_are() -> None:
 def test_what_is_to_be_done_and_where() -> None:
     row = {"selector": "android", "device": "pixel"}
     spec = {"kind": "lease", "seconds": 90.0, "note": "heat"}
-    assert list(described(row, spec)) == [("for", "1m 30s: heat"), ("wants", "android, only pixel")]
+    assert list(described(row, spec)) == [("for", "1m 30s: heat"), ("selector", "android; phone pixel")]
     assert list(described({**row, "device": ""}, {"command": "exit 3"})) == [
         ("command", "exit 3"),
-        ("wants", "android"),
+        ("selector", "android"),
     ]
