@@ -104,7 +104,7 @@ async def push_tree(
     total = sum(sizes.values())
     if facts.free_bytes is not None and total and facts.free_bytes < total + RESERVE_BYTES:
         raise PhoneStorageFull(
-            f"Phone {serial} has {facts.free_bytes >> 20} MiB free; {(total + RESERVE_BYTES) >> 20} MiB are needed.",
+            f"/data has {facts.free_bytes >> 20} MiB free, {(total + RESERVE_BYTES) >> 20} MiB are needed",
             hint="Free space on it; farm bundle remove and farm device forget --clean take old bundles away.",
             evidence=facts.evidence,
         )
@@ -112,9 +112,9 @@ async def push_tree(
         try:
             await _install(client, serial, tool, differing, total, progress)
         except PhoneStorageFull as full:  # part of the free space was not for us
-            reported = "" if facts.free_bytes is None else f"; it had reported {facts.free_bytes >> 20} MiB free"
+            reported = "" if facts.free_bytes is None else f", {facts.free_bytes >> 20} MiB were free"
             raise PhoneStorageFull(
-                f"Phone {serial} became full during the push: {total >> 20} MiB are needed{reported}.",
+                f"/data became full: {total >> 20} MiB are needed{reported}",
                 hint=full.hint,
                 evidence=full.evidence,
             ) from full

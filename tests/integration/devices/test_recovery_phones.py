@@ -42,7 +42,7 @@ async def test_without_reboots_left_such_a_phone_is_a_persons_business_and_stays
         await r.shell(view.serial, UNDYING)
         r.fleet.report_broken_session(view.name, "cut: longer than 10 s")
         kept = await r.until(Life.QUARANTINED)
-        assert "reboot: its 0 in 24 h are used up" in kept.reason
+        assert "reboot: its 0 in 24 h are used up" in kept.evidence
         r.phones.unplug("one")
         gone = await r.until(Life.GONE)
         assert gone.reason.startswith("quarantined: ")

@@ -114,7 +114,7 @@ def test_top_with_keys_is_resized_beside_a_live_job(at_terminal, daemon):
 def test_a_terminal_that_closes_ends_it(at_terminal, daemon, arguments):
     submit(daemon)
     shown = at_terminal(*arguments)
-    shown.shows("net.onnx")
+    shown.shows("job-0001")
     shown.hang_up()
     shown.process.send_signal(signal.SIGHUP)
     # The second signal may come while it is ending already, with the default handler back.

@@ -329,7 +329,7 @@ async def work():
     except FarmError as error:
         told["still"] = error.message
     (disk / "ballast").unlink()
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(60):
         while heard != [True, False]:
             await asyncio.sleep(0.05)
     await store.jobs.add([job("after")])
