@@ -112,7 +112,7 @@ async def push_tree(
         try:
             await _install(client, serial, tool, differing, total, progress)
         except PhoneStorageFull as full:  # part of the free space was not for us
-            reported = "" if facts.free_bytes is None else f", {facts.free_bytes >> 20} MiB were free"
+            reported = "" if facts.free_bytes is None else f", it had {facts.free_bytes >> 20} MiB free"
             raise PhoneStorageFull(
                 f"/data became full: {total >> 20} MiB are needed{reported}",
                 hint=full.hint,
