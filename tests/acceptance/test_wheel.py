@@ -92,7 +92,7 @@ def test_a_farm_from_the_wheel_needs_nothing_of_the_checkout(installed, tmp_path
     opened = tmp_path / "opened"
     mine = {name: value for name, value in os.environ.items() if not name.startswith("FARM_")} | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/support/opened"), str(installed)]),
-        "CHECKOUT": str(ROOT), "OPENED": str(opened), "PYTHONWARNINGS": "ignore",
+        "CHECKOUT": str(ROOT), "OPENED": str(opened), "XDG_CACHE_HOME": str(tmp_path), "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=280, check=False
