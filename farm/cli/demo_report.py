@@ -101,8 +101,9 @@ def summary_lines(phones: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcom
     from farm.results.columns import runtime_words
 
     yield f"== In {took_s:.0f} s, on {len(phones)} virtual phones that were found, set up and checked =="
-    benches = [{**each.result, "device": each.device} for each in outcomes if each.job.kind == "bench" and each.ok]
-    yield from result_lines(benches)
+    benches = [each for each in outcomes if each.job.kind == "bench" and each.ok]
+    spec = benches[0].spec if benches else None
+    yield from result_lines([{**each.result, "device": each.device} for each in benches], spec=spec)
     for each in outcomes:
         if isinstance(each, CompareOutcome) and each.ratio and each.interval:
             other = runtime_words(each.result["b"])

@@ -76,7 +76,7 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         for device in devices
     )  # fmt: skip
     titles = ("STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON")
-    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES)
+    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="REASON")
 
 
 def host_in_brief(host: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         for device in devices
     )  # fmt: skip
     titles = ("SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS")
-    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES)
+    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="FINDINGS")
 
 
 def _figures(device: dict[str, Any]) -> tuple[str, str]:

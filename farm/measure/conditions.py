@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from farm.common.causes import cause_of, fold_cause
+from farm.common.durations import format_duration
+from farm.common.limits import MAX_REPEAT
 
 
 class Verdict(StrEnum):
@@ -95,6 +97,8 @@ ROUGHLY = 1.2  # times; a ratio that is known no better is said to be
 MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 COOL = "let the phone cool, then measure again"
 LONGER = "measure longer: --measure 2m"
+MIN_LONGER_S, MAX_LONGER_S = 120.0, 3600.0  # what LONGER names; the most that --measure takes
+MORE = 4  # times as long, or as many samples, as a run that did not suffice
 AGAIN = "measure again"
 END_OTHER_WORK = "end other work on the phone, then measure again"
 
@@ -132,6 +136,20 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
             Reason("governor", Verdict.SUSPECT, "the clock's governor changed", " -> ".join(governors), AGAIN)
         )
     return tuple(reasons)
+
+
+def next_step(reason: Reason, spec: Mapping[str, Any]) -> str:
+    """The next step that a reason asks for, beyond what the job's spec (its fields as JSON) asked for. Pure."""
+    if reason.hint != LONGER:
+        return reason.hint
+    repeat, measured_s = spec.get("repeat") or 0, spec.get("measure_s") or 0.0
+    if repeat >= MAX_REPEAT or (measured_s >= MAX_LONGER_S and not repeat):
+        return "use a quieter phone, or a wider --half-width"
+    if repeat:
+        return f"take more samples: --repeat {min(MAX_REPEAT, MORE * repeat)}"
+    if measured_s >= MIN_LONGER_S:
+        return f"measure longer: --measure {format_duration(min(MAX_LONGER_S, MORE * measured_s)).replace(' ', '')}"
+    return LONGER
 
 
 def percent(share: float) -> str:

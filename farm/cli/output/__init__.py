@@ -19,6 +19,7 @@ import re
 import select
 import sys
 from datetime import datetime
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from farm.common.durations import format_duration
@@ -175,6 +176,7 @@ def table(
     none: str = "",
     width: int | None = None,
     spare: Sequence[str] = (),
+    below: str = "",
 ) -> Iterator[str]:
     """Aligned columns without borders: easy on eyes, grep and awk.
 
@@ -187,6 +189,7 @@ def table(
         none: the sentence that stands in place of a table without rows; "": the heading alone.
         width: of the lines; None: the terminal's.
         spare: columns that a narrow terminal leaves out, the first one first.
+        below: the column whose cells stand whole on indented lines below their rows where lines have no room.
     """
     cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
     if none and len(cells) == 1:
@@ -197,6 +200,13 @@ def table(
 
         width = terminal_columns()
     natural_widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    notes = [""] * len(cells)
+    if width is not None and below in columns and sum(natural_widths) + 2 * len(columns) - 2 > width:
+        place = columns.index(below)
+        notes = ["", *(row[place] for row in cells[1:])]
+        cells = [row[:place] + row[place + 1 :] for row in cells]
+        columns = cells[0]
+        del natural_widths[place]
     if width is not None and (kept := columns_that_fit(columns, natural_widths, width, spare)) != list(columns):
         places = [at for at, name in enumerate(columns) if name in kept]
         cells = [[row[at] for at in places] for row in cells]
@@ -211,6 +221,8 @@ def table(
             for name, cell, pad in zip(columns, shown, padded, strict=True)
         ).rstrip()
         yield line
+        if width is not None:
+            yield from wrap(notes[at], width, initial_indent="  ", subsequent_indent="  ")
 
 
 def columns_that_fit(columns: Sequence[str], widths: Sequence[int], width: int, spare: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from farm.common.files import checked_file
 from farm.common.selector import natural
 from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
-from farm.measure.conditions import clock_factor, percent, reasons_of
+from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
 from farm.model.specs import fields_of
 from farm.programs.description import RUNTIMES
 
@@ -205,7 +205,7 @@ def finish_bench(
 ) -> NoReturn:  # fmt: skip
     """Print the outcomes, and end the command."""
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
-    show = partial(print_outcomes, plot=plot, stats=stats, why=why, goal=getattr(spec, "half_width", None))
+    show = partial(print_outcomes, plot=plot, stats=stats, why=why, spec=spec.to_wire())
     try:
         work.finish(outcomes, document, json=json, show=show)
     except typer.Exit as end:
@@ -233,11 +233,11 @@ def print_outcomes(
     plot: bool = False,
     stats: bool = False,
     why: bool = False,
-    goal: float | None = None,
+    spec: Mapping[str, Any] | None = None,
 ) -> None:
     """Latencies per phone; each reason for failures once, on stderr."""
     done = [work.outcome_json(each) for each in outcomes if each.ok]
-    print_results(done, why=why, goal=goal)
+    print_results(done, why=why, spec=spec)
     if stats and done:
         print_stats(done)
     for result in done if plot else ():
@@ -245,9 +245,11 @@ def print_outcomes(
     work.print_failures(outcomes)
 
 
-def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False, goal: float | None = None) -> None:
+def print_results(
+    results: Sequence[Mapping[str, Any]], *, why: bool = False, spec: Mapping[str, Any] | None = None
+) -> None:
     """Print `result_lines`; with `why` every reason, and the profiles of operators."""
-    for line in result_lines(results, why=why, goal=goal):
+    for line in result_lines(results, why=why, spec=spec):
         print_line(line)
     if why:
         print_remarks((result["device"], line) for result in results for line in doubts(result))
@@ -258,14 +260,15 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False, go
 
 
 def result_lines(
-    results: Sequence[Mapping[str, Any]], *, why: bool = False, goal: float | None = None, width: int | None = None
-) -> Iterator[str]:
+    results: Sequence[Mapping[str, Any]], *,
+    why: bool = False, spec: Mapping[str, Any] | None = None, width: int | None = None,
+) -> Iterator[str]:  # fmt: skip
     """A line per phone, the fastest first: median at the usual clock, interval, verdict, cause; below, the next step.
 
     Args:
         results: of benches, with their `device`.
         why: whether every reason follows, so that none is announced.
-        goal: the half width that the interval was to have, relative; None: not known.
+        spec: of their jobs, as JSON; None: not known.
         width: of lines; None: the terminal's.
     """
     if not results:
@@ -285,13 +288,16 @@ def result_lines(
             for each, median, why_not in zip(ranked, medians, reasons, strict=True)
         ],
         width=width,
+        below="WHY",
     )  # fmt: skip
+    given = spec or {}
+    goal = given.get("half_width")
     first = next((each for each in reasons if each), [])
     yield from paragraph(
         (
             f"{sum(each['verdict'] == 'trusted' for each in ranked)} of {len(ranked)} trusted"
             + (f" (goal ±{percent(goal)})." if goal else "."),
-            _sentence(first[0].hint) if first else "",
+            _sentence(next_step(first[0], given)) if first else "",
             "" if why or not any(len(each) > 1 or any(one.evidence for one in each) for each in reasons)
             else "Every reason: --why",
         )
@@ -412,4 +418,4 @@ def _digits(value: float | None, factor: float) -> str:
 def print_job(outcome: BenchOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """Print the result of one bench, for `farm job show`."""
     if outcome.latency is not None:
-        print_results([{**outcome.result, "device": outcome.device}], why=True, goal=outcome.spec.get("half_width"))
+        print_results([{**outcome.result, "device": outcome.device}], why=True, spec=outcome.spec)

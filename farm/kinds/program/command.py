@@ -224,4 +224,4 @@ def print_job(outcome: ProgramOutcome, _record_set: Mapping[str, Any] | None) ->
         result = outcome.result
         settings, terms = result["certificate"].get("placement"), result["runtime"]["license"]
         print_line(", ".join(filter(None, (runtime_words(result), settings, terms))))
-        print_results([{**result, "device": outcome.device}], why=True, goal=outcome.spec.get("half_width"))
+        print_results([{**result, "device": outcome.device}], why=True, spec=outcome.spec)

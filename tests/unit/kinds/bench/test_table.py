@@ -7,7 +7,7 @@ from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
 from farm.kinds.bench.command import print_results, print_stats, result_lines
 from farm.measure.assess import assess
-from farm.measure.conditions import Conditions, PhoneCondition
+from farm.measure.conditions import LONGER, Conditions, PhoneCondition
 from farm.measure.series import series
 from farm.worker.certificate import MeasuringRun
 from farm.worker.measuring import _step
@@ -129,7 +129,7 @@ def test_a_table_has_one_cause_a_phone_and_one_next_step_and_why_shows_every_rea
         doubtful("pixel", ("suspect", "the clock changed"), ("rejected", "two levels"), ("suspect", "it warmed up")),
         doubtful("galaxy", ("suspect", "the clock changed")),
     ]
-    print_results(results, goal=0.01)
+    print_results(results, spec={"half_width": 0.01})
     assert capsys.readouterr().out.splitlines() == [
         "PHONE   MEDIAN    95 % RANGE  VERDICT  WHY",
         "galaxy  1.000 ms  ±1.0 %      trusted  the clock changed",
@@ -146,15 +146,35 @@ def test_a_table_has_one_cause_a_phone_and_one_next_step_and_why_shows_every_rea
     ]
 
 
-def test_it_fits_80_columns_whatever_the_cause():
+def test_a_cause_stands_whole_below_its_row_where_80_columns_have_no_room():
     cause = "samples changed by +12.5 % from the first to the last one"
     found = [doubtful(f"huawei-mate-20-{at}", ("rejected", cause)) for at in (10, 2)]
     found[0]["estimate"] |= {"low_ms": 0.8, "high_ms": 1.97}
-    assert list(result_lines(found, width=80))[:3] == [
-        "PHONE              MEDIAN    95 % RANGE    VERDICT  WHY",
-        "huawei-mate-20-2   1.000 ms  ±1.0 %        trusted  samples changed by +12.5 %…",
-        "huawei-mate-20-10  1.000 ms  -20 %, +97 %  trusted  samples changed by +12.5 %…",
+    assert list(result_lines(found, width=80))[:5] == [
+        "PHONE              MEDIAN    95 % RANGE    VERDICT",
+        "huawei-mate-20-2   1.000 ms  ±1.0 %        trusted",
+        f"  {cause}",
+        "huawei-mate-20-10  1.000 ms  -20 %, +97 %  trusted",
+        f"  {cause}",
     ]
+    assert list(result_lines(found, width=160))[1].endswith(f"trusted  {cause}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "step"),
+    [
+        ({"measure_s": 30.0}, "Measure longer: --measure 2m."),
+        ({"measure_s": 120.0}, "Measure longer: --measure 8m."),
+        ({"measure_s": 1350.0}, "Measure longer: --measure 1h."),
+        ({"measure_s": 3600.0}, "Use a quieter phone, or a wider --half-width."),
+        ({"measure_s": 3600.0, "repeat": 40}, "Take more samples: --repeat 160."),
+        ({"measure_s": 30.0, "repeat": 20_000}, "Use a quieter phone, or a wider --half-width."),
+    ],
+)
+def test_the_next_step_is_none_that_was_asked_for(spec, step):
+    found = doubtful("pixel", ("rejected", "uncertain by ±58 %"))
+    found["certificate"]["reasons"][0]["hint"] = LONGER
+    assert f"1 of 1 trusted. {step}" in result_lines([found], spec=spec)
 
 
 @pytest.mark.parametrize(
