@@ -76,7 +76,7 @@ def test_the_summary_fits_a_screen_and_says_what_next():
     }  # fmt: skip
     benches = [
         SimpleNamespace(
-            job=SimpleNamespace(kind="bench"), ok=True, device=f"phone-{number}",
+            job=SimpleNamespace(kind="bench"), ok=True, device=f"phone-{number}", spec={"half_width": 0.01},
             result=result | {"estimate": {**estimate, "median_ms": float(number)}},
         )
         for number in range(1, 5)
