@@ -189,6 +189,7 @@ def fault(
         print_table(
             ("FAULT", "ARGUMENTS", "WHAT"),
             ((key, " ".join(f"{each}=" for each in one.arguments), one.meaning) for key, one in FAULTS.items()),
+            below="WHAT",
         )
         return
     given = dict(_argument(each) for each in arguments or ())

@@ -321,6 +321,7 @@ def _poison_lines(answer: Mapping[str, Any]) -> Iterator[str]:
             for row in answer["poison"]
         ),
         none="no poisons: farm refuses no library",
+        below="WHAT",
     )  # fmt: skip
     if answer["more"]:
         yield f"{answer['more']} more"

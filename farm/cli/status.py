@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ import typer
 
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
-from farm.cli.output import emit, table
+from farm.cli.output import emit, side_by_side, table
 from farm.common.causes import cause_of
 from farm.common.durations import format_duration, many, reading_age
 from farm.common.errors import ExitCode
@@ -45,14 +45,33 @@ def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
     if hosts := answer.get("hosts"):
         yield f"Hosts {', '.join(map(host_in_brief, hosts))}"
     yield ""
-    rows = ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"])
-    none = "no keys: no phone is in service and no client waits"
-    yield from table(("KEY", "TOTAL", "FREE", "PENDING"), rows, none=none)
+    yield from key_lines(answer["keys"], [device["name"] for device in answer["devices"]])
     yield ""
     yield from device_table(answer["devices"])
     for problem in answer["problems"]:
         yield ""
         yield f"warning: {problem}"
+
+
+def key_lines(keys: Sequence[dict[str, Any]], names: Sequence[str], width: int | None = None) -> Iterator[str]:
+    """The tracker's keys side by side: how many phones are free, of how many, and how many clients wait.
+
+    Args:
+        keys: of the tracker.
+        names: of phones; such a key is left out while nobody waits for it: the phones' table says the same.
+        width: of the lines; None: the terminal's.
+    """
+    if not keys:
+        yield "no keys: no phone is in service and no client waits"
+        return
+    shown = [row for row in keys if row["pending"] or row["key"] not in names]
+    words = [
+        f"{row['key']} {row['free']}/{row['total']}" + (f", {row['pending']} waiting" if row["pending"] else "")
+        for row in shown
+    ]
+    if words:
+        yield "Keys (free/all):"
+    yield from side_by_side(words, width)
 
 
 def tunnel_hint(answer: dict[str, Any], lab: str) -> str:
@@ -71,7 +90,7 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         (
             device["name"], *_host(device), device["state"],
             (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
-            device["gpu"] or "-", *_figures(device), device["holder"] or "-", brief(device["reason"]),
+            device["gpu"] or "-", *figures(device), device["holder"] or "-", brief(device["reason"]),
         )
         for device in devices
     )  # fmt: skip
@@ -103,7 +122,7 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     """Where each phone is plugged in, its condition, its bundle, and the findings of probes."""
     rows = (
         (
-            device["name"], *_host(device), device["serial"], device["state"], device["usb"] or "-", *_figures(device),
+            device["name"], *_host(device), device["serial"], device["state"], device["usb"] or "-", *figures(device),
             short_hash(device["bundle"]) or "-", device["holder"] or "-",
             "; ".join(cause_of(each) for each in device["findings"]) or "-",
         )
@@ -113,13 +132,18 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="FINDINGS")
 
 
-def _figures(device: dict[str, Any]) -> tuple[str, str]:
+def figures(device: Mapping[str, Any]) -> tuple[str, str]:
     """Temperature and battery, with their age if they are old; of a phone that is gone they say nothing."""
     if device["state"] == "gone":
         return "-", "-"
     celsius, percent = device["temperature_c"], device["battery_percent"]
-    age = age_of(device["read_at"])
+    age = f" {short} ago" if (short := short_age(device["read_at"])) else ""
     return "-" if celsius is None else f"{celsius:.1f}C{age}", "-" if percent is None else f"{percent}%{age}"
+
+
+def short_age(read_at: str | None) -> str:
+    """The age of old readings in its largest unit, "2h"; "" if they are current, or none."""
+    return reading_age(read_at, datetime.now(UTC)).partition(" ")[0]
 
 
 def age_of(read_at: str | None) -> str:

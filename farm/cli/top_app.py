@@ -49,6 +49,9 @@ class TopApp(App[None]):
     #lower { height: 1fr; border-top: solid $accent; }
     #jobs { width: 3fr; }
     #events { width: 2fr; border-left: solid $accent; }
+    #lower.narrow { layout: vertical; }
+    #lower.narrow #jobs { width: 1fr; height: 3fr; }
+    #lower.narrow #events { width: 1fr; height: 2fr; border-left: none; border-top: solid $accent; }
     #detail { display: none; height: 1fr; border-top: solid $accent; }
     #detail.shown { display: block; }
     """
@@ -84,7 +87,7 @@ class TopApp(App[None]):
         self._newest = 0  # event that is shown
 
     def compose(self) -> ComposeResult:
-        """Head, filter, phones, jobs beside events, details."""
+        """Head, filter, phones, jobs beside events (below them where there is no room), details."""
         yield Static(id="head", markup=False)
         yield Input(placeholder="words that phones and jobs must have", id="filter", value=self._wanted)
         yield DataTable(id="phones", cursor_type="row", zebra_stripes=True)
@@ -205,6 +208,7 @@ class TopApp(App[None]):
 
     def _show_phone_columns(self, *, wide: bool) -> None:
         self._wide = wide
+        self.query_one("#lower").set_class(not wide, "narrow")
         farm = self._poller.farm
         columns = phone_columns(wide=wide, hosts=farm is not None and any(each.host for each in farm.phones))
         if columns != self._columns:

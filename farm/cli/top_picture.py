@@ -15,7 +15,7 @@ from rich.text import Text
 
 from farm.cli.output import escaped, plots
 from farm.cli.output.terminal import Glyphs
-from farm.cli.status import age_of, host_in_brief
+from farm.cli.status import host_in_brief, short_age
 from farm.common.durations import format_duration
 from farm.common.selector import natural
 
@@ -39,7 +39,8 @@ PHONE_COLUMNS = {
 }  # fmt: skip
 WIDE_COLUMNS = ("SOC", "GPU", "REASON")
 RIGHT_COLUMNS = ("HEAT", "BATT")
-JOB_COLUMNS = {"JOB": 20, "STATE": 8, "PHONE": 16, "STEP": 40, "NAME": 20, "USER": 10}  # 80 columns show the step
+# Column -> the most of its cells in a line of text; 0: all. 80 columns show the step.
+JOB_COLUMNS = {"JOB": 0, "STATE": 0, "PHONE": 16, "STEP": 40, "NAME": 20, "USER": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def _phone(row: Mapping[str, Any], lease: Mapping[str, Any] | None) -> PhoneRow:
         heat=row.get("heat") or "ok", user=lease["user"] if lease else row.get("holder") or "",
         what=(lease["job"] or lease["key"] or lease["note"] or "") if lease else "",
         held_s=lease["held_s"] if lease else None, session=bool(lease and lease.get("session")),
-        host=row.get("host", ""), read=age_of(row.get("read_at")).strip(" ()").partition(" ")[0],
+        host=row.get("host", ""), read=short_age(row.get("read_at")),
     )  # fmt: skip
 
 
@@ -340,10 +341,7 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
         *((Text(phone.host),) if phone.host else ()),
         Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
         _celsius(phone),
-        Text(
-            "-" if phone.battery is None else f"{phone.battery}%",
-            "red" if phone.battery is not None and phone.battery < LOW_BATTERY_PERCENT else "",
-        ),
+        _battery(phone),
         *((Text(phone.soc or "-"), Text(phone.gpu or "-")) if wide else ()),
         Text(escaped(phone.user) or "-"),
         Text(age(phone.held_s)),
@@ -358,6 +356,15 @@ def _celsius(phone: PhoneRow) -> Text:
     if phone.read:
         return Text(f"{phone.celsius:.0f}C {phone.read}", "dim")
     return Text(f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, ""))
+
+
+def _battery(phone: PhoneRow) -> Text:
+    """The battery: an old reading dim, its age stands beside the temperature; none of a phone that is gone."""
+    if phone.battery is None or phone.state == "gone":
+        return Text("-")
+    if phone.read:
+        return Text(f"{phone.battery}%" + (f" {phone.read}" if phone.celsius is None else ""), "dim")
+    return Text(f"{phone.battery}%", "red" if phone.battery < LOW_BATTERY_PERCENT else "")
 
 
 def phone_columns(*, wide: bool, hosts: bool) -> tuple[str, ...]:
@@ -379,11 +386,11 @@ def _phone_line(cells: Sequence[Text], columns: Sequence[str]) -> Text:
 
 
 def _cell(phone: PhoneRow, view: TopView) -> Text:
-    celsius = "" if phone.celsius is None else f"{phone.celsius:.0f}C"
+    celsius = "" if phone.celsius is None or phone.state == "gone" else f"{phone.celsius:.0f}C"
     name = phone.name if len(phone.name) <= 15 else phone.name[:14] + view.marks.more
     cell = Text(f"{view.marks.dot} ", STYLES.get(phone.state.partition(",")[0], "yellow"))
     cell.append(f"{name:<15} ")
-    cell.append(f"{celsius:>4} ", HEAT_STYLES.get(phone.heat, ""))
+    cell.append(f"{celsius:>4} ", "dim" if phone.read else HEAT_STYLES.get(phone.heat, ""))
     cell.append(f"{(escaped(phone.user) or phone.state)[:6]:<6} ", "" if phone.user else "dim")
     return cell
 
@@ -407,16 +414,25 @@ def _jobs(jobs: Sequence[JobRow], farm: Snapshot, view: TopView, room: int) -> l
     lines = [Text("JOBS" + (" (the newest)" if farm.jobs_more else ""), "bold")]
     fits = room - 1
     shown = jobs[:fits] if len(jobs) <= fits else jobs[: fits - 1]
-    for job in shown:
-        line = Text()
-        for (name, width), cell in zip(JOB_COLUMNS.items(), job_cells(job, view.marks), strict=True):
-            if name in ("NAME", "USER", "PHONE", "STEP"):
-                cell.truncate(width)
-            cell.pad_right(max(0, width - len(cell)))
-            line.append_text(cell).append(" ")
-        lines.append(line)
+    rows = [job_cells(job, view.marks) for job in shown]
+    for row in rows:
+        for cell, limit in zip(row, JOB_COLUMNS.values(), strict=True):
+            cell.truncate(limit or len(cell))
+    lines += aligned(rows)
     if len(jobs) > len(shown):
         lines.append(Text(f"{view.marks.more} {len(jobs) - len(shown)} jobs more", "dim"))
+    return lines
+
+
+def aligned(rows: Sequence[Sequence[Text]]) -> list[Text]:
+    """A line for each row, its cells below those of the others; columns without a word take no room."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        shown = [(cell, width) for cell, width in zip(row, widths, strict=True) if width]
+        for cell, width in shown:
+            cell.pad_right(width - len(cell))
+        lines.append(Text("  ").join(cell for cell, _ in shown))
     return lines
 
 

@@ -16,6 +16,7 @@ from farm.cli.connection import JsonFlag
 from farm.cli.output import print_json_line, print_line, print_note, terminal
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import interruptible
+from farm.cli.status import figures
 from farm.cli.watch_picture import JobPicture, after, picture_of, refreshed, with_result
 from farm.common.errors import ExitCode
 
@@ -68,7 +69,7 @@ class WatchedJobs:
     """The jobs' pictures; read by the thread that draws, written by the one that follows events."""
 
     pictures: dict[str, JobPicture]
-    celsius: dict[str, float] = field(default_factory=dict)
+    celsius: dict[str, str] = field(default_factory=dict)
     notice: str = ""  # about the daemon: it went away, or is back
     asked_s: float = -ASK_EVERY_S
 
@@ -83,7 +84,8 @@ class WatchedJobs:
         if time.monotonic() - self.asked_s < ASK_EVERY_S:
             return
         self.asked_s = time.monotonic()
-        self.celsius = {each.name: each.temperature_c for each in farm.devices() if each.temperature_c is not None}
+        phones = farm.status().raw["devices"]
+        self.celsius = {row["name"]: words for row in phones if (words := figures(row)[0]) != "-"}
         for row in farm.jobs(jobs=names[: work.ASKED_NAMES], state=work.WAITING, limit=work.ASKED_JOBS):
             if row.id in self.pictures:
                 self.pictures[row.id] = refreshed(self.pictures[row.id], row)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from farm.cli.output import escaped, plots
+from farm.cli.output import OLD, escaped, plots
 from farm.cli.output.terminal import Glyphs
+from farm.cli.top_picture import aligned
 from farm.common.durations import digits, format_duration
 from farm.model.job import FINAL, JobState
 
@@ -161,7 +162,7 @@ class WatchView:
     width: int
     height: int
     marks: Glyphs
-    celsius: Mapping[str, float]  # of phones, the latest that is known
+    celsius: Mapping[str, str]  # of phones, the latest that is known, in words
     notice: str = ""  # about the daemon: gone, or back
 
 
@@ -185,8 +186,8 @@ def _alone(job: JobPicture, view: WatchView) -> Iterator[Text]:
         (job.id, "bold"), " ", (job.state, STYLES.get(job.state, "")), f"  {job.kind} {escaped(job.name)}  {took}"
     )
     if job.device:
-        celsius = view.celsius.get(job.device)
-        yield Text(f"  phone    {job.device}" + ("" if celsius is None else f", {celsius:.1f} C"))
+        heat = _heat(job, view)
+        yield Text.assemble(f"  phone    {job.device}", ", " if heat else "", heat)
     if job.waits:
         yield Text(f"  waits    {escaped(job.waits)}")
     for each in job.tries if len(job.tries) > 1 else ():
@@ -267,12 +268,16 @@ def _many(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
         head.append(f"{count} {state}  ", STYLES.get(state, ""))
     order = {"running": 0, "failed": 1, "cancelled": 2, "queued": 3, "held": 3, "blocked": 3}
     ranked = sorted(pictures, key=lambda job: order.get(job.state, 4))
-    return [head, *(_line(job, view) for job in ranked)]
+    return [head, *aligned([_cells(job, view) for job in ranked])]
 
 
-def _line(job: JobPicture, view: WatchView) -> Text:
-    celsius = view.celsius.get(job.device)
-    heat = "" if celsius is None or job.ended else f"{celsius:.1f} C"
+def _heat(job: JobPicture, view: WatchView) -> Text:
+    """The temperature of a job's phone, grey where it is old."""
+    words = view.celsius.get(job.device, "")
+    return Text(words, "dim" if words.endswith(OLD) else "")
+
+
+def _cells(job: JobPicture, view: WatchView) -> list[Text]:
     progress = job.tuning or {}
     if job.error or job.waits or job.result:
         text = job.error or job.waits or job.result
@@ -281,7 +286,7 @@ def _line(job: JobPicture, view: WatchView) -> Text:
     else:
         text = job.phases[-1].step if job.phases and job.ended is None else ""
     tries = f"try {len(job.tries)}" if len(job.tries) > 1 else ""
-    return Text.assemble(
-        f"{job.id:<20} ", (f"{job.state:<9} ", STYLES.get(job.state, "")),
-        f"{job.device or '-':<20} {heat:<7} {tries:<6} {escaped(text)}",
-    )  # fmt: skip
+    return [
+        Text(job.id), Text(job.state, STYLES.get(job.state, "")), Text(job.device or "-"),
+        Text("") if job.ended else _heat(job, view), Text(tries), Text(escaped(text)),
+    ]  # fmt: skip

@@ -44,7 +44,7 @@ def shown(page: Path) -> list[Shown]:
 
 
 def missing(promised: Shown, output: str) -> str:
-    """The first promised line that the output lacks, in order; "" when all were. Figures and blanks may differ."""
+    """The first promised line that the output lacks, in order; "" when all were. Figures, units of times and blanks may differ."""
     lines = iter(output.splitlines())
     for line in promised.output:
         if line.strip() and line.strip() != "..." and not any(_pattern(line).fullmatch(each.strip()) for each in lines):
@@ -62,6 +62,8 @@ def _piece(part: str) -> str:
         return ".*"
     if part and not part.strip():
         return r"\s*"
+    if part in ("ms", "µs"):
+        return "(ms|µs)"
     if re.fullmatch(ID, part):
         return ID
     return NUMBER if re.fullmatch(NUMBER, part) else re.escape(part)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 LONG_CELL_CHARS = 24  # of a cell that wants no room of other columns
+OLD = " ago"  # the end of a reading that is not of now
 MIN_CELL_CHARS = 10  # of a cell that is cut to the width of a terminal
-_PAINTED = ("STATE", "VERDICT", "SERVICE")  # columns whose words have colours
+_PAINTED = ("STATE", "VERDICT", "SERVICE", "TEMP", "BATTERY")  # columns whose words have colours
 _COLOURS: Mapping[str, tuple[str, ...]] = {
     "32": ("ready", "done", "trusted", "connected", "active"),
     "36": ("leased", "running", "provisioning", "pushing", "cleaning", "identifying", "probing"),
@@ -164,8 +165,9 @@ def colours(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def painted(word: str) -> str:
-    """A state or a verdict in its colour; the word says the same without it."""
-    colour = next((colour for colour, words in _COLOURS.items() if word.rstrip("*") in words), "")
+    """A state or a verdict in its colour, an old reading in grey; the word says the same without it."""
+    found = (colour for colour, words in _COLOURS.items() if word.rstrip("*") in words)
+    colour = "2" if word.endswith(OLD) else next(found, "")
     return f"\x1b[{colour}m{word}\x1b[0m" if colour else word
 
 
@@ -257,6 +259,21 @@ def shortened(text: str, width: int) -> str:
     return f"{words if len(words) * 3 > len(cut) * 2 else cut.rstrip()}…"
 
 
+def side_by_side(cells: Sequence[str], width: int | None = None) -> Iterator[str]:
+    """Indented lines of cells in as many aligned columns as fit, read from top to bottom.
+
+    Args:
+        cells: short texts.
+        width: of the lines; None: the terminal's.
+    """
+    from farm.cli.output.terminal import columns as terminal_columns
+
+    each = max(map(len, cells), default=0) + 2
+    rows = -(-len(cells) // max(1, (width or terminal_columns()) // each))
+    for row in range(rows):
+        yield "".join(f"  {cell:<{each - 2}}" for cell in cells[row::rows]).rstrip()
+
+
 def paragraph(sentences: Iterable[str], width: int = 80) -> Iterator[str]:
     """Lines of whole sentences, as many in each as fit."""
     line = ""
@@ -269,9 +286,9 @@ def paragraph(sentences: Iterable[str], width: int = 80) -> Iterator[str]:
         yield line
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> None:
-    """Print a table."""
-    for line in table(columns, rows, none=none):
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "", below: str = "") -> None:
+    """Print a `table`."""
+    for line in table(columns, rows, none=none, below=below):
         print_line(line)
 
 

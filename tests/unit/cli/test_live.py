@@ -151,7 +151,7 @@ def test_watch_draws_phases_attempts_and_ends_with_the_jobs_code(at_terminal, da
     daemon.tell("job.progress", job, step="compiling", device="pixel")
     seen = watch.shows("> compiling")
     assert "pixel" in seen
-    watch.shows("30.0 C")
+    watch.shows("30.0C")
     error = PhoneError("it was unplugged")
     told = {"job": job, "device": "pixel", "state": "failed", "error": error_to_wire(error)}
     daemon.tell("attempt.ended", f"{job}.1", **told)

@@ -1,10 +1,13 @@
 """What `farm status` says to somebody who is not on the lab's host."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
 from farm.cli.main import app
-from farm.cli.status import device_table, status_lines, tunnel_hint
+from farm.cli.output import table
+from farm.cli.status import device_table, figures, key_lines, status_lines, tunnel_hint
 
 ANSWER = {
     "tracker": {"host": "127.0.0.1", "port": 9190}, "web": "http://127.0.0.1:9191/", "keys": [], "devices": [],
@@ -19,6 +22,18 @@ def test_addresses_of_a_lab_elsewhere_come_with_the_way_there(lab, host):
     assert "9191" not in tunnel_hint({**ANSWER, "web": ""}, lab)
 
 
+def test_keys_stand_side_by_side_but_for_names_of_phones_that_nobody_waits_for():
+    free = {"total": 1, "free": 1, "pending": 0}
+    keys = [{"key": key, **free} for key in ("adreno-750", "android", "nord", "pixel", "sm8650")]
+    keys[2] |= {"free": 0, "pending": 2}
+    assert list(key_lines(keys, ["nord", "pixel"], 44)) == [
+        "Keys (free/all):",
+        "  adreno-750 1/1       nord 0/1, 2 waiting",
+        "  android 1/1          sm8650 1/1",
+    ]
+    assert list(key_lines([], [])) == ["no keys: no phone is in service and no client waits"]
+
+
 def phone(state):
     return dict.fromkeys(("soc", "gpu", "holder"), "") | {
         "name": "pixel", "state": state, "virtual": False, "temperature_c": 36.0, "battery_percent": 85,
@@ -29,6 +44,13 @@ def phone(state):
 @pytest.mark.parametrize(("state", "figures"), [("ready", ["36.0C", "85%"]), ("gone", ["-", "-"])])
 def test_a_phone_that_is_gone_has_no_temperature(state, figures):
     assert list(device_table([phone(state)]))[1].split()[4:6] == figures
+
+
+def test_old_readings_have_their_age_and_are_grey_at_a_terminal():
+    words = figures({**phone("ready"), "read_at": "2026-01-01T00:00:00+00:00"})
+    assert all(re.fullmatch(r"(36\.0C|85%) \d+d ago", each) for each in words)
+    (_, line) = table(("DEVICE", "TEMP"), [("pixel", words[0])], width=80)
+    assert line.painted == f"pixel   \x1b[2m{words[0]}\x1b[0m"
 
 
 def test_in_a_lab_each_phone_has_its_host_and_hosts_stand_ahead():

@@ -61,9 +61,9 @@ def test_a_bench_with_its_phases_heat_and_interval():
         picture_of(info()), started(5), event("job.progress", 5, step="compiling"),
         event("job.progress", 12, step="timing"), event("job.progress", 20, step="timing", timing=TIMING),
     )  # fmt: skip
-    assert drawn(picture, celsius={"pixel": 41.24}) == [
+    assert drawn(picture, celsius={"pixel": "41.2C 2h ago"}) == [
         "job-1 running  bench net.onnx  30s",
-        "  phone    pixel, 41.2 C",
+        "  phone    pixel, 41.2C 2h ago",
         "    compiling                                7.0 s",
         "  > timing                                   18.0 s",
         "  median   1.500 ms (1.450 .. 1.550), +-3.30% of +-1.00% wanted, 40 samples",
@@ -158,8 +158,8 @@ def test_many_jobs_are_a_line_each_those_that_run_first():
     lines = drawn(*pictures, height=8)
     assert lines[:3] == [
         "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 r",
-        "job-7                running   pixel                               timing",
-        "job-8                failed    -                                   no",
+        "job-7   running  pixel  timing",
+        "job-8   failed   -      no",
     ]
     assert lines[-1] == "~ 24 lines more"
     assert len(lines) == 8
