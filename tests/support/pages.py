@@ -44,7 +44,10 @@ def shown(page: Path) -> list[Shown]:
 
 
 def missing(promised: Shown, output: str) -> str:
-    """The first promised line that the output lacks, in order; "" when all were. Figures, units of times and blanks may differ."""
+    """The first promised line that the output lacks, in order; "" when all were.
+
+    Figures, units of times and blanks may differ.
+    """
     lines = iter(output.splitlines())
     for line in promised.output:
         if line.strip() and line.strip() != "..." and not any(_pattern(line).fullmatch(each.strip()) for each in lines):
