@@ -136,9 +136,7 @@ class TopApp(App[None]):
         for news in farm.news:
             if news.seq > self._newest:
                 self._newest = news.seq
-                events.write(
-                    Text(f"{news.at.astimezone():%H:%M:%S} {news.kind} {escaped(news.subject)} {escaped(news.text)}")
-                )
+                events.write(Text(f"{news.at.astimezone():%H:%M:%S} {escaped(news.text)}"))
 
     def action_interrupt(self) -> None:
         """Leave as Ctrl-C does."""

@@ -18,6 +18,7 @@ from farm.cli.output.terminal import Glyphs
 from farm.cli.status import host_in_brief, short_age
 from farm.common.durations import format_duration
 from farm.common.selector import natural
+from farm.model.event_words import event_words
 
 PhoneOrder = Literal["state", "name", "heat", "battery", "holder"]
 MOST_EVENTS = 200  # kept for the ticker
@@ -210,14 +211,8 @@ def _job(row: Mapping[str, Any]) -> JobRow:
 
 
 def _news(event: Mapping[str, Any]) -> EventRow:
-    data = event["data"]
-    error = data.get("error")
-    words = (
-        error.get("message") if isinstance(error, Mapping) else "",
-        data.get("reason"), data.get("what"), data.get("message"), data.get("device"), data.get("user"),
-        f"at {host}" if (host := data.get("host")) else "",
-    )  # fmt: skip
-    text = ", ".join(str(each) for each in words if each)
+    host = event["data"].get("host")
+    text = f"{event_words(event)}{f', at {host}' if host else ''}"
     return EventRow(event["seq"], datetime.fromisoformat(event["at"]), event["kind"], event["subject"], text)
 
 
@@ -448,9 +443,7 @@ def _waiting(farm: Snapshot, room: int) -> list[Text]:
 
 
 def _event(event: EventRow) -> Text:
-    return Text(
-        f"{event.at.astimezone():%H:%M:%S} {event.kind:<20} {escaped(event.subject)}  {escaped(event.text)}", "dim"
-    )
+    return Text(f"{event.at.astimezone():%H:%M:%S} {escaped(event.text)}", "dim")
 
 
 def _cut(line: Text, view: TopView) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -18,9 +18,10 @@ from farm.common.files import short_hash
 from farm.common.selector import natural
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS
+from farm.model.event_words import WHY, event_words
 from farm.web.hosts import last_facts
 from farm.web.page import ask, done, form_of, render, web_of
-from farm.web.rendering import segment, tone
+from farm.web.rendering import Value, in_order, segment, tone
 
 router = APIRouter()
 SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
@@ -29,7 +30,6 @@ MOST_HELD = 500  # leases whose jobs are looked up
 
 
 TABLE_ABOVE = 24  # devices: more are a table unless the reader chooses cards
-Value = Callable[[Mapping[str, Any]], Any]
 COLUMNS: Mapping[str, Value] = {
     "name": lambda device: natural(device["name"]),
     "state": lambda device: device["state"],
@@ -62,19 +62,9 @@ class DeviceFilter:
         asked = {name: value for name, value in asdict(replace(self, **changes)).items() if value}
         return "/?" + urlencode(asked) if asked else "/"
 
-    def sorted_by(self, column: str) -> str:
-        """The `sort` that a click on a column leads to: up, then down."""
-        return f"-{column}" if self.sort == column else column
-
     def in_order(self, devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The devices sorted; those without the value come last."""
-        value = COLUMNS.get(self.sort.removeprefix("-"))
-        found = sorted(devices, key=wall_order)
-        if value is None:
-            return found
-        known = [device for device in found if value(device) not in (None, "", ())]
-        rest = [device for device in found if value(device) in (None, "", ())]
-        return sorted(known, key=value, reverse=self.sort.startswith("-")) + rest
+        return in_order(sorted(devices, key=wall_order), COLUMNS, self.sort)
 
     def grouped(self, devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
         """Groups by name, each in the order of the devices; one without a name if nothing is grouped."""
@@ -200,7 +190,6 @@ MOST_EVENTS = 200  # read, to show some of them
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
 JOBS_SHOWN = 8
-HIDDEN_DATA = frozenset({"serial", "device", "fence", "hint"})
 
 
 def sessions_of(events: Sequence[Mapping[str, Any]], *, held: bool) -> list[dict[str, Any]]:
@@ -232,13 +221,11 @@ def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def data_of(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
-    """An event's data in one line, without the texts `above`, which the page shows already."""
-    return ", ".join(
-        f"{name} {'as above' if isinstance(value, str) and repeats(value, *above) else value}"
-        for name, value in event["data"].items()
-        if name not in HIDDEN_DATA and value not in ("", None, [], {})
-    )
+def log_line(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
+    """An event as a sentence, without the texts `above`, which the page shows already."""
+    data = event["data"]
+    repeated = {name: "as above" for name in WHY if isinstance(data.get(name), str) and repeats(data[name], *above)}
+    return event_words({**event, "data": {**data, **{name: text for name, text in repeated.items() if data[name]}}})
 
 
 def classes_of(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, bool, str]]:
@@ -272,7 +259,7 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
         "shown_above": lambda text: repeats(text, kept, device["reason"]),
         "lines": why["lines"],
         "readings": summary_of(readings["columns"]),
-        "log": [{**event, "data_line": data_of(event, (kept, device["reason"]))} for event in log[:LOG_LINES]],
+        "log": [{**event, "line": log_line(event, (kept, device["reason"]))} for event in log[:LOG_LINES]],
         "steps": [event for event in steps if event["kind"] in LIFE_EVENTS][:LIFE_SHOWN],
         "sessions": sessions_of(log, held=bool(device["holder"])),
     }

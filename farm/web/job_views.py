@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
 from farm.common.durations import digits, format_duration
 from farm.common.files import is_sha256
-from farm.common.selector import Selector
+from farm.common.selector import Selector, natural
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
-from farm.web.rendering import tone
+from farm.web.rendering import Value, in_order, tone
 
 PAGE_JOBS = 50
+SORTED_JOBS = 200  # a page of sorted jobs: the newest that match
 LIVE = "live"  # in place of a state: whatever has not ended
 STATES = (LIVE, *(state.value for state in JobState))
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
@@ -33,14 +38,18 @@ class Filter:
     device: str = ""
     array: str = ""
     before: str = ""
+    mine: str = ""  # "1": only the reader's own, whatever `user` says
+    sort: str = ""  # a column of `COLUMNS`, with `-` before it from high to low; "": the newest first
 
-    def asked(self) -> dict[str, Any]:
-        """Fields of `job.list`.
+    def asked(self, reader: str = "") -> dict[str, Any]:
+        """Fields of `job.list` for a reader, "" for one who is not signed in.
 
         Raises:
             UserError: the selector cannot be read.
         """
-        fields: dict[str, Any] = {"limit": PAGE_JOBS, "user": self.user.strip(), "of_kind": self.kind}
+        user = (self.mine and reader) or self.user.strip()
+        limit = SORTED_JOBS if self.sort else PAGE_JOBS
+        fields: dict[str, Any] = {"limit": limit, "user": user, "of_kind": self.kind}
         if self.state:
             fields["state"] = (
                 [state.value for state in JobState if state not in FINAL] if self.state == LIVE else [self.state]
@@ -58,7 +67,11 @@ class Filter:
     @property
     def narrow(self) -> bool:
         """Whether anything is left out."""
-        return any(value for name, value in asdict(self).items() if name != "before")
+        return any(value for name, value in asdict(self).items() if name not in ("before", "sort"))
+
+    def in_order(self, jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The jobs of a page sorted."""
+        return in_order(jobs, COLUMNS, self.sort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,13 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
     if compared["ratio"]:
         return f"B / A {compared['ratio']:.4f}", compared["answer"] or ""
     return "" if found["exit_code"] is None else f"exit code {found['exit_code']}", ""
+
+
+def seconds_of(row: Mapping[str, Any]) -> float | None:
+    """How long the latest attempt of a job lasted, s; None: it lasts, or there is none."""
+    if not row["started_at"] or not row["ended_at"]:
+        return None
+    return (datetime.fromisoformat(row["ended_at"]) - datetime.fromisoformat(row["started_at"])).total_seconds()
 
 
 def job_tone(row: Mapping[str, Any]) -> str:
@@ -143,6 +163,39 @@ def why(row: Mapping[str, Any]) -> str:
     if row["state"] == "running":
         return str((row["progress"] or {}).get("step", ""))
     return str(row["waits"] or (row["error"] or {}).get("message") or "")
+
+
+COLUMNS: Mapping[str, Value] = {
+    "job": itemgetter("id"),
+    "state": itemgetter("state"),
+    "what": lambda row: (row["name"] or row["kind"]).lower(),
+    "result": lambda row: ((row.get("result") or {}).get("estimate") or {}).get("median_ms"),
+    "verdict": outcome_words,
+    "took": seconds_of,
+    "phone": lambda row: natural(row["on"] or row["device"]),
+    "user": itemgetter("user"),
+    "tries": itemgetter("attempts"),
+    "submitted": itemgetter("submitted_at"),
+}
+_CSV: Mapping[str, Value] = {
+    **{name: itemgetter(name) for name in ("id", "kind", "name", "user", "state", "selector")},
+    "phone": lambda row: row["on"] or row["device"],
+    "result": lambda row: outcome(row)[0],
+    "verdict": outcome_words,
+    "took_s": seconds_of,
+    **{name: itemgetter(name) for name in ("attempts", "submitted_at", "started_at", "ended_at")},
+    "why": why,
+}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
+
+
+def csv_of(jobs: Iterable[Mapping[str, Any]]) -> str:
+    """A table with a line of titles (RFC 4180). Text that a spreadsheet would compute gets `'` before it."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    for cells in (_CSV, *([value(row) for value in _CSV.values()] for row in jobs)):
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells])
+    return text.getvalue()
 
 
 def files_of(shown: Mapping[str, Any]) -> list[File]:

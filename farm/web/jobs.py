@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from farm.web.job_views import (
     STATES,
     File,
     Filter,
+    csv_of,
     facts,
     files_of,
     job_tone,
@@ -30,7 +31,7 @@ from farm.web.job_views import (
     result_facts,
     why,
 )
-from farm.web.page import SEE_OTHER, ask, caller_of, done, render, web_of
+from farm.web.page import SEE_OTHER, ask, caller_of, done, fields_of, render, web_of
 from farm.web.plots import KindPage, PlotSource, Reading, object_of
 
 router = APIRouter()
@@ -38,6 +39,8 @@ MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
 MOST_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
+CSV_JOBS = 5000  # in one file: 1 MB
+CSV_PAGE = 500
 ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "goes on"}
 
 Text = Annotated[str, Query(max_length=200)]
@@ -52,9 +55,11 @@ def filter_of(
     device: Text = "",
     array: Text = "",
     before: Text = "",
+    mine: Text = "",
+    sort: Text = "",
 ) -> Filter:
     """The filter in an address."""
-    return Filter(state, kind, user, text, selector, device, array, before)
+    return Filter(state, kind, user, text, selector, device, array, before, mine, sort)
 
 
 Wanted = Annotated[Filter, Depends(filter_of)]
@@ -66,18 +71,34 @@ async def jobs(request: Request, wanted: Wanted) -> Response:
     return render(request, "jobs.html", part="jobs_rows.html", **await _list(request, wanted))
 
 
+@router.get("/jobs.csv")
+async def jobs_csv(request: Request, wanted: Wanted) -> Response:
+    """The jobs that match as a file, newest first."""
+    asked = wanted.asked(caller_of(request).user)
+    rows: list[Mapping[str, Any]] = []
+    while len(rows) < CSV_JOBS:
+        answer = await ask(request, "job.list", **{**asked, "limit": CSV_PAGE}, results=True)
+        rows += answer["jobs"]
+        if not answer["before"]:
+            break
+        asked["before"] = answer["before"]
+    text = await asyncio.to_thread(csv_of, rows)
+    headers = {"content-disposition": 'attachment; filename="jobs.csv"'}
+    return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+
+
 async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
     if wanted.state and wanted.state not in STATES:
         raise UserError(f"there is no state {wanted.state!r}", hint=f"states: {', '.join(STATES)}")
     problem = ""
     answer: dict[str, Any] = {"jobs": [], "before": ""}
     try:
-        answer = dict(await ask(request, "job.list", **wanted.asked(), results=True))
+        answer = dict(await ask(request, "job.list", **wanted.asked(caller_of(request).user), results=True))
     except UserError as error:  # shown beside the filter that was typed, which stays as it is
         problem = f"{error.message}. {error.hint}" if error.hint else error.message
     return {
         "wanted": wanted,
-        "jobs": await with_steps(request, answer["jobs"]),
+        "jobs": wanted.in_order(await with_steps(request, answer["jobs"])),
         "before": answer["before"],
         "problem": problem,
         "states": STATES,
@@ -150,12 +171,59 @@ async def file(request: Request, job: str, name: str) -> Response:
     return await _download(request, found, shown["result"] or {})
 
 
+async def _submit_again(request: Request, job: str) -> Mapping[str, Any]:
+    """Submit the job's spec once more; of an array, this one job."""
+    shown = await ask(request, "job.show", job=job)
+    one = {"devices": 1} if shown["job"]["array"] else {}
+    return await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
+
+
+async def _submit_ended_again(request: Request, job: str) -> None:
+    if not (await ask(request, "job.show", job=job))["job"]["ended_at"]:
+        raise UserError("has not ended")
+    await _submit_again(request, job)
+
+
+async def _cancel_one(request: Request, job: str) -> None:
+    answer = await ask(request, "job.cancel", job=job)
+    if job not in answer["changed"]:
+        raise UserError(f"stays {answer['jobs'][0]['state']}")
+
+
+async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[None]], word: str) -> Response:
+    """Do one thing with each job that was chosen in the list, as on its own page; what is refused is named."""
+    fields = await fields_of(request)
+    chosen = list(dict.fromkeys(value for name, value in fields if name == "job"))
+    if not chosen:
+        raise UserError("no job is chosen", hint="go back and tick the boxes of the jobs")
+    refused: dict[str, list[str]] = {}
+    for job in chosen:
+        try:
+            await act(request, job)
+        except FarmError as error:
+            refused.setdefault(error.message, []).append(job)
+    count = len(chosen) - sum(map(len, refused.values()))
+    notice = f"{count} of {len(chosen)} {'job is' if len(chosen) == 1 else 'jobs are'} {word}"
+    whys = (f"{', '.join(jobs)} {reason}" for reason, jobs in refused.items())
+    return done(request, ". ".join((notice, *whys)) + ".", dict(fields).get("to", "/jobs"))
+
+
+@router.post("/chosen/again")
+async def chosen_again(request: Request) -> Response:
+    """Submit the chosen jobs that have ended once more."""
+    return await _each_chosen(request, _submit_ended_again, "submitted again")
+
+
+@router.post("/chosen/cancel")
+async def chosen_cancel(request: Request) -> Response:
+    """Cancel the chosen jobs."""
+    return await _each_chosen(request, _cancel_one, "cancelled")
+
+
 @router.post("/jobs/{job}/again")
 async def again(request: Request, job: str) -> Response:
     """Submit the job's spec once more; of an array, this one job."""
-    shown = await _show(request, job)
-    one = {"devices": 1} if shown["job"]["array"] else {}
-    answer = await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
+    answer = await _submit_again(request, job)
     new = answer["jobs"][0]["id"]
     notice = " ".join((f"Job {new} is submitted.", *(f"Warning: {each}." for each in answer["warnings"])))
     return done(request, notice, f"/jobs/{new}")

@@ -35,7 +35,7 @@ from farm.web.rendering import Asset
 COOKIE = "farm_session"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
-MOST_FIELDS = 40
+MOST_FIELDS = 256  # a box for each row of the longest list
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
 PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reaches the port
@@ -234,7 +234,16 @@ def own_path(path: str) -> str:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The text fields of a form; files are left out.
+    """The text fields of a form by name; files are left out.
+
+    Raises:
+        UserError: it is no form.
+    """
+    return dict(await fields_of(request))
+
+
+async def fields_of(request: Request) -> list[tuple[str, str]]:
+    """The text fields of a form in order: boxes have one name together.
 
     Raises:
         UserError: it is no form.
@@ -243,7 +252,7 @@ async def form_of(request: Request) -> dict[str, str]:
         form = await request.form(max_files=0, max_fields=MOST_FIELDS)
     except HTTPException as error:
         raise UserError("this is no form that the farm understands", hint="go back and send it again") from error
-    return {name: value for name, value in form.multi_items() if not isinstance(value, UploadFile)}
+    return [(name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile)]
 
 
 def may_read(request: Request) -> bool:

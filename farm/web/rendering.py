@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import dropwhile
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.common.durations import digits, format_duration, interval_words
+from farm.common.durations import digits, format_duration, interval_words, took
 from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
@@ -26,6 +26,7 @@ from farm.measure.conditions import ratio_words, reasons_of, versus_fastest
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
 _TIME = Markup('<time datetime="{}">{} UTC</time>')
+_TICKING = Markup('<span data-elapsed="{:.0f}">{}</span>')  # app.js counts on
 _LINK = Markup('<a href="{}">{}</a>')
 _SPARK = Markup(
     '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img">'
@@ -37,11 +38,13 @@ TONES = {
     "unauthorized": "warn", "gone": "off", "draining": "hold", "maintenance": "hold",
     "running": "busy", "queued": "going", "blocked": "hold", "held": "hold", "done": "good", "failed": "bad",
     "cancelled": "off", "yielded": "hold", "interrupted": "warn",
-    "trusted": "good", "suspect": "warn", "rejected": "bad",
-    "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
+    "trusted": "good", "suspect": "warn", "rejected": "poor",
+    "faster": "good", "slower": "poor", "same": "good", "cannot tell": "warn",
     "current": "good", "refused": "bad", "damaged": "bad", "kept": "off",
     "ok": "good", "drained": "hold", "silent": "warn", "lost": "bad", "stopped": "off", "removed": "off",
 }  # fmt: skip
+
+Value = Callable[[Mapping[str, Any]], Any]  # what rows are sorted or grouped by
 
 # Fields of verbs that the page's forms have by another name than their own.
 FIELDS = {"device": "Phone", "of_kind": "Kind", "reason": "What is wrong with it", "rename": "Name"}
@@ -86,6 +89,29 @@ def size(count: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """A span of time."""
     return "-" if seconds is None else format_duration(seconds)
+
+
+def lasted(began: str | None, ended: str | None) -> Markup | str:
+    """How long something lasted, or lasts by now; a dash if it did not begin."""
+    if not began or ended:
+        return took(began, ended) or "\N{EN DASH}"
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds())
+    return _TICKING.format(seconds, format_duration(seconds))
+
+
+def toggled(sort: str, column: str) -> str:
+    """The sorting that a click on a column's title leads to: up, then down (`-column`)."""
+    return f"-{column}" if sort == column else column
+
+
+def in_order(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Value], sort: str) -> list[Mapping[str, Any]]:
+    """Rows sorted by one of the columns, those without a value last; as they are if there is no such column."""
+    value = columns.get(sort.removeprefix("-"))
+    if value is None:
+        return list(rows)
+    known = [row for row in rows if value(row) not in (None, "", ())]
+    rest = [row for row in rows if value(row) in (None, "", ())]
+    return sorted(known, key=value, reverse=sort.startswith("-")) + rest
 
 
 def moment(at: str | datetime | None) -> Markup:
@@ -230,7 +256,7 @@ def make_templates(assets: Mapping[str, Asset]) -> Environment:
         return f"/static/{assets[path].version}/{path}"
 
     environment.globals["static"] = static
-    environment.globals["Role"] = Role
+    environment.globals |= {"Role": Role, "lasted": lasted, "toggled": toggled}
     return environment
 
 

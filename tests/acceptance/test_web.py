@@ -23,7 +23,7 @@ pytestmark = [
 HELD = 60  # more than one page of jobs
 READABLE = 4.5  # WCAG 2.2, 1.4.3: contrast of text
 VISIBLE = 3.0  # 1.4.11: of signs and borders of fields
-TOKENS = ("ink", "soft", "accent", "good", "busy", "warm", "warn", "bad", "off", "hold", "going")
+TOKENS = ("ink", "soft", "accent", "good", "busy", "warm", "warn", "bad", "off", "hold", "going", "poor")
 PAGES = ("/", "/jobs", "/queue", "/leases", "/leases/calendar", "/bundles", "/history", "/records", "/sign-in")
 # Refusals that were asked for, and hints whose answer was on its way when the reader left the page.
 HARMLESS = ("status of 4", "htmx:afterRequest", "htmx:sendAbort")
@@ -147,8 +147,7 @@ def test_a_device_s_readings_are_drawn_and_its_orders_are_followed_by_its_live_l
     page.evaluate("window.sameDocument = true")
     assert farm.farm("device", "release", name).returncode == 0  # by another user, elsewhere
     newest = page.get_by_role("region", name="Live log").locator("li").first
-    expect(newest).to_contain_text("device.service")
-    expect(newest).to_contain_text("service in")
+    expect(newest).to_contain_text(f"put {name} back in service")
     expect(state).to_contain_text("ready")
     assert page.evaluate("window.sameDocument") is True
     page.get_by_text("Quarantine …").click()
@@ -275,6 +274,37 @@ def test_jobs_are_filtered_and_paged(held: list[str], opens: Opens) -> None:
     expect(page.get_by_text("No job matches.")).to_be_visible()
     page.get_by_label("Selector").fill("soc=")
     expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_jobs_are_sorted_counted_on_and_cancelled_together(farm: VirtualFarm, opens: Opens) -> None:
+    spec = {"kind": "shell", "on": phones(farm)[0].name}
+    web = opens()
+    page = sign_in(web, token(farm, "otto", "operator"), "/jobs?text=quick")
+    jobs = [
+        farm.client.call("job.submit", spec={**spec, "command": f"sleep 600; echo quick {n}"})["jobs"][0]["id"]
+        for n in range(3)
+    ]
+    ticking = page.locator("[data-elapsed]")
+    expect(ticking).to_have_count(1)  # one phone: one runs
+    before = ticking.inner_text()
+    expect(ticking).not_to_have_text(before)
+    page.get_by_role("link", name="What").click()
+    expect(page.locator("a.row").first).to_have_text(jobs[0])
+    page.get_by_role("link", name="What").click()
+    expect(page.locator("a.row").first).to_have_text(jobs[2])
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    assert [job in download.value.path().read_text() for job in jobs] == [True] * 3
+    page.get_by_role("checkbox", name="Choose all").check()
+    page.get_by_role("checkbox", name=f"Choose {jobs[1]}").uncheck()
+    page.locator("#chosen summary").click()
+    page.get_by_role("button", name="Cancel them").click()
+    expect(page.get_by_role("status")).to_contain_text("2 of 2 jobs are cancelled")
+    assert "sort=-what" in page.url
+    expect(page.locator("tr").filter(has_text=jobs[0])).to_contain_text("cancelled")
+    farm.client.call("job.cancel", job=jobs[1])
+    page.get_by_role("checkbox", name="mine").check()
+    expect(page.get_by_text("No job matches.")).to_be_visible()  # they are root's
 
 
 # --- who may do what ----------------------------------------------------------------------------------------------

@@ -55,6 +55,11 @@ class Samples:
     celsius: Sequence[tuple[float, float]] = ()  # seconds after the start, °C
 
     @property
+    def correction(self) -> float:
+        """The factor from times by the clock to those of the headline, at nominal speed; 1: none is known."""
+        return self.nominal_s / self.median_s if self.nominal_s and self.median_s else 1.0
+
+    @property
     def odd(self) -> list[int]:
         """Outliers after the warm-up."""
         return [i for i in self.outliers if self.warmup <= i < len(self.seconds)]
@@ -216,8 +221,12 @@ def _samples_summary(taken: Samples, end_s: float, beyond: int) -> str:
 
 
 def distribution_plot(taken: Samples) -> Plot | None:
-    """How often a run took how long: a histogram with quantiles. None for fewer than two samples after warm-up."""
-    used = sorted(taken.seconds[taken.warmup :])
+    """How often a run took how long: a histogram with quantiles. None for fewer than two samples after warm-up.
+
+    All times are of the headline's clock: of samples that were corrected, their times at nominal speed.
+    """
+    used = sorted(each * taken.correction for each in taken.seconds[taken.warmup :])
+    corrected = taken.correction != 1.0
     if len(used) < 2:
         return None
     factor, unit = unit_of(quantile(used, 0.5))
@@ -238,13 +247,15 @@ def distribution_plot(taken: Samples) -> Plot | None:
         summary += (
             f"; {beyond} slower than {time_words(quantile(used, TAIL))} are not drawn, up to {time_words(used[-1])}"
         )
+    if corrected:
+        summary += f". Times are at nominal speed, as the headline: those by the clock times {taken.correction:.3f}"
     names = ["least", *(f"{share:.0%}" for share in QUANTILES), "most"]
     values = [used[0], *(quantile(used, share) for share in QUANTILES), used[-1]]
     return Plot(
         id="distribution",
         title="Distribution",
         summary=summary + ".",
-        x_label=f"one run, {unit}",
+        x_label=f"one run{' at nominal speed' if corrected else ''}, {unit}",
         span=(edges[0] - width / 2, edges[-1] + width / 2),
         panels=[
             Panel(label="samples", x=middles, lines=[Line(name="samples", values=counts, kind="bars")], marks=marks)

@@ -34,6 +34,18 @@
       time.dataset.local = "";
     }
   }
+  // What lasts is counted on from the seconds that the server wrote; in words as format_duration's.
+  const begun = new WeakMap();
+  function count() {
+    for (const each of document.querySelectorAll("[data-elapsed]")) {
+      if (!begun.has(each)) begun.set(each, Date.now() - each.dataset.elapsed * 1000);
+      let left = Math.round((Date.now() - begun.get(each)) / 1000);
+      const parts = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]].map(([unit, size]) => { const n = Math.floor(left / size); left -= n * size; return [n, unit]; });
+      const first = parts.findIndex(([n]) => n);
+      each.textContent = first < 0 ? "0s" : parts.slice(first, first + 2).filter(([n]) => n).map((part) => part.join("")).join(" ");
+    }
+  }
+  setInterval(() => { if (!document.hidden) count(); }, 1000);
   document.body.addEventListener("htmx:afterSwap", () => localTimes(document)); // of an outerHTML swap the target is gone
 
   // --- swaps that touch only what changed: hx-ext="keyed" hx-swap="keyed" ------------------------------------------
@@ -124,6 +136,10 @@
     button.textContent = "Copied";
     news.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
+  document.addEventListener("change", (event) => { // the box in a table's head
+    const all = event.target.closest("[data-all]");
+    if (all) for (const each of all.closest("table").querySelectorAll(`input[name="${all.dataset.all}"]`)) each.checked = all.checked;
   });
   document.body.addEventListener("htmx:configRequest", (event) => {
     const csrf = document.querySelector("input[name=csrf]");

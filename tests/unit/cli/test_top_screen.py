@@ -78,7 +78,7 @@ def test_a_small_farm_as_a_table():
         "WAITING FOR A PHONE",
         "bob          gpu=mali-g78                   priority 1  1h 1m",
         "EVENTS",
-        "12:00:00 device.ready         pixel  it is back",
+        "12:00:00 pixel is ready: it is back",
     ]
 
 

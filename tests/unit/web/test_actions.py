@@ -20,6 +20,8 @@ ACTIONS = [
     "/devices/pixel/reboot",
     "/devices/pixel/power-cycle",
     "/drain/end",
+    "/chosen/again",
+    "/chosen/cancel",
     "/leases/acquire",
     "/leases/kick",
     "/leases/release",

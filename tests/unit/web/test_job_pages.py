@@ -6,11 +6,13 @@ import json
 import re
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
 import pytest
 
+from farm.common.errors import NotAllowedError
 from farm.control.callers import Role
 from farm.control.router import Answer
 from farm.head.queue.model import NoSuchJobError
@@ -160,6 +162,29 @@ async def test_a_bench_has_its_verdict_and_its_plots_with_their_tables() -> None
     assert "gone" not in words
 
 
+async def test_the_verdict_stands_before_what_was_asked_for() -> None:
+    async with page(desk(shown(row(), result=BENCH))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert text.index("Verdict") < text.index("Samples over time") < text.index("Asked for")
+    assert "farm job show bench-1" in text
+    async with page(desk(shown(row(state="running", ended_at=None)))) as farm:
+        assert "Asked for" in (await farm.client.get("/jobs/bench-1/now")).text
+
+
+async def test_a_failed_job_says_its_message_once() -> None:
+    attempt = {"number": 1, "state": "failed", "device": "pixel", "started_at": AT, "ended_at": AT}
+    tries = [
+        {**attempt, "error": {"message": "the link broke"}},
+        {**attempt, "number": 2, "error": {"message": "exit 3"}},
+    ]
+    failed = row(state="failed", error={"message": "exit 3", "hint": "", "evidence": ""})
+    async with page(desk(shown(failed, attempts=tries))) as farm:
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
+    assert (text.count("exit 3"), text.count("the link broke")) == (1, 1)
+    async with page(desk(shown(row(state="running", ended_at=None), attempts=tries))) as farm:
+        assert "exit 3" in (await farm.client.get("/jobs/bench-1")).text
+
+
 async def test_a_profile_has_its_operators() -> None:
     operator = {"name": "conv2d", "unit": "cpu", "calls": 2, "total_ms": 1.25, "share": 0.4}
     result = {**BENCH, "profile": {"operators": [operator], "notes": ["timed in 20 runs"]}}
@@ -271,6 +296,12 @@ async def test_a_search_that_runs_draws_its_plots_anew_and_one_that_ended_does_n
         text = (await farm.client.get("/jobs/bench-1")).text
         assert len(plots(text)) == 1
         assert 'hx-get="/jobs/bench-1/plots"' in text
+        progress["tuning"]["tasks"] = [
+            {"name": "fused_conv2d", "weight": 2, "trials": 3, "failed": 1, "default_ms": 2.5, "best_ms": None}
+        ]
+        now = text_of((await farm.client.get("/jobs/bench-1/now")).text)
+        assert "Tasks so far" in now
+        assert "fused_conv2d 2 3 1 2.500" in now
     async with page(desk(shown(row(kind="tune"), progress=progress))) as farm:
         assert 'hx-get="/jobs/bench-1/plots"' not in (await farm.client.get("/jobs/bench-1")).text
 
@@ -341,6 +372,19 @@ async def test_a_job_is_cancelled_by_its_owner_s_form_only() -> None:
         assert (await farm.client.post("/jobs/bench-1/prune", data={"csrf": csrf})).status_code == 400
 
 
+async def test_an_empty_log_says_so_in_the_part_that_its_first_line_replaces() -> None:
+    empty = {"lines": [], "start": 0, "next": 0, "number": 1}
+    told = desk(shown(row(state="running", ended_at=None)), **{"job.log_tail": empty})
+    async with page(told) as farm:
+        text = (await farm.client.get("/jobs/bench-1/log")).text
+        assert re.search(
+            r'class="log-tail"[^>]*hx-swap="outerHTML"><span[^>]*>The log is empty so far.</span></p>', text
+        )
+        assert text.count("The log is empty") == 1
+        told.answers["job.log_tail"] = {**empty, "next": 9}
+        assert "empty" not in (await farm.part("/jobs/bench-1/log?after=0")).text
+
+
 async def test_a_log_is_read_on_and_back() -> None:
     line = {"at": AT, "level": "error", "source": "worker", "text": HOSTILE}
     tail = {"lines": [line], "start": 100, "next": 200, "number": 1}
@@ -366,14 +410,65 @@ async def test_a_list_shows_results_verdicts_and_durations() -> None:
         assert farm.desk.asked[-1][2]["results"] is True
     assert "done" in text_of(answer.text)
     assert "1.500 ms rejected 12.0 s" in text_of(answer.text)
-    assert 'class="tone-bad" data-key="bench-1"' in answer.text
+    assert 'class="tone-poor" data-key="bench-1"' in answer.text
     assert "tone-good" not in answer.text
+
+
+async def test_a_running_job_s_time_goes_on_from_what_the_server_says() -> None:
+    began = (datetime.now(UTC) - timedelta(seconds=3725)).isoformat()
+    running = row(state="running", started_at=began, ended_at=None)
+    async with page(desk(shown(running))) as farm:
+        text = (await farm.client.get("/jobs")).text
+    assert re.search(r'<span data-elapsed="37\d\d">1h 2m</span>', text)
+
+
+async def test_the_csv_has_all_pages_of_the_jobs_that_match() -> None:
+    def listed(before: str = "", **asked: Any) -> dict[str, Any]:
+        assert (asked["user"], asked["state"]) == ("ann", ["failed"])
+        return {"jobs": [row(id="bench-2" if before else "bench-3")], "before": "" if before else "bench-3"}
+
+    async with page(desk(shown(row()), **{"job.list": listed})) as farm:
+        answer = await farm.client.get("/jobs.csv?state=failed&user=ann")
+    assert answer.headers["content-disposition"] == 'attachment; filename="jobs.csv"'
+    assert [line.partition(",")[0] for line in answer.text.splitlines()] == ["id", "bench-3", "bench-2"]
+
+
+async def test_chosen_jobs_are_cancelled_and_what_is_refused_is_named() -> None:
+    def cancel(job: str) -> dict[str, Any]:
+        if job == "of-bob":
+            raise NotAllowedError("is of bob")
+        return {"jobs": [row(id=job, state="done")], "changed": [job] if job == "bench-1" else []}
+
+    told = desk(shown(row(state="running", ended_at=None)), **{"job.cancel": cancel})
+    async with page(told) as farm:
+        assert 'name="job"' not in (await farm.client.get("/jobs")).text
+        csrf = await farm.sign_in("ann", Role.USER)
+        assert 'name="job" value="bench-1"' in (await farm.client.get("/jobs?mine=1")).text
+        assert farm.desk.asked[-1][2]["user"] == "ann"
+        form = {"csrf": csrf, "to": "/jobs?mine=1", "job": ["bench-1", "bench-1", "ended", "of-bob"]}
+        answer = await farm.client.post("/chosen/cancel", data=form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?mine=1")
+        assert farm.session.notice == "1 of 3 jobs are cancelled. ended stays done. of-bob is of bob."
+        assert (await farm.client.post("/chosen/cancel", data={"csrf": csrf})).status_code == 400
+
+
+async def test_chosen_jobs_run_again_once_they_have_ended() -> None:
+    told = shown(row())
+    again = {"jobs": [{"id": "bench-2"}], "warnings": []}
+    async with page(desk(told, **{"job.submit": again})) as farm:
+        csrf = await farm.sign_in("ann", Role.USER)
+        await farm.client.post("/chosen/again", data={"csrf": csrf, "job": "bench-1"})
+        assert farm.desk.asked[-1][1] == "job.submit"
+        assert farm.session.notice == "1 of 1 job is submitted again."
+        told["job"]["ended_at"] = None
+        await farm.client.post("/chosen/again", data={"csrf": csrf, "job": "bench-1"})
+        assert farm.session.notice == "0 of 1 job is submitted again. bench-1 has not ended."
 
 
 async def test_a_rejected_result_is_not_green_on_its_page() -> None:
     async with page(desk(shown(row(), result={**BENCH, "verdict": "rejected"}))) as farm:
         text = (await farm.client.get("/jobs/bench-1")).text
-    assert '<span class="state big tone-bad"><span class="dot" aria-hidden="true"></span>done: rejected' in text
+    assert '<span class="state big tone-poor"><span class="dot" aria-hidden="true"></span>done: rejected' in text
 
 
 async def test_a_waiting_job_s_reason_is_said_once_with_its_place_and_the_estimate() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -15,6 +17,7 @@ from farm.model.job import FINAL, JobState
 from farm.web.job_views import (
     STATES,
     Filter,
+    csv_of,
     facts,
     files_of,
     job_tone,
@@ -59,6 +62,44 @@ def test_a_filter_s_address_has_what_is_not_empty():
     assert wanted.query(state="", text="", before="") == ""
     assert wanted.narrow
     assert not Filter(before="j1").narrow
+
+
+def test_mine_are_those_of_the_reader_and_sorting_looks_at_more_jobs():
+    assert Filter(mine="1", user="bob").asked("ann")["user"] == "ann"
+    assert Filter(mine="1", user="bob").asked()["user"] == "bob"  # nobody is signed in
+    assert Filter(sort="took").asked()["limit"] > Filter().asked()["limit"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("took", ["b", "c", "a"]),
+        ("-took", ["c", "b", "a"]),
+        ("-result", ["b", "a", "c"]),
+        ("nonsense", ["a", "b", "c"]),
+    ],
+)
+def test_jobs_without_a_value_come_last(sort: str, order: list[str]):
+    def timed(name: str, seconds: int | None, median_ms: float | None):
+        ended = None if seconds is None else f"2026-11-22T06:00:{seconds:02}+00:00"
+        result = {"estimate": {"median_ms": median_ms}} if median_ms else None
+        return row(id=name, started_at="2026-11-22T06:00:00+00:00", ended_at=ended, result=result)
+
+    jobs = [timed("a", None, 1.5), timed("b", 2, 2.5), timed("c", 11, None)]
+    assert [each["id"] for each in Filter(sort=sort).in_order(jobs)] == order
+
+
+def test_no_cell_of_the_csv_is_computed_by_a_spreadsheet():
+    hostile = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", 'a "b", c', "plain"]
+    times = {"submitted_at": "2026-11-22T06:00:00+00:00", "started_at": None, "ended_at": None}
+    text = csv_of(
+        row(**times, kind="shell", name=name, user="ann", state="failed", on="", attempts=0, error={"message": "-x"})
+        for name in hostile
+    )
+    titles, *rows = list(csv.reader(io.StringIO(text, newline="")))
+    read = [dict(zip(titles, cells, strict=True)) for cells in rows]
+    assert [each["name"] for each in read] == [f"'{name}" for name in hostile[:-2]] + hostile[-2:]
+    assert {each["why"] for each in read} == {"'-x"}
 
 
 def test_every_state_has_a_tone_and_can_be_chosen():
@@ -138,11 +179,11 @@ def test_targets_in_words():
     [
         ("done", {"verdict": "trusted", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "trusted"), "good"),
         ("done", {"verdict": "suspect", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "suspect"), "warn"),
-        ("done", {"verdict": "rejected", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "rejected"), "bad"),
+        ("done", {"verdict": "rejected", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "rejected"), "poor"),
         ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "faster"), "good"),
         ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.0000", "cannot tell"), "warn"),
         ("done", {"speedup": {"times": 2.0, "answer": "faster"}, "comparison": {}}, ("2.00 times", "faster"), "good"),
-        ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times", "slower"), "bad"),
+        ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times", "slower"), "poor"),
         ("failed", {"exit_code": 3}, ("exit code 3", ""), "bad"),
         ("done", {}, ("", ""), "good"),
         ("running", None, ("", ""), "busy"),

@@ -108,6 +108,17 @@ def test_a_distribution_leaves_a_few_far_ones_out_and_says_so():
     assert distribution_plot(taken([1e-3])) is None
 
 
+def test_a_distribution_has_the_headline_s_clock():
+    values = [1e-3 + number * 1e-6 for number in range(101)]
+    plot = distribution_plot(taken(values, median_s=median(values), nominal_s=2 * median(values)))
+    (middle,) = [mark.at for mark in plot.panels[0].marks if mark.name == "median"]
+    assert middle == pytest.approx(2 * median(values) * 1000)
+    assert "Half of the runs took 2.050 ms to 2.150 ms" in plot.summary
+    assert "at nominal speed, as the headline: those by the clock times 2.000" in plot.summary
+    assert plot.x_label == "one run at nominal speed, ms"
+    assert "nominal" not in distribution_plot(taken(values, median_s=median(values))).summary
+
+
 def test_a_tuning_curve_goes_on_to_the_end_of_the_search():
     plot = tuning_plot([[1, 2.0, 4e-3], [5, 10.0, 1e-3]], 24, 30.0, 24)
     assert plot.panels[0].x == [2.0, 10.0, 30.0]

@@ -1,0 +1,64 @@
+"""Events as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from farm.model.event_kinds import KINDS, EventKind
+from farm.model.event_words import event_words
+
+AT = "2026-11-22T06:00:00+00:00"
+SHA = "ab" * 32
+LISTS = ("devices", "classes", "applied", "restart")
+
+
+def words(kind: str, /, **data: Any) -> str:
+    return event_words({"seq": 1, "at": AT, "kind": kind, "subject": "pixel", "data": data})
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_every_kind_of_event_has_a_sentence_of_its_own(kind: EventKind) -> None:
+    texts = {name: f"its-{name}" for name in kind.data}
+    lists = {name: [f"its-{name}"] for name in kind.data if name in LISTS}
+    numbers = {name: 70.0 for name in kind.data if name.endswith(("_s", "seconds")) or "bytes" in name}
+    data = {**texts, **lists, **numbers, **({"expires_at": AT} if "expires_at" in kind.data else {})}
+    sentence = words(kind.kind, **data)
+    assert kind.kind not in sentence  # its words, not its name
+    assert not set(sentence) & set("{}[]")
+    assert len(sentence.split()) >= 3
+
+
+LEASE = {"user": "ann", "device": "pixel"}
+ENDED = {"job": "bench-1", "device": "pixel"}
+SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_up": 1234, "bytes_down": 5e6}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "sentence"),
+    [
+        ("device.ready", {"reason": ""}, "pixel is ready"),
+        ("device.gone", {"reason": "it was unplugged"}, "pixel is gone: it was unplugged"),
+        ("device.service", {"service": "draining", "by": "ann"}, "ann drains pixel"),
+        (
+            "device.cooling",
+            {"classes": ["bench", "tune"], "reason": "45 °C"},
+            "pixel is closed by heat to: bench, tune: 45 °C",
+        ),
+        ("lease.granted", {**LEASE, "job": "run-1", "waited_s": 75}, "ann leased pixel for run-1 after waiting 1m 15s"),
+        ("lease.granted", {**LEASE, "job": "", "waited_s": None}, "ann leased pixel"),
+        ("lease.extended", {**LEASE, "expires_at": "2026-11-22T06:30:00+00:00"}, "ann keeps pixel for another 30m"),
+        (
+            "attempt.ended",
+            {**ENDED, "state": "failed", "error": {"message": "no"}},
+            "bench-1 ended on pixel, failed: no",
+        ),
+        ("attempt.ended", {**ENDED, "state": "done", "error": None}, "bench-1 ended on pixel, done"),
+        ("session.ended", SESSION, "ann's session on pixel ended after 3.1 s: closed, 1.2 kB up, 5.0 MB down"),
+        ("bundle.trying", {"device": "pixel", "hash": SHA}, "pixel gets bundle abababababab"),
+        ("later.kind", {"reason": "who knows", "list": [{}]}, "later.kind pixel: who knows"),
+    ],
+)
+def test_an_event_in_words(kind: str, data: dict[str, Any], sentence: str) -> None:
+    assert words(kind, **data) == sentence
