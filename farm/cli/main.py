@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from farm import __version__
@@ -254,20 +254,19 @@ class LazyGroup(TyperGroup):
         return [CompletionItem(name, help=about) for name, about in offered.items()]
 
 
-class GroupedCommand(TyperCommand):
-    """A command whose help has options under the headings that their declarations name."""
+def _format_options(command: Any, context: Any, formatter: Any) -> None:
+    """Arguments, the command's own options, then those under the headings that their declarations name."""
+    from farm.model.specs import GROUPS
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, the command's own options, then each group."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            if record := parameter.get_help_record(ctx):
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
-        for heading, records in sections.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+    sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", "Options", *GROUPS)}
+    for parameter in command.get_params(context):
+        own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+        if record := parameter.get_help_record(context):
+            sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+    for heading, records in sections.items():
+        if records:
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
 app = typer.Typer(
@@ -418,7 +417,7 @@ def _misused(error: Any) -> int:
 
 def _load(path: str, home: str) -> Any:
     """The command that people write as `path`; `home`: of its function, or of the group that it is or is in."""
-    from farm.cli.main import EXAMPLES, GroupedCommand, LazyGroup
+    from farm.cli.main import EXAMPLES, LazyGroup
 
     module, _, attribute = home.partition(":")
     source = importlib.import_module(module)
@@ -427,7 +426,7 @@ def _load(path: str, home: str) -> Any:
     parent = typer.Typer(add_completion=False, rich_markup_mode=None)
     parent.callback()(lambda: None)  # a command that is alone would take its parent's place
     if not isinstance(found, typer.Typer):
-        parent.command(name, cls=GroupedCommand)(found)
+        parent.command(name)(found)
     elif group:
         parent.add_typer(found)  # its commands become the parent's
     else:
@@ -442,6 +441,8 @@ def _load(path: str, home: str) -> Any:
             if parameter.name == "on" and parameter.required:
                 parameter.default = phone_of_environment
                 parameter.help += " Left out: the phone of ANDROID_SERIAL."
+        if not hasattr(each, "commands"):
+            each.format_options = partial(_format_options, each)
         if written in EXAMPLES:
             each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[written])
     if below:

@@ -27,6 +27,7 @@ from farm.common.errors import (
 from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE
 from farm.common.selector import HOST
 from farm.kinds import KINDS
+from farm.model.specs import OUTPUT, QUEUE
 
 if TYPE_CHECKING:
     from farm.client import Client, Event, JobInfo, Submitted
@@ -48,10 +49,14 @@ Wait = Annotated[
         metavar="DURATION",
         help="Wait for a phone at most so long: what waits then is cancelled, exit code 3. Default: no limit.",
         show_default=False,
+        rich_help_panel=QUEUE,
     ),
 ]
-Why = Annotated[bool, typer.Option("--why", help="Print every reason for a verdict, not only the gravest.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.")]
+Why = Annotated[
+    bool,
+    typer.Option("--why", help="Print every reason for a verdict, not only the gravest.", rich_help_panel=OUTPUT),
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.", rich_help_panel=QUEUE)]
 
 _DEFAULTS = {
     "devices": (1, "all"), "priority": (DEFAULT_PRIORITY,), "deadline_s": (None,), "after": ((),), "hold": (False,),

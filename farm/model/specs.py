@@ -88,7 +88,11 @@ class Help:
     group: str = ""  # heading in a command's help; "": with the command's own options
 
 
-BUILD, MEASURING, QUEUE = "Options of the build", "Options of the measurement", "Options of the queue"
+# Headings of options, in the order of a command's help.
+GROUPS = SEARCH, MEASURING, BUILD, RUNTIME, SIDE_B, OUTPUT, QUEUE = (
+    "Options of the search", "Options of the measurement", "Options of the build", "Options of the runtime",
+    "Options of B", "Options of the output", "Options of the queue",
+)  # fmt: skip
 
 # Levels of farm.devices.quiesce_policy; None: as configured.
 Quiesce = Annotated[

@@ -31,7 +31,7 @@ from farm.common.selector import natural
 from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
 from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
-from farm.model.specs import fields_of
+from farm.model.specs import MEASURING, OUTPUT, RUNTIME, fields_of
 from farm.programs.description import RUNTIMES
 
 if TYPE_CHECKING:
@@ -40,13 +40,58 @@ if TYPE_CHECKING:
     from farm.model.specs import JobSpec
 
 TVM = "tvm"
+Require = Literal["trusted", "suspect", "any"]  # the least that a verdict must be
+Plot = Annotated[
+    bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.", rich_help_panel=OUTPUT)
+]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Add mean, min, max, std and the raw median.", rich_help_panel=OUTPUT)
+]
+RequireOption = Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.", rich_help_panel=OUTPUT)]
+RequireOffload = Annotated[
+    bool,
+    typer.Option(
+        "--require-offload",
+        help="With --profile: exit with 1 when an operator runs on the CPU.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Runtime = Annotated[
+    str, typer.Option(help=f"tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.", rich_help_panel=RUNTIME)
+]
 RuntimeFolder = Annotated[
     Path | None,
     typer.Option(
-        "--runtime-folder", help="The folder with that program's files; else $FARM_RUNTIMES/NAME.", show_default=False
+        "--runtime-folder",
+        help="The folder with that program's files; else $FARM_RUNTIMES/NAME.",
+        show_default=False,
+        rich_help_panel=RUNTIME,
     ),
 ]
-Require = Literal["trusted", "suspect", "any"]  # the least that a verdict must be
+ProgramSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of that program. Repeatable.", rich_help_panel=RUNTIME),
+]
+MemoryInstead = Annotated[
+    bool,
+    typer.Option(
+        "--memory", help="Measure load times and memory instead, as farm memory does.", rich_help_panel=MEASURING
+    ),
+]
+SustainInstead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Run the model without a pause for so long instead, as farm sustain does.",
+        rich_help_panel=MEASURING,
+    ),
+]
+EnergyInstead = Annotated[
+    bool,
+    typer.Option(
+        "--energy", help="Measure the joules of an inference instead, as farm energy does.", rich_help_panel=MEASURING
+    ),
+]
 _ENOUGH: dict[Require, tuple[str, ...]] = {
     "trusted": ("trusted",),
     "suspect": ("trusted", "suspect"),
@@ -60,30 +105,17 @@ LEAST_MS = 0.1  # faster medians are shown in microseconds
 def bench(
     model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
     fields: dict[str, Any],
-    plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Add mean, min, max, std and the raw median.")] = False,
+    plot: Plot = False,
+    stats: Stats = False,
     why: work.Why = False,
-    require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = "any",
-    require_offload: Annotated[
-        bool, typer.Option("--require-offload", help="With --profile: exit with 1 when an operator runs on the CPU.")
-    ] = False,
-    runtime: Annotated[str, typer.Option(help=f"tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.")] = TVM,
+    require: RequireOption = "any",
+    require_offload: RequireOffload = False,
+    runtime: Runtime = TVM,
     runtime_folder: RuntimeFolder = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of that program. Repeatable.")
-    ] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Measure load times and memory instead, as farm memory does.")
-    ] = False,
-    sustain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="Run the model without a pause for so long instead, as farm sustain does."
-        ),
-    ] = None,
-    energy: Annotated[
-        bool, typer.Option("--energy", help="Measure the joules of an inference instead, as farm energy does.")
-    ] = False,
+    settings: ProgramSettings = None,
+    memory: MemoryInstead = False,
+    sustain: SustainInstead = None,
+    energy: EnergyInstead = False,
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,

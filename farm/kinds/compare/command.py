@@ -20,6 +20,7 @@ from farm.kinds.compare.spec import CompareSpec
 from farm.kinds.program.command import packed_runtime
 from farm.measure.conditions import ROUGHLY, ratio_words
 from farm.model.job import MEASURING_KINDS
+from farm.model.specs import MEASURING, RUNTIME, SIDE_B
 from farm.programs.description import RUNTIMES
 from farm.results.columns import runtime_words
 
@@ -32,14 +33,23 @@ if TYPE_CHECKING:
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
 MOST_NEEDED = 100_000  # pairs, which take some hours
+RuntimeA = Annotated[
+    str,
+    typer.Option(
+        help=f"The runtime of A: tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.", rich_help_panel=RUNTIME
+    ),
+]
+RuntimeB = Annotated[str, typer.Option(help="The runtime of B, as for A.", rich_help_panel=SIDE_B)]
 RuntimeFolderB = Annotated[
-    Path | None, typer.Option(help="The folder with the files of B's program.", show_default=False)
+    Path | None,
+    typer.Option(help="The folder with the files of B's program.", show_default=False, rich_help_panel=SIDE_B),
 ]
 SustainFor = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
         help="Run each build without a pause for so long; compare them in the first minute and at the end.",
+        rich_help_panel=MEASURING,
     ),
 ]
 
@@ -62,10 +72,8 @@ def compare(
             autocompletion=complete.selectors,
         ),
     ] = "",
-    runtime: Annotated[
-        str, typer.Option(help=f"The runtime of A: tvm, {', '.join(RUNTIMES)}, or a program's SPEC.toml.")
-    ] = TVM,
-    runtime_b: Annotated[str, typer.Option(help="The runtime of B, as for A.")] = TVM,
+    runtime: RuntimeA = TVM,
+    runtime_b: RuntimeB = TVM,
     runtime_folder: RuntimeFolder = None,
     runtime_folder_b: RuntimeFolderB = None,
     sustain: SustainFor = None,

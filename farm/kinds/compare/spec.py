@@ -9,6 +9,9 @@ from typing import Annotated, Any, ClassVar
 from farm.common.errors import Code, UserError
 from farm.kinds.program.spec import ProgramUse, Settings
 from farm.model.specs import (
+    MEASURING,
+    RUNTIME,
+    SIDE_B,
     ArtifactOf,
     Bounds,
     BundleUse,
@@ -33,30 +36,36 @@ class CompareSpec(MeasureSpec):
 
     kind: ClassVar[str] = "compare"
 
-    min_effect: Annotated[Seconds, Bounds(ge=0, le=0.5), Help("A smaller relative difference counts as none.")] = 0.01
+    min_effect: Annotated[
+        Seconds, Bounds(ge=0, le=0.5), Help("A smaller relative difference counts as none.", group=MEASURING)
+    ] = 0.01
     measure_s: MeasureSeconds = 60.0
     model_b: Annotated[Sha256, ArtifactOf("model"), Help("The model of B; left out: A's.", option=False)]
     name_b: Annotated[Name, Help("What people call the model of B.", option=False)]
-    target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.")] = None
-    precision_b: Annotated[PrecisionName | None, Help("The precision of B, if not that of A.")] = None
-    texture_b: Annotated[Flag, Help("Textures for B; without it B uses buffers.")] = False
+    target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.", group=SIDE_B)] = None
+    precision_b: Annotated[PrecisionName | None, Help("The precision of B, if not that of A.", group=SIDE_B)] = None
+    texture_b: Annotated[Flag, Help("Textures for B; without it B uses buffers.", group=SIDE_B)] = False
     records_b: Annotated[
-        Sha256 | None, ArtifactOf("records"), Help("Tuning records of B; without them B is not tuned.")
+        Sha256 | None, ArtifactOf("records"), Help("Tuning records of B; without them B is not tuned.", group=SIDE_B)
     ] = None
-    bundle: Annotated[Name | None, Help("Runtime bundle to run A under; needs --bundle-b.", complete="bundles")] = None
-    bundle_b: Annotated[Name | None, Help("Runtime bundle to compare with --bundle.", complete="bundles")] = None
+    bundle: Annotated[
+        Name | None, Help("Runtime bundle to run A under; needs --bundle-b.", complete="bundles", group=RUNTIME)
+    ] = None
+    bundle_b: Annotated[
+        Name | None, Help("Runtime bundle to compare with --bundle.", complete="bundles", group=SIDE_B)
+    ] = None
     program: Annotated[
         Sha256 | None, ArtifactOf("program"), Help("The program that times A, in place of TVM.", option=False)
     ] = None
     program_b: Annotated[
         Sha256 | None, ArtifactOf("program"), Help("The program that times B, in place of TVM.", option=False)
     ] = None
-    settings: Annotated[Settings, Help("A setting of A's program, NAME=VALUE.", flag="--set", form="settings")] = field(
-        default_factory=dict
-    )
-    settings_b: Annotated[Settings, Help("A setting of B's program, NAME=VALUE.", flag="--set-b", form="settings")] = (
-        field(default_factory=dict)
-    )
+    settings: Annotated[
+        Settings, Help("A setting of A's program, NAME=VALUE.", flag="--set", form="settings", group=RUNTIME)
+    ] = field(default_factory=dict)
+    settings_b: Annotated[
+        Settings, Help("A setting of B's program, NAME=VALUE.", flag="--set-b", form="settings", group=SIDE_B)
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse one bundle without another, two for anything but one build under TVM, and builds that nobody runs."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from farm.model.specs import (
+    MEASURING,
     Bounds,
     Help,
     MeasureSpec,
@@ -15,7 +16,7 @@ from farm.model.specs import (
 
 EnergyHalfWidth = Annotated[
     Annotated[float, Bounds(strict=True, ge=0.005, le=0.5)],
-    Help("No number unless the 95 % interval of the joules is about +- this part of them."),
+    Help("No number unless the 95 % interval of the joules is about +- this part of them.", group=MEASURING),
 ]
 
 
@@ -27,7 +28,7 @@ class EnergySpec(MeasureSpec):
 
     half_width: EnergyHalfWidth = 0.1
     measure_s: Annotated[
-        Seconds, Bounds(ge=1, le=3600), Help("Measure so long.", flag="--measure", form="duration")
+        Seconds, Bounds(ge=1, le=3600), Help("Measure so long.", flag="--measure", form="duration", group=MEASURING)
     ] = 120.0
 
 

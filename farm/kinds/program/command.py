@@ -15,7 +15,7 @@ from farm.cli.output import emit, print_line
 from farm.cli.spec_options import spec_options
 from farm.common.errors import UserError
 from farm.common.files import checked_file, write_durably
-from farm.kinds.bench.command import TVM, Require, finish_bench, own_fields, print_results
+from farm.kinds.bench.command import TVM, Plot, Require, finish_bench, own_fields, print_results
 from farm.kinds.program.spec import ProgramSpec
 from farm.programs.description import (
     RUNTIMES,
@@ -44,7 +44,7 @@ def run_program(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The program's description, a TOML file.")],
     fields: dict[str, Any],
     model: Annotated[Path | None, typer.Option(help="The model file, if not the description's.")] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
+    plot: Plot = False,
     why: work.Why = False,
     wait: work.Wait = None,
     detach: work.Detach = False,

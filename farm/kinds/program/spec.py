@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar
 from farm.common.limits import MAX_NUMBER, MAX_REPEAT
 from farm.model.requests import LeaseClass
 from farm.model.specs import (
+    MEASURING,
+    RUNTIME,
     ArtifactOf,
     Bounds,
     HalfWidth,
@@ -37,10 +39,12 @@ class RuntimeSpec(JobSpec):
         Sha256 | None, ArtifactOf("model"), Help("The model file; left out: the description's, if it names one.")
     ] = None
     settings: Annotated[
-        Settings, Help("A setting of the description, NAME=VALUE. Repeatable.", flag="--set", form="settings")
+        Settings,
+        Help("A setting of the description, NAME=VALUE. Repeatable.", flag="--set", form="settings", group=RUNTIME),
     ] = field(default_factory=dict)
     runs: Annotated[
-        Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] | None, Help("Timed runs of one call, if not the description's.")
+        Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] | None,
+        Help("Timed runs of one call, if not the description's.", group=MEASURING),
     ] = None
 
 
@@ -57,7 +61,7 @@ class ProgramSpec(RuntimeSpec):
     remeasure: Remeasure = 1
     repeat: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_REPEAT)] | None,
-        Help("Exactly so many samples instead, warm-up among them."),
+        Help("Exactly so many samples instead, warm-up among them.", group=MEASURING),
     ] = None
     quiet_hub: QuietHub = False
     quiesce: Quiesce = None

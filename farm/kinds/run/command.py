@@ -17,6 +17,7 @@ from farm.common.errors import UserError
 from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
 from farm.kinds.run.spec import RunSpec
+from farm.model.specs import OUTPUT
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -36,7 +37,10 @@ def run(
     ],
     fields: dict[str, Any],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The .npz to write; several phones: NAME.DEVICE.npz.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The .npz to write; several phones: NAME.DEVICE.npz.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     wait: work.Wait = None,
     detach: work.Detach = False,

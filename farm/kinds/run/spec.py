@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_TOP_K
-from farm.model.specs import ArtifactOf, Bounds, Help, ModelSpec, Sha256, Whole
+from farm.model.specs import OUTPUT, ArtifactOf, Bounds, Help, ModelSpec, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,10 @@ class RunSpec(ModelSpec):
     fill: Annotated[
         Literal["random", "zeros", "ones"], Help("Of inputs that --input does not give; random is seeded.")
     ] = "random"
-    top_k: Annotated[Whole, Bounds(ge=0, le=MAX_TOP_K), Help("Print each output's largest elements.")] = 0
-    labels: Annotated[Sha256 | None, ArtifactOf("labels"), Help("Class names for --top-k, one per line.")] = None
+    top_k: Annotated[Whole, Bounds(ge=0, le=MAX_TOP_K), Help("Print each output's largest elements.", group=OUTPUT)] = 0
+    labels: Annotated[
+        Sha256 | None, ArtifactOf("labels"), Help("Class names for --top-k, one per line.", group=OUTPUT)
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse mistakes that would otherwise show only once a phone is leased."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from farm.model.specs import Attempts, Bounds, Help, JobSpec
+from farm.model.specs import QUEUE, Attempts, Bounds, Help, JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,4 +18,4 @@ class ShellSpec(JobSpec):
 
     command: Annotated[str, Bounds(min_length=1, max_length=8192), Help("The line.", option=False)]
     # A line has side effects: what may have happened once is not done again unless its owner says that it may be.
-    max_attempts: Annotated[Attempts, Help("How many attempts at most.")] = 1
+    max_attempts: Annotated[Attempts, Help("How many attempts at most.", group=QUEUE)] = 1

@@ -12,6 +12,7 @@ from farm.common.limits import CORES_FORM, MAX_CORES
 from farm.model.identity import CpuCluster
 from farm.model.placement import ThreadPlacement, placed
 from farm.model.specs import (
+    MEASURING,
     Bounds,
     HalfWidth,
     Help,
@@ -35,12 +36,12 @@ class SweepSpec(MeasureSpec):
     threads: Annotated[
         tuple[Annotated[Whole, Bounds(ge=1, le=MAX_CORES)], ...],
         Bounds(max_length=MAX_VALUES),
-        Help("Numbers of threads of TVM's pool: 1,2,4.", form="threads"),
+        Help("Numbers of threads of TVM's pool: 1,2,4.", form="threads", group=MEASURING),
     ] = ()
     cores: Annotated[
         tuple[Annotated[str, Bounds(pattern=CORES_FORM)], ...],
         Bounds(max_length=MAX_VALUES),
-        Help("Choices of cores: big, little, or a mask as 0xf0.", form="cores"),
+        Help("Choices of cores: big, little, or a mask as 0xf0.", form="cores", group=MEASURING),
     ] = ()
     top_app: TopApp = False
     half_width: HalfWidth = 0.01

@@ -24,6 +24,7 @@ from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
 from farm.kinds.tune.spec import TuneSpec
 from farm.kinds.tune.summary import Typed, build_options, print_result, task_lines
+from farm.model.specs import OUTPUT
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
@@ -48,9 +49,12 @@ def tune(
     ],
     fields: dict[str, Any],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the tuned package, PACKAGE.farm.tar.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the tuned package, PACKAGE.farm.tar.", rich_help_panel=OUTPUT),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the tuning curve into this .svg.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the tuning curve into this .svg.", rich_help_panel=OUTPUT)
+    ] = None,
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,

@@ -8,7 +8,20 @@ from typing import Annotated, ClassVar, Literal
 from farm.common.errors import Code, UserError
 from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
 from farm.model.requests import LeaseClass
-from farm.model.specs import ArtifactOf, Bounds, Flag, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
+from farm.model.specs import (
+    QUEUE,
+    SEARCH,
+    ArtifactOf,
+    Bounds,
+    Flag,
+    Help,
+    ModelSpec,
+    ModelTask,
+    Quiesce,
+    Seconds,
+    Sha256,
+    Whole,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,29 +34,33 @@ class TuneSpec(ModelSpec):
     packages: ClassVar[bool] = False
 
     # Candidates measured in all, those of earlier attempts too.
-    trials: Annotated[Whole, Bounds(ge=1, le=MAX_TRIALS), Help("Candidates to measure.")] = DEFAULT_TRIALS
+    trials: Annotated[Whole, Bounds(ge=1, le=MAX_TRIALS), Help("Candidates to measure.", group=SEARCH)] = DEFAULT_TRIALS
     devices: Annotated[
         Annotated[Whole, Bounds(ge=1, le=1000)] | Literal["all"],
-        Help("How many identical phones at once; all: as many as there are.", form="devices"),
+        Help("How many identical phones at once; all: as many as there are.", form="devices", group=QUEUE),
     ] = 1
     early_stop: Annotated[
         Annotated[Whole, Bounds(ge=1, le=MAX_TRIALS)] | None,
-        Help("End after so many trials without a better estimate."),
+        Help("End after so many trials without a better estimate.", group=SEARCH),
     ] = None
     timeout_s: Annotated[
         Seconds,
         Bounds(ge=MIN_TIME_S, le=MAX_TIMEOUT_S),
-        Help("For all of it, the end included: 30m, 8h; with --on host for the search alone.", form="timeout"),
+        Help(
+            "For all of it, the end included: 30m, 8h; with --on host for the search alone.",
+            form="timeout",
+            group=SEARCH,
+        ),
     ] = MAX_TIMEOUT_S
     prior: Annotated[
         Sha256 | None,
         ArtifactOf("records", kept=True),
-        Help("Records to begin with: a set's number, a model's name, a folder or .tar.", form="text"),
+        Help("Records to begin with: a set's number, a model's name, a folder or .tar.", form="text", group=SEARCH),
     ] = None
-    cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.")] = "xgb"
-    seed: Annotated[Whole, Bounds(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
+    cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.", group=SEARCH)] = "xgb"
+    seed: Annotated[Whole, Bounds(ge=0, le=2**31 - 1), Help("Of the search.", group=SEARCH)] = 0
     candidate_timeout_s: Annotated[
-        Seconds, Bounds(ge=0.5, le=600), Help("For one candidate on a phone.", form="duration")
+        Seconds, Bounds(ge=0.5, le=600), Help("For one candidate on a phone.", form="duration", group=SEARCH)
     ] = 10.0
     quiesce: Quiesce = None
     texture: Annotated[Flag, Help("No record is for an operator with textures.", option=False)] = False

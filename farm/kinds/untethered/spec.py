@@ -10,7 +10,7 @@ from farm.kinds.energy.cycles import MOST_MEASURE_S
 from farm.kinds.energy.spec import EnergyHalfWidth
 from farm.kinds.program.spec import RuntimeSpec
 from farm.model.requests import LeaseClass
-from farm.model.specs import DEFAULT_TIMEOUT_S, Attempts, Bounds, Help, Quiesce, Seconds
+from farm.model.specs import DEFAULT_TIMEOUT_S, MEASURING, QUEUE, Attempts, Bounds, Help, Quiesce, Seconds
 
 DEFAULT_MEASURE_S = 240.0
 
@@ -29,11 +29,11 @@ class UntetheredSpec(RuntimeSpec):
     measure_s: Annotated[
         Seconds,
         Bounds(ge=1, le=MOST_MEASURE_S),
-        Help("Measure so long; the phone is away meanwhile.", flag="--measure", form="duration"),
+        Help("Measure so long; the phone is away meanwhile.", flag="--measure", form="duration", group=MEASURING),
     ] = DEFAULT_MEASURE_S
     quiesce: Quiesce = None
     # A failure without the cable is known only afterwards, and as a rule happens again.
-    max_attempts: Annotated[Attempts, Help("How many attempts at most.")] = 1
+    max_attempts: Annotated[Attempts, Help("How many attempts at most.", group=QUEUE)] = 1
 
     @classmethod
     def completed(cls, given: Mapping[str, Any]) -> dict[str, Any]:

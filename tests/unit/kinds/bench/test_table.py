@@ -5,10 +5,12 @@ from typer.testing import CliRunner
 
 from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
+from farm.kinds import KINDS
 from farm.kinds.bench.command import print_results, print_stats, result_lines
 from farm.measure.assess import assess
 from farm.measure.conditions import LONGER, Conditions, PhoneCondition
 from farm.measure.series import series
+from farm.model.specs import GROUPS
 from farm.worker.certificate import MeasuringRun
 from farm.worker.measuring import _step
 from farm.worker.timing import TakenSamples
@@ -191,8 +193,30 @@ def test_units_and_ranges(median_ms, low_ms, high_ms, shown):
     assert shown in list(result_lines([found]))[1]
 
 
-def test_the_help_has_options_under_the_headings_of_their_fields(typed):
-    lines = typed("bench", "--help").output.splitlines()
-    places = [lines.index(each) for each in ("Options:", "Options of the measurement:", "Options of the queue:")]
-    assert places == sorted(places)
-    assert places[1] < next(at for at, line in enumerate(lines) if "--half-width" in line) < places[2]
+@pytest.mark.parametrize(
+    ("command", "option", "heading"),
+    [
+        ("bench", "--half-width", "the measurement"),
+        ("bench", "--stats", "the output"),
+        ("bench", "--runtime-folder", "the runtime"),
+        ("program run", "--runs", "the measurement"),
+        ("compare", "--records-b", "B"),
+        ("tune", "--trials", "the search"),
+        ("lease acquire", "--wait", "the queue"),
+    ],
+)
+def test_the_help_has_options_under_the_headings_of_their_fields(typed, command, option, heading):
+    lines = typed(*command.split(), "--help").output.splitlines()
+    headings = [line.rstrip(":") for line in lines if line.startswith("Options")]
+    assert headings == [each for each in ("Options", *GROUPS) if each in headings]
+    above = lines[: next(at for at, line in enumerate(lines) if line.startswith(f"  {option}"))]
+    assert next(line for line in reversed(above) if line.endswith(":") and line[0] != " ") == f"Options of {heading}:"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jobs_have_few_options_without_a_heading(typed, kind):
+    command = {"lease": "lease acquire", "program": "program run"}.get(kind, kind)
+    lines = typed(*command.split(), "--help").output.splitlines()
+    begin = lines.index("Options:") + 1
+    own = lines[begin : lines.index("", begin)]
+    assert sum(line.startswith("  -") for line in own) <= 7
