@@ -99,7 +99,7 @@ def board_page(board: Board, at: datetime) -> str:
 
 
 def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    words = (row["model"], row["target"], row.get("precision"), *traits_of(row))
+    words = (row["model"], row.get("target"), row.get("precision"), *traits_of(row))
     return tuple(str(word or "") for word in words)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
+from math import isclose
 from statistics import median
 from typing import Annotated, Any
 
@@ -16,16 +18,18 @@ from farm.common.durations import digits, interval_words
 from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
-from farm.model.job import MEASURING_KINDS
+from farm.results.board import HEIGHT, WIDTH, Board, board_of
 from farm.results.columns import runtime_words, traits_of
 from farm.results.series import has_interval, has_median, times_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
+from farm.web.rendering import moment
 
 router = APIRouter()
 PAGE_RESULTS = 100
-RECENT = 100  # benches whose models are offered
+BOARD_RESULTS = 1000  # the newest: the models and phones of the start page
+BOARD_PAGE = 500
 # Results that differ in one of these are not one line over time.
 SAME = ("target", "precision", "tuned", "textures", "placement", "runtime", "tvm", "bundle", "epoch", "device")
 
@@ -80,7 +84,8 @@ async def history(
         build_words=build_words,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
-        recent=[] if model else await _recent(request),
+        board=Board((), ()) if model else await _board(request),
+        spark=(WIDTH, HEIGHT),
         words=time_words,
     )
 
@@ -115,13 +120,17 @@ def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [found.sentence, *(reason.cause for reason in found.reasons), *two_models(a, b)]
 
 
-async def _recent(request: Request) -> list[str]:
-    """Names of models that were benched lately."""
-    try:
-        found = [await ask(request, "job.list", of_kind=kind, state=["done"], limit=RECENT) for kind in MEASURING_KINDS]
-    except FarmError:
-        return []
-    return list(dict.fromkeys(row["name"] for each in found for row in each["jobs"]))
+async def _board(request: Request) -> Board:
+    """Models and phones with the newest results, made beside the daemon's loop."""
+    rows: list[Mapping[str, Any]] = []
+    asked: dict[str, int] = {}
+    while len(rows) < BOARD_RESULTS:
+        page = await ask(request, "history.list", limit=BOARD_PAGE, **asked)
+        rows += page["rows"]
+        if not page["more"]:
+            break
+        asked["before"] = rows[-1]["seq"]
+    return await asyncio.to_thread(board_of, rows)
 
 
 def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
@@ -139,7 +148,8 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
         results = [row for row in group if has_median(row)]
-        plot = history_plot([_point(row) for row in results], log=log)
+        reported = [row["estimate"]["median_s"] for row in results]
+        plot = history_plot([_point(row) for row in results], [row["at"] for row in results], reported, log=log)
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))
     return plots
@@ -159,17 +169,24 @@ def build_words(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (target, *traits_of(row), runtime_words(row))))
 
 
-def history_plot(points: Sequence[Point], *, log: bool = False) -> Plot | None:
-    """Results of one model on one phone in order: medians with their intervals. None for fewer than two.
+def history_plot(
+    points: Sequence[Point], at: Sequence[str] = (), reported_s: Sequence[float] = (), *, log: bool = False
+) -> Plot | None:
+    """Results of one model on one phone: medians with their intervals. None for fewer than two.
 
     Args:
         points: oldest first.
+        at: when each was measured (ISO 8601), the axis of x; without, it has their numbers, 1 and on.
+        reported_s: the median that each first reported, seconds; those that differ from the point's are drawn too.
         log: whether times have a logarithmic axis.
     """
     if len(points) < 2:
         return None
     factor, unit = unit_of(median([point[0] for point in points]))
-    x = [float(number + 1) for number in range(len(points))]
+    x: list[float] = [round(datetime.fromisoformat(each).timestamp()) for each in at] or [
+        float(n + 1) for n in range(len(points))
+    ]
+    room = max((x[-1] - x[0]) * 0.04, 10.0) if at else 1.0
 
     def of(place: int, *, trusted: bool | None = None) -> list[float | None]:
         return [
@@ -178,31 +195,35 @@ def history_plot(points: Sequence[Point], *, log: bool = False) -> Plot | None:
             for value in (times[place],)
         ]
 
+    pairs = zip(reported_s or (point[0] for point in points), points, strict=True)
+    first = [None if isclose(then, now[0], rel_tol=1e-3) else then / factor for then, now in pairs]
+    rescaled = sum(each is not None for each in first)
+    lines = [
+        Line(name="trusted", values=of(0, trusted=True), tone="a"),
+        Line(name="suspect or rejected", values=of(0, trusted=False), tone="warn"),
+        Line(name="interval, high", values=of(2), kind="high", tone="quiet"),
+        Line(name="interval, low", values=of(1), kind="low", tone="quiet"),
+    ]
+    summary = f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}."
+    if rescaled:
+        lines.append(Line(name="as reported then", values=first, tone="quiet"))
+        summary += f" {rescaled} rescaled to today's clock baseline: what they reported then is grey."
+    shown = [
+        (n, digits(m / factor), interval_words({"low_s": low_s, "high_s": high_s}, "s", 1 / factor, "to"), verdict)
+        for n, (m, low_s, high_s, verdict) in zip([moment(each) for each in at] or map(str, x), points, strict=True)
+    ]
+    then = [("-" if each is None else digits(each),) for each in first] if rescaled else [()] * len(points)
     return Plot(
         id="history",
-        title="Medians in the order they were measured",
-        summary=f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}.",
-        x_label="result, oldest first",
-        span=(0.0, len(points) + 1.0),
-        panels=[
-            Panel(
-                label=f"median, {unit}",
-                x=x,
-                log=log,
-                lines=[
-                    Line(name="trusted", values=of(0, trusted=True), tone="a"),
-                    Line(name="suspect or rejected", values=of(0, trusted=False), tone="warn"),
-                    Line(name="interval, high", values=of(2), kind="high", tone="quiet"),
-                    Line(name="interval, low", values=of(1), kind="low", tone="quiet"),
-                ],
-            )
-        ],
+        title="Medians over time",
+        summary=summary,
+        x_label="measured at" if at else "result, oldest first",
+        span=(round(x[0] - room), round(x[-1] + room)),
+        time=bool(at),
+        panels=[Panel(label=f"median, {unit}", x=x, log=log, lines=lines)],
         table=Table(
-            head=("result", f"median, {unit}", f"interval, {unit}", "verdict"),
-            rows=[
-                (str(n + 1), digits(m / factor), interval_words(found, "s", 1 / factor, "to"), verdict)
-                for n, (m, low_s, high_s, verdict) in enumerate(points)
-                for found in ({"low_s": low_s, "high_s": high_s},)
-            ],
+            head=("measured at" if at else "result", f"median, {unit}", f"interval, {unit}", "verdict",
+                  *([f"reported then, {unit}"] if rescaled else ())),
+            rows=[(*row, *more) for row, more in zip(shown, then, strict=True)],
         ),
-    )
+    )  # fmt: skip

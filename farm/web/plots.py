@@ -83,6 +83,7 @@ class Plot:
     span: tuple[float, float]  # of x, the same for all panels
     panels: Sequence[Panel]
     table: Table
+    time: bool = False  # whether x is seconds since 1970, which the browser shows as dates
 
     def named(self, id: str, title: str) -> Plot:  # noqa: A002 (what HTML calls it)
         """The same under another name."""
@@ -99,6 +100,7 @@ class Plot:
             "title": self.title,
             "x_label": self.x_label,
             "span": list(self.span),
+            "time": self.time,
             "panels": [_plain(panel) for panel in self.panels],
         }
 

@@ -16,6 +16,22 @@
     return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
   }
 
+  // Dates and times by the reader's clock: of an axis as short as its steps allow.
+  const two = (n) => String(n).padStart(2, "0");
+  const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const clock = (at, fine) => `${two(at.getHours())}:${two(at.getMinutes())}${fine ? `:${two(at.getSeconds())}` : ""}`;
+  const moment = (seconds) => (seconds == null ? "–" : `${day(new Date(seconds * 1000))} ${clock(new Date(seconds * 1000), true)}`);
+  function dates(_, ticks, axis, space, step) {
+    let shown = "";
+    return ticks.map((tick) => {
+      if (tick == null) return "";
+      const at = new Date(tick * 1000), date = day(at), before = shown;
+      shown = date;
+      if (step >= 86400) return step >= 28 * 86400 ? date.slice(0, 7) : date.slice(5);
+      return before === date ? clock(at, step < 60) : `${clock(at, step < 60)}\n${date.slice(5)}`;
+    });
+  }
+
   function seriesOf(line, count) {
     const color = tone(line.tone);
     const style = { label: line.name, stroke: color, value: (_, value) => number(value), spanGaps: line.kind === "line" };
@@ -114,17 +130,17 @@
     };
     const options = {
       width,
-      height: panel.height + (last ? 24 : 0),
-      padding: [panel.marks.some((m) => m.axis === "x") ? 20 : 8, 12, last ? 0 : 4, 0],
+      height: panel.height + (last ? (data.time ? 38 : 24) : 0),
+      padding: [panel.marks.some((m) => m.axis === "x") ? 20 : 8, data.time ? 32 : 12, last ? 0 : 4, 0],
       cursor: { sync: { key }, points: { size: 7 }, y: false },
       select: { show: true },
       legend: { show: true },
-      scales: { x: { time: false, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range, ...(panel.log && { distr: 3 }) } },
+      scales: { x: { time: data.time, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range, ...(panel.log && { distr: 3 }) } },
       axes: [
-        { ...axis, size: last ? 44 : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? undefined : () => [], ...(panel.x.every(Number.isInteger) && { incrs: WHOLE }) },
+        { ...axis, size: last ? (data.time ? 58 : 44) : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? (data.time ? dates : undefined) : () => [], ...(data.time && { space: 80 }), ...(!data.time && panel.x.every(Number.isInteger) && { incrs: WHOLE }) },
         { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34, ...(panel.log && { values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : number(tick))) }) },
       ],
-      series: [{ label: data.x_label, value: (_, value) => number(value) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
+      series: [{ label: data.x_label, value: (_, value) => (data.time ? moment(value) : number(value)) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
       hooks: { drawAxes: [marks(panel)], draw: [errorBars(panel)] },
     };
     const plot = new uPlot(options, [panel.x, ...panel.lines.map((line) => line.values)], box);

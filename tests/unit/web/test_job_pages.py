@@ -521,7 +521,7 @@ async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
 
 
 async def test_history_and_records() -> None:
-    measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT,
+    measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT, "epoch": "14",
                 "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted",
                 "reference": {"nominal_s": 2e-3},
                 "today": {"nominal_s": 1e-3, "median_s": 5e-4, "low_s": 5e-4, "high_s": 1e-3}}  # fmt: skip
@@ -547,6 +547,23 @@ async def test_history_and_records() -> None:
         assert "1.000 ms none" in text_of(history.text)
         assert "bench-3 is A" not in history.text
         assert "0.5000 ms" in text_of(history.text)
+
+
+async def test_the_start_of_history_is_a_matrix_of_models_and_phones_of_the_newest_results() -> None:
+    def stored(before: int = 0, **asked: Any) -> dict[str, Any]:
+        assert "model" not in asked
+        rows = [measured(2, "suspect", device="fire")] if before else [measured(4, "trusted"), measured(3, "trusted")]
+        whole = {"model": SHA, "epoch": "14", "soc": "sm8650", "gpu": "", "reasons": []}
+        return {"rows": [{**each, **whole} for each in rows], "more": not before}
+
+    async with page(Desk(**{"history.list": stored})) as farm:
+        text = (await farm.client.get("/history")).text
+    assert f'href="/history?model={SHA[:12]}&amp;device=pixel" aria-label="m on pixel: 4.000 ms"' in text
+    assert '<option value="m">' in text
+    assert "fire sm8650 pixel sm8650 m cpu, float32 2.000 suspect 1.800 to 2.200 4.000 trusted" in text_of(text)
+    assert "2 results" in text_of(text)  # the sparkline's title
+    async with page(Desk(**{"history.list": {"rows": [], "more": False}})) as farm:
+        assert "No model was measured yet" in (await farm.client.get("/history")).text
 
 
 async def test_hostile_words_of_jobs_are_words() -> None:

@@ -151,6 +151,22 @@ def test_a_history_keeps_what_is_not_trusted_apart():
     ]  # fmt: skip
 
 
+def test_a_history_lies_on_an_axis_of_time_and_keeps_what_was_reported_first():
+    at = ["2026-11-22T06:00:00+00:00", "2026-11-24T06:00:00+00:00"]
+    plot = history_plot([POINT, POINT], at, [3e-3, 1e-3])
+    assert plot.data()["time"] is True
+    first, last = plot.data()["panels"][0]["x"]  # as the browser gets it
+    assert last - first == 2 * 86400
+    assert plot.span[0] < plot.panels[0].x[0] < plot.panels[0].x[1] < plot.span[1]
+    assert line(plot, "as reported then").values == [pytest.approx(3.0), None]
+    assert "1 rescaled to today's clock baseline" in plot.summary
+    assert [row[4] for row in plot.table.rows] == ["3.000", "-"]
+    assert 'datetime="2026-11-22' in plot.table.rows[0][0]
+    plain = history_plot([POINT, POINT])
+    assert (plain.data()["time"], plain.panels[0].x, plain.span) == (False, [1.0, 2.0], (0.0, 3.0))
+    assert "rescaled" not in plain.summary
+
+
 def test_a_result_without_an_interval_has_no_error_bar():
     plot = history_plot([(1e-3, None, None, "rejected"), (2e-3, 1e-3, 3e-3, "trusted")])
     assert drawn(plot, "suspect or rejected") == [0]
