@@ -151,6 +151,8 @@ def remove_reservations(
 
 
 def _window(row: Mapping[str, Any]) -> str:
+    if not (row["starts_at"] and row["ends_at"]):
+        return "unknown"
     starts, ends = (datetime.fromisoformat(row[name]).astimezone() for name in ("starts_at", "ends_at"))
     until = f"{ends:%H:%M}" if starts.date() == ends.date() else f"{ends:%Y-%m-%d %H:%M}"
     return f"{starts:%Y-%m-%d %H:%M} to {until}"

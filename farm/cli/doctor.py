@@ -96,7 +96,8 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     for problem in status["problems"]:
         yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
     yield from (
-        Diagnosis(f["check"], DoctorVerdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"]
+        Diagnosis(f["check"], DoctorVerdict(f["verdict"] or WARN), f["detail"], f["fix"])
+        for f in call("doctor")["findings"]
     )
 
 
@@ -114,7 +115,7 @@ def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
     else:
         socket = status["adb"]["socket"]
         yield from map(judge_address, addresses_in(status))
-        yield from of_process(status["pid"])
+        yield from of_process(status["pid"] or 0)
         yield from _found_by_daemon(status)
     yield from doctor_host.adb_server(config, socket)
     yield from doctor_host.other_adb(socket)
@@ -276,7 +277,7 @@ def addresses_of(config: FarmConfig, tvm: Sequence[ListenAddress] = ()) -> tuple
 def addresses_in(status: Mapping[str, Any]) -> tuple[ListenAddress, ...]:
     """The TVM port and the page of a daemon that serves: this shell may have another configuration."""
     tracker, page = status["tracker"], urlsplit(status["web"])
-    key = "tvm.host" if status["pid"] in (tracker["pid"], _parent_of(tracker["pid"])) else GATE
+    key = "tvm.host" if status["pid"] in (tracker["pid"], _parent_of(tracker["pid"] or 0)) else GATE
     tvm = ListenAddress(key, tracker["bound"], tracker["port"], RUN_CODE)
     return (tvm, ListenAddress("web.host", page.hostname, page.port or 0, READ)) if page.hostname else (tvm,)
 

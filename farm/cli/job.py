@@ -29,7 +29,7 @@ from farm.cli.output import (
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, kept_words
 from farm.common.durations import digits, took
-from farm.common.errors import UserError
+from farm.common.errors import MissingFieldError, UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
 from farm.measure.conditions import ratio_words
@@ -322,7 +322,8 @@ def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) 
                     command.print_job(outcome, kept)
                 else:
                     command.print_results([{**outcome.result, "device": outcome.device}])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:  # stored by another release
+        except (LookupError, TypeError, ValueError, AttributeError, MissingFieldError) as error:
+            # Another release stored it.
             why = f"{type(error).__name__}: {error}"
             print_line(f"this farm cannot read the result ({why}); as it is stored: farm job show {row['id']} --json")
 

@@ -77,7 +77,7 @@ class JobRow:
     step: str
     done: float | None  # part of the whole, 0 to 1; None: unknown
     waits: str
-    submitted: datetime
+    submitted: str  # ISO 8601
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _job(row: Mapping[str, Any]) -> JobRow:
         id=row["id"], kind=row["kind"], name=row["name"], user=row["user"], state=row["state"],
         device=row["on"] or row["device"] or "", step=str(progress.get("step") or ""),
         done=done / of if done is not None and of else None, waits=row["waits"] or "",
-        submitted=datetime.fromisoformat(row["submitted_at"]),
+        submitted=row["submitted_at"],
     )  # fmt: skip
 
 

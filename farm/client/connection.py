@@ -194,7 +194,7 @@ class Link:
         message = encode_request(request)
         self.busy = True
         await self._socket.send_multipart(message)
-        exchange = Exchange(request.id, time.monotonic(), self._where)
+        exchange = Exchange(request, time.monotonic(), self._where)
         while not exchange.ended:
             received = await self._receive(exchange)
             try:

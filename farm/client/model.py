@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
-from farm.common.errors import Code, FarmError, UserError, error_from_wire
+from farm.common.errors import Code, FarmError, MissingFieldError, UserError, error_from_wire
 from farm.common.events import Event
+from farm.control.messages import UnknownField
 from farm.kinds import KINDS
 from farm.model.job import FINAL, AttemptState, JobState
 
@@ -208,8 +209,18 @@ def usage_from(row: Mapping[str, Any]) -> Usage:
 
 
 def _fields_of(cls: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row that a class has."""
-    return {each.name: row[each.name] for each in fields(cls)}
+    """The columns of a row that a class has; of those that an older daemon does not send, the optional ones are None.
+
+    Raises:
+        MissingFieldError: one that it does not send is neither optional nor a text.
+    """
+    found = {each.name: row[each.name] for each in fields(cls)}
+    for each in fields(cls):
+        if isinstance(found[each.name], UnknownField) and each.type != "str":
+            if not str(each.type).endswith("| None"):
+                raise MissingFieldError(each.name)
+            found[each.name] = None
+    return found
 
 
 def _time(text: str | None) -> datetime | None:

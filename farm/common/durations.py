@@ -34,7 +34,7 @@ class BadTimeError(UserError):
 
 def reading_age(read_at: str | None, now: datetime) -> str:
     """How old readings are, `2h 5m`; "" for those of the last minutes, or none."""
-    seconds = 0.0 if read_at is None else (now - datetime.fromisoformat(read_at)).total_seconds()
+    seconds = 0.0 if not read_at else (now - datetime.fromisoformat(read_at)).total_seconds()
     return format_duration(seconds) if seconds > OLD_READING_S else ""
 
 
@@ -130,6 +130,8 @@ def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1
 
 def format_duration(seconds: float) -> str:
     """`45s`, `12m 30s`, `2h 5m`, `3d 4h`: the two largest units."""
+    if not math.isfinite(seconds):
+        return f"{seconds}"
     left = max(0, round(seconds))
     days, left = divmod(left, 86400)
     hours, left = divmod(left, 3600)

@@ -21,7 +21,7 @@ import zmq
 from farm.common.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
 from farm.common.files import checked_file, short_hash
 from farm.control.address import Remote, Where, connect, probe, refused, stuck_hint
-from farm.control.messages import MAX_FRAME_BYTES, AnswerFields, Reply, Request, decode_reply, encode_request
+from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
 
 SILENT_AFTER_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 REMOTE_SILENT_AFTER_S = 8.0  # of a remote client: with connecting, the handshake, and a slow line
@@ -39,9 +39,9 @@ OnBytes = Callable[[int, int], None]  # bytes done, bytes in all
 class Exchange:
     """Separates replies from signs of life, and sets when silence means that the daemon does not answer."""
 
-    def __init__(self, request_id: str, now_s: float, where: Where, silent_after_s: float = 0.0) -> None:
+    def __init__(self, request: Request, now_s: float, where: Where, silent_after_s: float = 0.0) -> None:
         """`now_s` is monotonic, as in `received`; `silent_after_s`: as ControlClient's."""
-        self._id, self._where = request_id, where
+        self._request, self._where = request, where
         self._silence_s = max(silent_after_s or SILENT_AFTER_S, REMOTE_SILENT_AFTER_S * isinstance(where, Remote))
         self.deadline_s = now_s + self._silence_s  # something must have come by then
         self.taken = False  # the daemon is at work on it
@@ -54,8 +54,8 @@ class Exchange:
             FarmError: what the daemon reported.
             ProtocolError: the frames are no reply.
         """
-        reply = decode_reply(frames)
-        if reply.id != self._id:
+        reply = decode_reply(frames, self._request.kind)
+        if reply.id != self._request.id:
             return None
         self.taken = True
         self._silence_s = SILENCE_S
@@ -222,7 +222,7 @@ class ControlClient:
             DaemonUnreachableError: no daemon answers (within `silent_after_s`).
             FarmError: what the daemon reported, of the same fault, code and exit code.
         """
-        return AnswerFields(self._ask(kind, fields, frames, on_progress).fields)
+        return self._ask(kind, fields, frames, on_progress).fields
 
     def stream(self, kind: str, limit_s: float = math.inf, /, **fields: Any) -> Iterator[dict[str, Any]]:
         """Ask, and yield the items that precede the answer, then the answer itself.
@@ -232,7 +232,7 @@ class ControlClient:
             DaemonUnreachableError, FarmError: as `call`.
         """
         for reply in self._replies(kind, fields, (), limit_s):
-            yield AnswerFields(reply.fields)
+            yield reply.fields
 
     def wait_until_up(self, timeout_s: float, *, alive: Callable[[], bool] = lambda: True) -> None:
         """Return when a daemon answers; give up early when it is no longer `alive`.
@@ -282,7 +282,7 @@ class ControlClient:
             if not reply.more:
                 return reply
             if on_progress is not None:
-                on_progress(AnswerFields(reply.fields))
+                on_progress(reply.fields)
         raise ProtocolError("the daemon's answer ended early")
 
     def _replies(
@@ -293,7 +293,7 @@ class ControlClient:
         connection = self._connected()
         connection.send_multipart(message)
         self._ends = 0
-        exchange = Exchange(request.id, time.monotonic(), self.where, self._silent_after_s)
+        exchange = Exchange(request, time.monotonic(), self.where, self._silent_after_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.

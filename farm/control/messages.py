@@ -8,10 +8,11 @@ imported by `farm status`, so the standard library must do.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from farm.common.errors import FarmError, MissingFieldError, ProtocolError, error_from_wire, error_to_wire
 
@@ -29,17 +30,73 @@ _ENVELOPE = frozenset({"v", "id", "kind", "attempt", "fence", "token"})
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escapes that may name half a character
 
 
-# Fields of objects that a daemon of the release before does not send, and what they are then.
-JOINED_LATER: Mapping[str, Any] = {"read_at": None}
+# Verbs whose answers are shown: what an older daemon does not send is unknown. Answers of other verbs are acted upon.
+_SHOWN = re.compile(
+    r"[a-z]+\.list|(job|device)\.show|device\.(adb|battery)|doctor|explain|history\.models|status|store\.check|usage"
+)
 
 
 class AnswerFields(dict[str, Any]):
     """An object of an answer: a field that its daemon did not send is one error that names it, never a KeyError."""
 
     def __missing__(self, name: str) -> Any:
-        if name in JOINED_LATER:
-            return JOINED_LATER[name]
         raise MissingFieldError(name)
+
+
+class ShownFields(AnswerFields):
+    """An object of an answer that is shown: a field that its daemon did not send is an UnknownField."""
+
+    def __missing__(self, name: str) -> Any:
+        return UnknownField(name)
+
+
+class UnknownField(str):
+    """A field of any type that an answer lacks: `unknown` alone, `?` in a longer text, else false and empty.
+
+    Its items, sums and quotients are unknown, comparisons with it are false.
+    """
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str) -> Self:
+        """`name`: of the field."""
+        made = super().__new__(cls, "unknown")
+        made.name = name
+        return made
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __float__(self) -> float:
+        return math.nan
+
+    def __int__(self) -> int:
+        raise MissingFieldError(self.name)
+
+    def __format__(self, _: str) -> str:
+        return "?"
+
+    def _same(self, *_: object) -> Any:
+        return self
+
+    def _no(self, *_: object) -> Any:
+        return False
+
+    def items(self) -> tuple[()]:
+        """As of an empty object."""
+        return ()
+
+    keys = values = items
+    get = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = _same
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
+    __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _no
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +117,7 @@ class Reply:
     """One answer, or one of several while `more`. A reply with `more` and no fields only says "still at work"."""
 
     id: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
     frames: tuple[bytes, ...] = ()
     more: bool = False
     error: FarmError | None = None
@@ -135,21 +192,22 @@ def encode_reply(reply: Reply) -> list[bytes]:
         if reply.more:
             header["more"] = True
         if reply.fields or not reply.more:
-            header["ok"] = dict(reply.fields)
+            header["ok"] = reply.fields
     return _encode(header, reply.frames)
 
 
-def decode_reply(frames: Sequence[bytes]) -> Reply:
-    """The reply in `frames`.
+def decode_reply(frames: Sequence[bytes], kind: str = "") -> Reply:
+    """The reply in `frames` to a request of that kind.
 
     Raises:
         ProtocolError: they are not one.
     """
-    header = _decode(frames, AnswerFields)
+    made = ShownFields if _SHOWN.fullmatch(kind) else AnswerFields
+    header = _decode(frames, made)
     identifier, more, fields, error = (
         _matching(header, "id", _ID),
         header.get("more", False),
-        header.get("ok", AnswerFields()),
+        header.get("ok", made()),
         header.get("error"),
     )
     if not isinstance(more, bool) or not isinstance(fields, dict) or not ("ok" in header or more or error is not None):

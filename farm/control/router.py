@@ -307,7 +307,7 @@ def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:
     error = work.exception()
     if error is None:
         answer = work.result()
-        return Reply(request.id, answer.fields, answer.frames)
+        return Reply(request.id, dict(answer.fields), answer.frames)
     if not isinstance(error, FarmError):
         logger.error("%s failed", request.kind, exc_info=error)
         error = FarmError(

@@ -25,7 +25,7 @@ from farm.common.frames import SIZE, FrameReader, frame
 from farm.common.selector import did_you_mean
 from farm.common.tasks import end_tasks
 from farm.control.callers import Caller, Role
-from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
+from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request, decode_reply, encode_reply
 from farm.control.router import Answer, Sender
 from farm.control.server import ControlServer
 from farm.head.host_rules import AWAY
@@ -102,7 +102,8 @@ class HostForwarder:
                 if "error" in fields:
                     raise error_from_wire(fields["error"])
                 if "more" not in fields:
-                    return Answer(_object(fields, "ok"), (payload,) if payload else ())
+                    answer = encode_reply(Reply(request.id, _object(fields, "ok")))
+                    return Answer(decode_reply(answer, request.kind).fields, (payload,) if payload else ())
                 await send(Reply(request.id, _object(fields, "more"), more=True))
         except (OSError, ProtocolError) as error:
             raise _broken_off(host, request.kind, str(error)) from error

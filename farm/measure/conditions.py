@@ -196,7 +196,8 @@ def clock_factor(result: Mapping[str, Any]) -> float:
 
 def common_estimate(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The times of a row of `history.list` at today's nominal, which all rows of a phone share; else as reported."""
-    return row.get("today") or row.get("estimate") or {}
+    today: Mapping[str, Any] = row.get("today") or {}
+    return today if today.get("median_s") else row.get("estimate") or {}
 
 
 def moved_nominal(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -21,9 +22,11 @@ ResultSeries = Sequence[Mapping[str, Any]]
 COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "placement", "kernel")
 
 
-def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
+def series_of(rows: Iterable[dict[str, Any]]) -> list[ResultSeries]:
     """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
-    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if has_median(row))
+    known = [copy(row) for row in rows if has_median(row)]
+    for row in known:
+        row["kernel"] = row.get("reference", {}).get("kernel", "")
     ordered = sorted(known, key=lambda row: (series_key(row), row["seq"]))
     return [list(some) for _, some in groupby(ordered, series_key)]
 
@@ -50,7 +53,7 @@ def changes_in(series: ResultSeries) -> tuple[Change, ...]:
     """The changes of level among the trusted results of a series; what has no interval counts for none."""
     from farm.measure.regression import changes  # numpy: `farm --help` does without
 
-    places = [at for at, row in enumerate(series) if has_interval(row)]
+    places = [at for at, row in enumerate(series) if has_interval(row) and row["at"]]
     return tuple(replace(each, index=places[each.index]) for each in changes([point_of(series[at]) for at in places]))
 
 

@@ -100,6 +100,11 @@ async def test_a_lease_ends_where_it_is_held_and_is_used_here(hosts, name):
     assert (await hosts.ask("lease.show", lease="l-one")).fields == {"at": "lab1", "lease": "l-1", "user": "ann"}
 
 
+async def test_a_field_that_an_older_host_does_not_send_is_unknown(hosts):
+    shown = (await hosts.ask(device="two")).fields
+    assert (str(shown["soc"]), bool(shown["soc"])) == ("unknown", False)
+
+
 async def test_both_hosts_check_the_role(hosts):
     with pytest.raises(NotAllowedError):
         await hosts.ask("device.reboot", device="two")
