@@ -48,6 +48,7 @@ class SecondCopies:
         self._loop = asyncio.get_running_loop()
         self._unwritten: dict[str, int | None] = {}  # by SHA-256, as `ArtifactCopies.change` takes them
         self._copied: set[str] = set()  # young artifacts to which this daemon has given a second copy
+        self._closed = False
         self._writes = BackgroundWrites()
         self._tasks = BackgroundTasks()
         self.store_problem = self._writes.on_store_problem
@@ -66,7 +67,8 @@ class SecondCopies:
                 log.debug("no second copies are made now: %s", error)
 
     async def close(self) -> None:
-        """Give up copies under way, and write the rows that wait."""
+        """Give up copies under way, and write the rows that wait; `run` finds what still comes at the next start."""
+        self._closed = True
         await self._tasks.end(0.0)
         await self._writes.close()
 
@@ -75,6 +77,8 @@ class SecondCopies:
         self._loop.call_soon_threadsafe(self._note, sha256, size_bytes)
 
     def _note(self, sha256: str, size_bytes: int | None) -> None:
+        if self._closed:
+            return
         self._write({sha256: size_bytes})
         if size_bytes is not None and not self._pull.brings(sha256):
             self._tasks.spawn(self._copy(sha256), f"second copy of artifact {sha256}")

@@ -120,6 +120,16 @@ async def test_a_start_makes_rows_and_files_agree(two, store, tmp_path):
         await until(lambda: one.rows() == {sha256: 7})
 
 
+async def test_what_comes_after_the_close_has_its_row_after_the_next_start(two, store, tmp_path):
+    one, _ = await two()
+    await one.spread.close()
+    sha256 = await put(one, b"model")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert one.rows() == {}
+    async with running(again := Host(store, "one", tmp_path)):
+        await until(lambda: again.rows() == {sha256: 5})
+
+
 async def test_a_host_that_was_away_gets_its_copy_later(two, monkeypatch):
     monkeypatch.setattr(second_copies, "COPY_EVERY_S", 0.05)
     one, other = await two()
