@@ -19,7 +19,8 @@ def brief(text: str) -> str:
     if len(line) <= MAX_CAUSE_CHARS:
         return line
     cut = line[: MAX_CAUSE_CHARS - 1]
-    return f"{cut.rpartition(' ')[0] or cut}…" if line[len(cut)] != " " else f"{cut}…"
+    words = cut if line[len(cut)] == " " else cut.rpartition(" ")[0]
+    return f"{words if len(words) > MAX_CAUSE_CHARS // 2 else cut}…"  # a long last word is cut, not left out
 
 
 def fold(cause: str, evidence: str = "") -> tuple[str, str]:

@@ -91,7 +91,7 @@ class Typed:
 def test_bench_takes_every_phone_and_keeps_its_table_and_json(farm, model):
     table = farm.farm("bench", str(model), "--on", "android", "--repeat", "5")
     assert table.returncode == 0, table
-    assert table.stdout.split()[:4] == ["DEVICE", "SOC", "TARGET", "MEDIAN"]
+    assert table.stdout.split()[:6] == ["PHONE", "MEDIAN", "95", "%", "RANGE", "VERDICT"]
     assert sum(phone.name in table.stdout for phone in phones(farm)) == 2
     assert "timing" in table.stderr
     document = answer(farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json"))

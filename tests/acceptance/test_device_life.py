@@ -126,7 +126,7 @@ def test_a_drained_phone_finishes_its_lease_and_is_handed_out_no_more(farm, phon
 def test_a_phone_in_maintenance_is_out_of_service_until_released(farm, phone):
     assert farm.farm("device", "maintain", phone.name).returncode == 0
     said = f"farm device release {phone.name}"
-    [order] = [line for line in farm.farm("explain", "device", phone.name).stdout.splitlines() if said in line]
+    order = next(line for line in farm.farm("explain", "device", phone.name).stdout.splitlines() if said in line)
     assert re.search(rf"\(maintenance, {getpass.getuser()} at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", order), order
     farm.daemon.stop()
     farm.daemon.start().close()

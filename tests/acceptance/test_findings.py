@@ -39,7 +39,7 @@ def test_a_full_phone_is_kept_away_until_it_has_space(farm, name):
     done = farm.farm("demo", "fault", name, "full_disk", "free_bytes=50000000")
     assert done.stdout == f"{name}: /data has that many bytes left (free_bytes=50000000)\n", done
     told = story.until("device.finding", subject=name, finding="data-full")
-    assert "/data has 50 MB left" in told["data"]["what"]
+    assert "/data has 50 MB left" in told["data"]["cause"]
     story.until("device.quarantined", subject=name)
     assert "data-full" in kinds(farm)
     assert "finding" in farm.farm("device", "show", name).stdout
@@ -54,7 +54,7 @@ def test_a_gpu_fault_is_news_once_and_leads_to_a_check(farm, name):
     story = Story(farm)
     farm.lab.fault(PHONE, "gpu_fault")
     told = story.until("device.finding", subject=name, finding="gpu-fault")
-    assert "GPU PAGE FAULT" in told["data"]["what"]
+    assert "GPU PAGE FAULT" in told["data"]["evidence"]
     story.until("device.checking", subject=name)
     story.until("device.ready", subject=name)
     story.until("device.finding_over", subject=name, finding="gpu-fault")
@@ -69,7 +69,7 @@ def test_a_clock_that_is_stuck_is_shown_and_the_phone_stays_in_service(farm, nam
     story.until("device.finding", subject=name, finding="clock-held")
     device = row(farm)
     assert device["state"] == "ready"
-    assert "GHz though the phone does not throttle" in device["reason"]
+    assert "held at" in device["reason"]
     assert device["reason"] in farm.farm("status").stdout
     farm.lab.fault(PHONE, "clock_stuck", share=1.0)
     story.until("device.finding_over", subject=name, finding="clock-held")
@@ -80,7 +80,7 @@ def test_a_hot_battery_comes_back_when_it_has_cooled(farm, name):
     story = Story(farm)
     farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="overheat")
     story.until("device.quarantined", subject=name)
-    assert "battery is too hot" in row(farm)["reason"]
+    assert row(farm)["reason"].startswith("battery too hot")
     farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="good")
     story.until("device.ready", subject=name)
 
@@ -129,4 +129,4 @@ def test_a_phone_that_idles_is_checked_now_and_then_and_wrong_numbers_are_kept_a
         assert shown["checked"].endswith("; its bundle has none for OpenCL")
         farm.lab.fault(PHONE, "wrong_numbers")
         quarantined = story.until("device.quarantined")
-        assert "expected, got" in quarantined["data"]["reason"]
+        assert quarantined["data"]["reason"].startswith("wrong numbers on cpu: ")

@@ -31,6 +31,6 @@ def test_nonsense_of_one_phone_neither_stops_nor_breaks_the_farm(tmp_path: Path)
         assert _row(status, good)["state"] == "ready"
         (found,) = _row(status, bad)["findings"]
         assert found["kind"] == "gauge"
-        assert "\\x1b[31m" in found["what"]
-        assert len(found["what"]) < 300
+        assert "\\x1b[31m" in found["cause"]
+        assert len(found["cause"]) < 300
         assert "\x1b" not in farm.daemon.log.read_text(errors="replace")

@@ -39,9 +39,9 @@ def test_a_quarantine_outlives_the_cable_and_the_daemon(farm):
     farm.daemon.start().close()
     until(lambda: phone.row["life"] == "quarantined")
     kept = explained(farm, phone.name)["quarantine"]
-    assert kept["reason"].startswith("screen cracked")
+    assert kept["cause"].startswith("screen cracked")
     assert kept["rule"] == "person"
-    assert any("QuarantineOrdered" in line for line in kept["evidence"])
+    assert any("quarantine ordered" in line for line in kept["evidence"])
     said = farm.farm("device", "release", phone.name).stdout
     assert "back in service" in said
     assert "its quarantine is over (screen cracked" in said

@@ -20,6 +20,10 @@ def test_a_cause_is_one_short_line_without_a_second_clause(text: str) -> None:
     assert brief(short) == short
 
 
+def test_a_long_last_word_is_cut_and_not_left_out() -> None:
+    assert brief("battery gauge says " + "x" * 99) == "battery gauge says " + "x" * 40 + "…"
+
+
 def test_what_a_cause_leaves_out_is_evidence() -> None:
     short, evidence = fold(LONG, "kernel log")
     assert short == "the golden check failed: conv2d on opencl differs by 0.3 at…"
