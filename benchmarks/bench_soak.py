@@ -67,8 +67,8 @@ _OF_THE_SERVER = {
     "check": r"golden|check|session",
     "stuck": r"SIGKILL|do not die|does not die",
 }
-_STORAGE = {"storage": r"/data has \d+ MB left"}
-_HOT = {"hot": r"battery is too hot: .* the phone calls it overheated"}
+_STORAGE = {"storage": r"/data (has \d+ Mi?B|became full)"}
+_HOT = {"hot": r"battery too hot: .* the phone calls it overheated"}
 # Faults that may end in quarantine, most of them only when they fall on one phone again and again: what is said then.
 EXPLAINED: Mapping[str, Mapping[str, str]] = {
     "full": {**_STORAGE, **_OF_THE_SERVER},

@@ -31,7 +31,7 @@ MORE = {
 }
 STAND_INS = {"resnet18": "small_cnn", "mobilenet_v2": "small_cnn"}
 SAYS = {  # what only a command that worked prints
-    "bench": "ms",
+    "bench": "MEDIAN",
     "compare": "PAIRS",
     "compile": "compiled in",
     "history": "MEDIAN",
