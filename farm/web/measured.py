@@ -122,7 +122,7 @@ def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 async def _board(request: Request) -> Board:
     """Models and phones with the newest results, made beside the daemon's loop."""
-    rows: list[Mapping[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     asked: dict[str, int] = {}
     while len(rows) < BOARD_RESULTS:
         page = await ask(request, "history.list", limit=BOARD_PAGE, **asked)
