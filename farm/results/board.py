@@ -63,7 +63,7 @@ class Board:
     rows: tuple[BoardRow, ...]
 
 
-def board_of(rows: Iterable[dict[str, Any]]) -> Board:
+def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
     """The newest series of each build and phone: after a system update the results of before are not shown.
 
     A model file that was measured under several names has the newest of them.

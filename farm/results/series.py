@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from farm.measure.conditions import common_estimate
 
@@ -22,9 +22,9 @@ ResultSeries = Sequence[Mapping[str, Any]]
 COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "placement", "kernel")
 
 
-def series_of(rows: Iterable[dict[str, Any]]) -> list[ResultSeries]:
+def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
     """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
-    known = [copy(row) for row in rows if has_median(row)]
+    known = [cast("dict[str, Any]", copy(row)) for row in rows if has_median(row)]
     for row in known:
         row["kernel"] = row.get("reference", {}).get("kernel", "")
     ordered = sorted(known, key=lambda row: (series_key(row), row["seq"]))
