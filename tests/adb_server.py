@@ -117,7 +117,7 @@ class AdbServer:
         lines = self.text("devices").splitlines()[1:]
         return {serial: state for serial, _, state in (line.partition("\t") for line in lines) if serial}
 
-    def wait_for_state(self, serial: str, state: str, *, timeout_s: float = 10.0) -> None:
+    def wait_for_state(self, serial: str, state: str, *, timeout_s: float = HANG_S) -> None:
         """Wait until a phone is listed with that state; an empty one means not listed at all."""
         deadline = time.monotonic() + timeout_s
         while (listed := self.states().get(serial, "")) != state:

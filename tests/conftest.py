@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.adb_server import AdbServer, adb_binaries
 from tests.support.needs import packages_of
+from tests.support.waiting import HANG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +109,7 @@ def lab(adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 running_lab(directory, phones, adb_socket=adb_server.socket, plugged=plugged, **options)  # type: ignore[arg-type]
             )
             if plugged and phones:
-                client.wait("*", "online", timeout_s=30)
+                client.wait("*", "online", timeout_s=HANG_S)
                 for phone in client.status().values():
                     adb_server.wait_for_state(phone.serial, "device")
             return client

@@ -95,7 +95,7 @@ class LabClient:
         """Two unplugged phones swap their serials: once plugged in, adb lists each as the other was."""
         self._call("swap", phone=phone, other=other)
 
-    def wait(self, phone: str, condition: str, *, timeout_s: float = 10.0) -> None:
+    def wait(self, phone: str, condition: str, *, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until a phone is `online`, `not_online`, `off`, `on`, `unplugged` or `key_shown` (lab.CONDITIONS)."""
         self._call("wait", phone=phone, condition=condition, timeout_s=timeout_s, answer_within_s=timeout_s)
 

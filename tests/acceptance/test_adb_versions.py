@@ -11,6 +11,7 @@ import pytest
 from farm.simulation.virtual_farm import DaemonProcess
 from tests.adb_server import adb_binaries
 from tests.support.stock_client import Clients
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import phones, running_farm, until
 from tests.unit.adb.fake_server import FakeServer
 
@@ -50,11 +51,11 @@ def old_server(folder):
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(HANG_S)
         yield f"tcp:127.0.0.1:{ports[0]}"
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(HANG_S)
         loop.close()
 
 

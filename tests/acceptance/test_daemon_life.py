@@ -11,7 +11,7 @@ import pytest
 
 from farm.common.errors import ExitCode
 from tests.support.stock_client import Clients
-from tests.support.waiting import still_alive
+from tests.support.waiting import HANG_S, still_alive
 from tests.support.whole_farm import Story, answer, leftovers, phones, refused, running_farm, until, until_ready
 
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session))"
@@ -86,7 +86,7 @@ def test_a_daemon_that_is_told_to_stop_ends_well_and_takes_its_own_with_it(farm)
     process = farm.daemon.process
     children = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(HANG_S) == 0
     assert still_alive(children) == []
 
 

@@ -19,6 +19,7 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, frames
 from tests.support.other_users import ELSEWHERE, key_of, signed_in
 from tests.support.raw import RawTracker
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import running_farm, until
 
 SEED = 20261122
@@ -176,7 +177,7 @@ def serves(farm):
     with ControlClient(farm.socket, silent_after_s=60.0) as client:
         client.call("status")
     assert farm.farm("shell", "--on", "android", "--", "echo alive").stdout == "alive\n"
-    urllib.request.urlopen(farm.status()["web"], timeout=10).close()
+    urllib.request.urlopen(farm.status()["web"], timeout=HANG_S).close()
 
     async def stock():
         client = await RawTracker.connect(farm.tracker()[1])

@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import Story, phones, until, until_ready, until_status
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +50,7 @@ class Prometheus:
             found = psutil.Process(process.pid).net_connections("tcp")
             listening = [each.laddr.port for each in found if each.status == psutil.CONN_LISTEN]
             time.sleep(0.02)
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{listening[0]}/api/v1", timeout=10)
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{listening[0]}/api/v1", timeout=HANG_S)
 
     def close(self) -> None:
         """Ask no more."""
@@ -107,7 +108,7 @@ def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
                 watch.close()
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(HANG_S)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def test_who_waits_for_phones_that_are_all_away_pages(farm: VirtualFarm, watch: 
         assert watch.fires("FarmNobodyGetsAPhone")["severity"] == "critical"
     finally:
         waiting.send_signal(signal.SIGINT)
-        waiting.wait(20)
+        waiting.wait(HANG_S)
         for phone in phones(farm):
             farm.lab.plug(phone.nickname)
     watch.calms("FarmNobodyGetsAPhone")

@@ -23,6 +23,7 @@ from tests.support.other_users import ELSEWHERE, key_of, signed_in
 from tests.support.systemd import Host
 from tests.support.tvm import ROOT, environment
 from tests.support.verbs import every_verb
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import answer, running_farm, until
 
 LOOPBACK = re.compile(r"(127\.\d+\.\d+\.\d+|::1|::ffff:127\.\d+\.\d+\.\d+)")
@@ -104,7 +105,7 @@ def test_a_default_install_listens_on_loopback_only(tmp_path):
         assert [each for each in found if not LOOPBACK.fullmatch(each[1])] == []
     finally:
         daemon.terminate()
-        daemon.wait(30)
+        daemon.wait(HANG_S)
 
 
 def test_a_farm_at_work_listens_on_loopback_only(farm, gate):

@@ -254,7 +254,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
             code, (_, _, unused) = await client.ask(wire.TrackerRequest("board", "", 1))
             assert code == 0
             assert lab.door.summary()["queue_info"]["board"] == {"free": 0, "pending": 0}
-            code, (_, _, fresh) = await asyncio.wait_for(asyncio.shield(ask_patiently(client)), 30)
+            code, (_, _, fresh) = await asyncio.wait_for(asyncio.shield(ask_patiently(client)), HANG_S)
             assert code == 0
             assert fresh != unused
             client.close()

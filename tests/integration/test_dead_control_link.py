@@ -9,7 +9,7 @@ import pytest
 
 from farm.config import AdbConfig, ControlConfig, FarmConfig, TvmConfig, WebConfig
 from farm.daemon.daemon import Daemon
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ async def test_the_daemon_ends_with_an_error(tmp_path: Path, part: str) -> None:
     assert waited is not None
     waited.set_exception(OSError("the socket is gone"))
     with pytest.raises(OSError, match="the socket is gone"):
-        await asyncio.wait_for(daemon, 30)
+        await asyncio.wait_for(daemon, HANG_S)

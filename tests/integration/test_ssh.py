@@ -65,12 +65,12 @@ def tunnel(to_port):
                     yield local_port
                 finally:
                     there.terminate()
-                    there.wait(10)
+                    there.wait(HANG_S)
             except TimeoutError as error:
                 raise AssertionError((folder / "log").read_text(errors="replace")) from error
             finally:
                 server.terminate()
-                server.wait(10)
+                server.wait(HANG_S)
 
 
 async def test_a_stock_client_reaches_tracker_and_phone_through_one_forwarded_port():

@@ -10,9 +10,8 @@ import pytest
 from farm.common.errors import ExitCode, FarmError
 from farm.control.client import ControlClient
 from tests.support.forked_commands import run_farm
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import answer
-
-LATE_S = 30.0
 
 pytestmark = pytest.mark.farm("galaxy-s9")
 
@@ -30,7 +29,7 @@ def backups(farm):
 def told(farm, since, **fields):
     """The events after a number, without waiting for further ones."""
     with ControlClient(farm.socket) as client:
-        *events, last = client.stream("events", LATE_S, since=since, follow=False, **fields)
+        *events, last = client.stream("events", HANG_S, since=since, follow=False, **fields)
     return events, last
 
 

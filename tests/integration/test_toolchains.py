@@ -15,6 +15,7 @@ from farm.common.errors import Code, ExitCode
 from farm.jobs.toolchains import ToolchainFacts, check_pair, examine
 from tests.support.errors import raises_code
 from tests.support.foreign_build import foreign_build
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import Story, refused, running_farm, until
 
 FACTS = ToolchainFacts(__version__, "0.27.0.post1", {"apache-tvm-ffi": "0.1.14.post1"})
@@ -66,7 +67,7 @@ async def test_one_that_cannot_be_used_says_why_in_one_line(tmp_path, make, said
     (tmp_path / "broken").write_bytes(b"\x00\x01")
     (tmp_path / "broken").chmod(0o755)
     with raises_code(Code.TOOLCHAIN_REFUSED) as caught:
-        await examine(make(tmp_path), limit_s=20)
+        await examine(make(tmp_path), limit_s=HANG_S)
     assert said in caught.value.message
     assert "\n" not in caught.value.message
     assert hint in caught.value.hint
@@ -77,7 +78,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
     with raises_code(Code.TOOLCHAIN_REFUSED, match=r"did not import TVM within 2 s"):
         await examine(python, limit_s=2)
     child = int((tmp_path / "pid").read_text())
-    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(child)] if psutil.pid_exists(child) else [], 5)
+    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(child)] if psutil.pid_exists(child) else [], HANG_S)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 

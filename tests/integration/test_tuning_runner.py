@@ -21,7 +21,7 @@ from tests.support.candidates import builder_inputs, library, module, runner_inp
 from tests.support.errors import raises_code
 from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
-from tests.support.waiting import still_alive
+from tests.support.waiting import HANG_S, still_alive
 
 pytest.importorskip("tvm")
 
@@ -54,13 +54,13 @@ def host(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
-    with FarmBuilder(cache=tmp_path_factory.mktemp("cache"), timeout_s=5) as builder:
+    with FarmBuilder(cache=tmp_path_factory.mktemp("cache"), timeout_s=HANG_S) as builder:
         yield builder
 
 
 def poll(look):
     """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not (found := look()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -287,7 +287,7 @@ def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):
         phones.hidden.add("host")
         with PoolRunner(phones, evaluator=ONCE, report=tell) as runner:
             [future] = runner.run(runner_inputs([library(folder, "add")]))
-            assert waits.wait(20)
+            assert waits.wait(HANG_S)
             assert not future.done()
             phones.hidden.clear()
             assert future.result().error_msg is None
@@ -344,7 +344,7 @@ def test_a_build_that_never_ends_or_crashes_costs_itself_only(tmp_path):
 
 
 def test_builds_go_on_when_their_server_is_killed(tmp_path):
-    with FarmBuilder(cache=tmp_path, timeout_s=20) as builder:
+    with FarmBuilder(cache=tmp_path, timeout_s=HANG_S) as builder:
         building = [builder.submit(each) for each in builder_inputs([module("add", n) for n in range(10, 16)])]
         server = newest_build_server()
         server.kill()

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from farm.simulation.virtual_farm import VirtualFarm
+from tests.support.waiting import HANG_S
 from tests.support.whole_farm import answer, until, until_ready
 
 pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")
 @pytest.fixture
 def browser(farm: VirtualFarm) -> Iterator[httpx.Client]:
     """Without scripts."""
-    with httpx.Client(base_url=farm.status()["web"], follow_redirects=True, timeout=10) as client:
+    with httpx.Client(base_url=farm.status()["web"], follow_redirects=True, timeout=HANG_S) as client:
         yield client
 
 

@@ -31,6 +31,7 @@ from farm.jobs.zygote import ToolchainError, ZygoteDiedError
 from farm.model.toolchain import Toolchain
 from farm.worker import zygote as worker_zygote
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -73,7 +74,7 @@ class Lab:
         self.folder = folder
         self.count = 0
 
-    async def run(self, do, host=None, *, timeout_s=30.0, toolchain="default", **payload):
+    async def run(self, do, host=None, *, timeout_s=HANG_S, toolchain="default", **payload):
         self.count += 1
         task = Task(f"try-{self.count}", self.count, TASK, {"do": do, **payload}, timeout_s)
         return await self.supervisor.run(toolchain, task, host or Host())
@@ -103,11 +104,11 @@ async def lab(tmp_path_factory):
         yield lab
 
 
-async def gone(pid, within_s=30.0):
+async def gone(pid):
     """Wait for the end of a process that is not our child."""
     try:
         process = psutil.Process(pid)
-        await asyncio.to_thread(process.wait, within_s)
+        await asyncio.to_thread(process.wait, HANG_S)
     except psutil.NoSuchProcess:
         return
 

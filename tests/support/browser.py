@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.support.waiting import HANG_S
+
 CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = (
     "--no-sandbox",  # tests run as root
@@ -73,7 +75,7 @@ def profile(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
     """A fresh profile; `options` are Playwright's (color_scheme, viewport, java_script_enabled)."""
     context = browser.new_context(**{"viewport": WIDE, **options})
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(HANG_S * 1000)
     watched = Watched(url.rstrip("/"), context, page)
     page.on("request", lambda request: watched.requests.append(request.url))
     page.on(

@@ -20,6 +20,7 @@ from typing import Any
 from farm.adb.program import port_addresses
 from farm.model.device import DeviceView, Life
 from tests.support.forked_processes import popen
+from tests.support.waiting import HANG_S
 
 START_LIMIT_S = 60.0  # a stock server binds after 1 s; a cold disk makes the import take 10 s
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,7 @@ def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(HANG_S)
         for stream in (child.stdin, child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
@@ -100,7 +101,7 @@ def server_process(bundle: Path, secret: str, work_dir: Path, *, tracker: int = 
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(HANG_S)
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def bundle(folder: Path, sizes: dict[str, int]) -> list[PushFile]:
 
 async def listing(client: AdbClient, serial: str) -> list[str]:
     result = await client.shell(
-        serial, f"cd {FOLDER} 2>/dev/null && stat -c '%a %n' .[!.]* * 2>/dev/null", timeout_s=10
+        serial, f"cd {FOLDER} 2>/dev/null && stat -c '%a %n' .[!.]* * 2>/dev/null", timeout_s=HANG_S
     )
     return sorted(result.text.splitlines())
 
@@ -74,7 +74,7 @@ async def test_many_shells_at_once(client: AdbClient, serial: str) -> None:
 async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
     async with await client.open_shell(serial, "echo one; read line; echo $line end; exit 5") as stream:
         lines = stream.lines()
-        assert await asyncio.wait_for(anext(lines), 10) == "one"
+        assert await asyncio.wait_for(anext(lines), HANG_S) == "one"
         await stream.close_stdin()
         assert [line async for line in lines] == ["end"]
         assert stream.exit_code == 5

@@ -64,7 +64,7 @@ async def test_the_adb_program_reaches_it(own_server: AdbServer) -> None:
     done = await asyncio.create_subprocess_exec(
         str(own_server.binary.path), "devices", env=own_server.environment(), stdout=subprocess.PIPE
     )
-    out, _ = await asyncio.wait_for(done.communicate(), 20)
+    out, _ = await asyncio.wait_for(done.communicate(), HANG_S)
     assert (done.returncode, out.strip()) == (0, b"List of devices attached")
 
 
@@ -137,7 +137,7 @@ async def started_by_somebodys_adb(server: AdbServer, folder: Path) -> int:
     adb = await asyncio.create_subprocess_exec(
         str(server.binary.path), "devices", env=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    await asyncio.wait_for(adb.wait(), 20)
+    await asyncio.wait_for(adb.wait(), HANG_S)
     return server_pid(server.client.address)
 
 

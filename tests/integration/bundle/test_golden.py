@@ -30,6 +30,7 @@ from farm.compiler.link import linkers
 from farm.worker.golden import compile_golden as compile_here
 from farm.worker.golden import run_golden
 from tests.support.needs import need
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="TVM is not installed")
 
@@ -164,7 +165,7 @@ def session(bundle: Bundle, tmp_path: Path) -> Iterator[Any]:
         opened._sess.get_function("CloseRPCConnection")()
     finally:
         os.killpg(server.pid, 9)
-        server.wait(10)
+        server.wait(HANG_S)
         server.stderr.close()
 
 

@@ -54,7 +54,7 @@ async def test_a_slow_reader_gets_everything_and_holds_nobody_up(door):
             stream = client.stream("flood")
             seen = [next(stream)["number"]]
             half_read.set()
-            assert go_on.wait(10)
+            assert go_on.wait(HANG_S)
             return seen + [answer["number"] for answer in stream if "number" in answer]
 
     reading = asyncio.create_task(asyncio.to_thread(read_slowly))
@@ -178,7 +178,7 @@ async def test_a_slow_name_service_is_asked_once_a_minute_and_never_on_the_loop(
 
     def slow(uid):
         asked.append(threading.current_thread())
-        answer.wait(10)
+        answer.wait(HANG_S)
         return f"user-{uid}"
 
     monkeypatch.setattr(callers, "user_name", slow)
@@ -203,18 +203,18 @@ async def test_a_caller_that_goes_away_ends_its_call(door):
     )
     caller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(door.path), cwd=ROOT)
     try:
-        await asyncio.wait_for(door.began.wait(), 10)
+        await asyncio.wait_for(door.began.wait(), HANG_S)
     finally:
         caller.kill()
         await caller.wait()
-    await asyncio.wait_for(door.cancelled.wait(), 10)
+    await asyncio.wait_for(door.cancelled.wait(), HANG_S)
 
 
 async def test_a_daemon_that_stops_says_so_to_those_who_wait(tmp_path):
     door = ServedControl(tmp_path)
     await door.server.start()
     waiting = asyncio.create_task(door.call("never"))
-    await asyncio.wait_for(door.began.wait(), 10)
+    await asyncio.wait_for(door.began.wait(), HANG_S)
     await door.server.stop()
     async with asyncio.timeout(HANG_S):
         with pytest.raises(HostError, match="is stopping") as caught:

@@ -25,7 +25,7 @@ from farm.control.listeners import ControlSocketError, CurveListener, server_key
 from farm.control.server import REVOKED_LINGER_S, ControlServer
 from farm.control.verbs.auth import AuthVerbs
 from farm.store.store import Store
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 HERE = Caller("root", Role.OPERATOR, "test")
 
@@ -189,7 +189,7 @@ async def test_a_client_without_curve_is_refused(lab):
             with plain.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED) as told:
                 plain.connect(lab.entrance.endpoint)
                 plain.send_multipart([b'{"v":1,"id":"x","kind":"ping"}'])
-                assert told.poll(10_000)
+                assert told.poll(HANG_S * 1000)
                 return recv_monitor_message(told)
 
     end = await asyncio.to_thread(run)
@@ -215,13 +215,13 @@ async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, c
     async with links(ann) as idle, links(bob) as others:
         await idle.call("ping")
         await others.call("ping")
-        await asyncio.wait_for(lab.began.wait(), 10)
+        await asyncio.wait_for(lab.began.wait(), HANG_S)
         (link,) = idle._open
         await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
         with pytest.raises(NotAllowedError, match="was revoked"):
             await waiting
         assert lab.ended.is_set()
-        await asyncio.wait_for(ends(link), 10)  # the connection that did nothing is cut
+        await asyncio.wait_for(ends(link), HANG_S)  # the connection that did nothing is cut
         with pytest.raises(NotAllowedError, match="does not take this key"):
             await idle.call("ping")
         assert (await others.call("ping"))["user"] == "bob"
@@ -255,7 +255,7 @@ async def test_a_new_key_is_not_cut_with_the_old_one(lab, monkeypatch):
             (link,) = new._open
             ((cut, leaving),) = cuts
             assert cut(leaving) == 1
-            await asyncio.wait_for(ends(gone), 10)
+            await asyncio.wait_for(ends(gone), HANG_S)
             assert (await new.call("ping"))["user"] == "ann"
             assert [link] == list(new._open)
             assert not await link.is_stale()
@@ -329,7 +329,7 @@ async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface
     monkeypatch.setattr(lab.accounts, "by_curve_key", broken)
     with ControlClient(key) as client:
         waiting = asyncio.create_task(asyncio.to_thread(client.call, "count"))
-        await asyncio.wait_for(held.wait(), 10)
+        await asyncio.wait_for(held.wait(), HANG_S)
         monkeypatch.setattr(lab.accounts, "by_curve_key", by_key)
         with contextlib.suppress(DaemonUnreachableError):  # its own handshake may be the one that was lost
             await waiting
@@ -338,7 +338,7 @@ async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface
         monkeypatch.setattr(lab.accounts, "by_curve_key", broken)  # now of a message
         held.clear()
         lost = asyncio.create_task(asyncio.to_thread(client.call, "count"))
-        await asyncio.wait_for(held.wait(), 10)
+        await asyncio.wait_for(held.wait(), HANG_S)
         monkeypatch.setattr(lab.accounts, "by_curve_key", by_key)
         with pytest.raises(FarmError, match="count failed inside farm"):
             await lost
@@ -358,5 +358,5 @@ async def test_wrong_keys_are_told_by_place(lab):
     lab.entrance.on_wrong_key = told
     with ControlClient(lab.stranger()) as client, pytest.raises((NotAllowedError, DaemonUnreachableError)):
         await asyncio.to_thread(client.call, "count")
-    await asyncio.wait_for(heard.wait(), 10)
+    await asyncio.wait_for(heard.wait(), HANG_S)
     assert set(places) == {"127.0.0.1"}

@@ -203,7 +203,7 @@ class Echo:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self.thread.join(5)
+        self.thread.join(HANG_S)
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_forward_carries_a_megabyte_both_ways(rig, echo):
             piece = connection.recv(1 << 20)
             assert piece, f"closed after {len(received)} bytes"
             received += piece
-        sender.join(10)
+        sender.join(HANG_S)
     assert bytes(received) == data.upper()
     rig.text("forward", "--remove", f"tcp:{local}")
     rig.text("reverse", "--remove-all")

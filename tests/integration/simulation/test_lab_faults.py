@@ -20,8 +20,8 @@ TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]
 
 
-def until(condition, *, timeout_s: float = 30.0):
-    deadline = time.monotonic() + timeout_s
+def until(condition):
+    deadline = time.monotonic() + HANG_S
     while not (value := condition()):
         assert time.monotonic() < deadline, "condition never held"
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def test_what_runs_detached_survives_an_unplug_and_a_shell_does_not(rig):
     # mksh forgets a SIGHUP that comes just before it starts a child.
     until(lambda: "sleep 61" in rig.text("shell", "ps -A -o ARGS").splitlines())
     rig.lab.unplug(PHONE)
-    following.wait(10)
+    following.wait(HANG_S)
     following.stdout.close()
     rig.lab.plug(PHONE)
     rig.wait_online()
@@ -253,7 +253,7 @@ def test_bad_orders_get_one_clear_answer(rig):
 
 def test_junk_on_the_control_socket_is_answered_or_dropped(rig):
     with socket.socket(socket.AF_UNIX) as junk:
-        junk.settimeout(5)
+        junk.settimeout(HANG_S)
         junk.connect(str(rig.lab.directory / "control.sock"))
         junk.sendall(b"not json\n[1]\n{}\n")
         answers = junk.makefile("rb")
@@ -331,7 +331,7 @@ def test_a_killed_lab_takes_its_phones_with_it(tmp_path):
         os.kill(phone, 0)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(HANG_S)
     until(lambda: not _alive(phone))
 
 

@@ -20,6 +20,7 @@ from farm.simulation.sensors import apply_state
 from farm.simulation.state import PhoneState, read_state, state_folder
 from farm.simulation.world import PhoneExit, WorldSpec, boot
 from tests.support.needs import needs_namespaces
+from tests.support.waiting import HANG_S
 
 from .conftest import run_commands, shell
 
@@ -161,7 +162,7 @@ def test_a_connection_made_on_the_host_ends_in_the_phone(phones):
     with ours:
         with theirs:
             phone.pass_connection(theirs)
-        ours.settimeout(10)
+        ours.settimeout(HANG_S)
         assert ours.makefile().read() == f"hello from {phone.spec.serial}\n"
 
 

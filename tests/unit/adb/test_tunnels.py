@@ -25,6 +25,7 @@ from farm.adb.tunnels import (
 )
 from farm.common.errors import HostError, UserError
 from farm.devices.tunnels import TunnelKeeper
+from tests.support.waiting import HANG_S
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -246,12 +247,12 @@ async def test_an_order_that_comes_during_a_round_is_carried_out_in_the_next(
     running = asyncio.create_task(keeper.run())
     try:
         listing.changes.put_nowait(PLUGGED)
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), HANG_S)
         adding = asyncio.create_task(keeper.add(forward(serial="FAKE1")))
         await asyncio.wait((adding,), timeout=0.05)
         assert not adding.done()  # the round under way knows nothing of it
         go_on.set()
-        await asyncio.wait_for(adding, 10)
+        await asyncio.wait_for(adding, HANG_S)
         assert entries.lines == ["FAKE1 tcp:9000 tcp:5000"]
         assert keeper.listed() == ((forward(serial="FAKE1"), ""),)
         assert await keeper.remove(forward(serial="FAKE1"), dialler_stopped=False) == ""
@@ -284,7 +285,7 @@ async def test_a_round_that_failed_is_said_and_tried_again(
     try:
         with pytest.raises(AdbError):
             await keeper.add(forward(serial="FAKE1"))
-        await asyncio.wait_for(added.wait(), 10)
+        await asyncio.wait_for(added.wait(), HANG_S)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -26,6 +26,7 @@ from farm.adb.watch_policy import (
 )
 from farm.common.durations import BackOff
 from farm.common.errors import UserError
+from tests.support.waiting import HANG_S
 from tests.unit.adb.fake_server import FakeServer
 from tests.unit.adb.watching import watching
 
@@ -64,7 +65,7 @@ async def test_lists_that_come_late_are_not_believed(server: FakeServer, client:
 
     server.services["host:track-devices-l"] = lag
     async with watching(client, FAST) as (_, seen):
-        await asyncio.wait_for(read.wait(), 10)
+        await asyncio.wait_for(read.wait(), HANG_S)
         asked = server.spoken.count("host:devices-l")
         server.set_devices(LINE.format(2))
         await seen.until(lambda: len(seen.snapshots) == 2)
@@ -226,7 +227,7 @@ async def test_a_network_phone_is_tried_again_whatever_went_wrong(
     async with watching(client, FAST) as (watcher, seen):
         watcher.add_network("10.0.0.7")
         await seen.until(lambda: "network.lost" in seen.kinds)
-        await asyncio.wait_for(again.wait(), 10)
+        await asyncio.wait_for(again.wait(), HANG_S)
         assert [each.error.evidence for each in seen.news if each.error] == ["Too many open files"]
 
 

@@ -194,7 +194,7 @@ class TestAdd:
         for adder in adders:
             adder.start()
         for adder in adders:
-            adder.join(20)
+            adder.join(HANG_S)
         assert {bundle.name for bundle in library.list()} == {"phone", "virtual"}
         assert library.verify() == ()
 

@@ -11,6 +11,7 @@ from farm.cli.top_picture import WIDE
 from farm.common.errors import PhoneError, error_to_wire
 from tests.support.fake_daemon import FARM
 from tests.support.terminal import Terminal
+from tests.support.waiting import HANG_S
 
 SPEC = {"kind": "bench", "on": "android", "devices": 1, "hold": False, "priority": 1, "name": "net.onnx"}
 LEAVE_ALTERNATE, SHOW_CURSOR = "\x1b[?1049l", "\x1b[?25h"
@@ -118,7 +119,7 @@ def test_a_terminal_that_closes_ends_it(at_terminal, daemon, arguments):
     shown.hang_up()
     shown.process.send_signal(signal.SIGHUP)
     # The second signal may come while it is ending already, with the default handler back.
-    assert shown.process.wait(30) in (130, 1, -signal.SIGHUP)
+    assert shown.process.wait(HANG_S) in (130, 1, -signal.SIGHUP)
 
 
 def test_top_for_scripts(typed):
@@ -132,7 +133,7 @@ def test_top_for_scripts(typed):
     lines = typed("top", "--json", "--interval", "0.2")
     assert json.loads(lines.stdout.readline())["version"] == json.loads(lines.stdout.readline())["version"] == "0.1.0"
     lines.stdout.close()  # the reader has what it wanted
-    assert lines.wait(30) in (0, 1)
+    assert lines.wait(HANG_S) in (0, 1)
 
 
 def test_top_without_a_daemon(tmp_path):

@@ -42,7 +42,7 @@ def test_a_submitted_array_is_waited_for_and_its_results_have_types(daemon, clie
     daemon.begin("job-0001", "pixel")
     daemon.end("job-0001", BENCHED)
     daemon.end("job-0002", error=PhoneError("galaxy was unplugged", hint="plug it in"))
-    good, bad = work.result(10)
+    good, bad = work.result(HANG_S)
     assert isinstance(good, BenchOutcome)
     assert good.raise_for_error() is good
     assert good.samples_s.dtype == np.float64
@@ -68,7 +68,7 @@ def test_a_comparison_is_of_every_phone_and_of_one_model_built_in_two_ways_too(d
     assert (spec["model_b"], spec["name_b"]) == (spec["model"], spec["name"])
     daemon.end("job-0001", COMPARED)
     daemon.end("job-0002", error=PhoneError("galaxy was unplugged"))
-    good, bad = work.result(10)
+    good, bad = work.result(HANG_S)
     assert (good.answer, good.ratio, good.interval) == ("faster", 0.5, (0.4, 0.6))
     assert (bad.answer, bad.ratio) == ("", None)
     one = background(client.compare, model, other, on="android", devices=1)
@@ -76,7 +76,7 @@ def test_a_comparison_is_of_every_phone_and_of_one_model_built_in_two_ways_too(d
     spec = daemon.submissions[1]["spec"]
     assert (spec["model_b"], spec["name_b"]) == (hashlib.sha256(other.read_bytes()).hexdigest(), "other.onnx")
     daemon.end("job-0003", COMPARED)
-    assert len(one.result(10)) == 1
+    assert len(one.result(HANG_S)) == 1
 
 
 def test_a_tuning_run_is_waited_for_and_its_package_written(daemon, client, background, tmp_path):
@@ -91,7 +91,7 @@ def test_a_tuning_run_is_waited_for_and_its_package_written(daemon, client, back
     assert (spec["kind"], spec["trials"], spec["devices"]) == ("tune", 5, 2)
     kept = client.put_file(b"package")
     daemon.end("job-0001", {"trials": 5, "package": kept, "speedup": {"times": 2.0, "low": 1.9, "high": 2.1}})
-    tuned = work.result(10)
+    tuned = work.result(HANG_S)
     assert (tuned.trials, tuned.speedup, tuned.interval) == (5, 2.0, (1.9, 2.1))
     assert package.read_bytes() == b"package"
 
@@ -130,7 +130,7 @@ def test_a_run_takes_arrays_and_gives_arrays(daemon, client, background, tmp_pat
     outputs = client.put_file(packed_arrays({"probabilities": np.array([0.25, 0.75])}))
     top = {"probabilities": [{"index": 1, "value": 0.75, "label": "dog"}]}
     daemon.end("job-0001", {"outputs": outputs, "top_k": top})
-    [outcome] = work.result(10)
+    [outcome] = work.result(HANG_S)
     assert outcome.outputs["probabilities"].tolist() == [0.25, 0.75]
     assert outcome.top_k["probabilities"][0].label == "dog"
 
@@ -203,7 +203,7 @@ def test_a_wait_outlives_the_daemon_and_says_so_once(daemon, client, background,
     daemon.until_called("job.watch", 4)
     daemon.end("job-0001", {"exit_code": 0, "stdout": "uid=2000", "stderr": ""})
     for wait in waits:
-        [outcome] = wait.result(10)
+        [outcome] = wait.result(HANG_S)
         assert (outcome.exit_code, outcome.stdout) == (0, "uid=2000")
     assert len([line for line in said if "waiting up to 5 s" in line]) == 1
     assert said[-1] == "the farm daemon is back"
@@ -221,14 +221,14 @@ def test_events_go_on_over_restarts_without_gap_or_double(daemon, client, backgr
 
     first = daemon.tell("test.happened", "x", n=0)
     listening = background(listen)
-    start.wait(10)
+    start.wait(HANG_S)
     for n in range(1, 9):
         daemon.tell("test.happened", "x", n=n)
         if n % 3 == 0:
             daemon.kill()
             daemon.tell("test.happened", "x", n=n + 0.5)  # while nobody could hear it
             daemon.start()
-    listening.result(10)
+    listening.result(HANG_S)
     assert [n for _, n in heard] == [0, 1, 2, 3, 3.5, 4, 5, 6, 6.5, 7, 8]
     assert heard[0][0] == first
     assert [seq for seq, _ in heard] == sorted({seq for seq, _ in heard})
@@ -271,7 +271,7 @@ def test_logs_are_followed_over_a_restart(daemon, client, background):
     daemon.until_called("job.logs", 2)
     daemon.lines.append(line | {"text": "two"})
     daemon.end("job-0001")
-    assert following.result(10) == ["one", "two"]
+    assert following.result(HANG_S) == ["one", "two"]
 
 
 def test_a_wait_with_a_limit_gives_up_and_leaves_the_job(daemon, client):

@@ -24,7 +24,7 @@ def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
     work = background(hold)
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
-    lease = work.result(10)
+    lease = work.result(HANG_S)
     assert (lease.device, lease.tvm_port, lease.tvm_key, lease.adb_port) == ("pixel", 9190, "secret", 5999)
     assert "secret" not in repr(lease)
     of_leases = [kind for kind in daemon.calls if kind.startswith("lease.")]  # the watch for its end asks when it comes
@@ -51,7 +51,7 @@ def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_tha
     work = background(client.acquire, on="android", seconds=60)
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
-    lease = work.result(10)
+    lease = work.result(HANG_S)
     assert client.lease_show("pixel") == lease
     del daemon.held["job-0001"]
     lease.release()
@@ -70,7 +70,7 @@ def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_
     daemon.kill()
     daemon.start()
     daemon.grant("job-0001", "pixel", tell=False)
-    assert work.result(10).device == "pixel"
+    assert work.result(HANG_S).device == "pixel"
     assert reasons == ["pixel is held by bob for 12 s"]
 
 
@@ -93,16 +93,16 @@ def test_a_lease_that_soon_ends_is_noticed(daemon, client, said, background):
 
     def hold():
         with client.lease(on="android", seconds=60):
-            leave.wait(10)
+            leave.wait(HANG_S)
 
     work = background(hold)
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2020-01-01T00:00:00+00:00")  # extended since
     daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
-    assert noticed.wait(10)
+    assert noticed.wait(HANG_S)
     leave.set()
-    work.result(10)
+    work.result(HANG_S)
     [line] = said
     assert line.startswith("the lease on pixel ends in ")
 
@@ -116,7 +116,7 @@ def test_a_lease_that_cannot_be_had_raises_why(daemon, client, background):
     daemon.until_called("job.watch")
     daemon.end("job-0001", error=PhoneError("the phone went away"))
     with pytest.raises(PhoneError, match="went away"):
-        work.result(10)
+        work.result(HANG_S)
 
 
 async def test_a_lease_given_up_while_it_waits_is_cancelled(daemon):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.common.systemd import MAX_STATUS_CHARACTERS, Notifier
+from tests.support.waiting import HANG_S
 
 
 class Manager:
@@ -21,7 +22,7 @@ class Manager:
         self.address = address
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
-        self.socket.settimeout(5.0)
+        self.socket.settimeout(HANG_S)
 
     def heard(self) -> list[str]:
         return self.socket.recv(4096).decode().split("\n")

@@ -14,6 +14,7 @@ import pytest
 from farm.common.systemd import CHECK_EVERY_S, Notifier, ProgressCheck, Watchdog
 from farm.daemon.monitoring import status_line
 from farm.model.device import DeviceView, Life
+from tests.support.waiting import HANG_S
 
 
 class Recorder(Notifier):
@@ -62,7 +63,7 @@ def test_a_loop_that_is_blocked_sends_nothing(tmp_path: Path) -> None:
     """The keep-alive comes from the loop, and from no thread beside it."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
-    manager.settimeout(5.0)
+    manager.settimeout(HANG_S)
     notifier = Notifier(str(tmp_path / "notify"), 0.03)
     blocked, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -91,7 +92,7 @@ def test_a_loop_that_is_blocked_sends_nothing(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             manager.recv(100)
         go_on.set()
-        manager.settimeout(5.0)
+        manager.settimeout(HANG_S)
         assert manager.recv(100) == b"WATCHDOG=1"
     finally:
         go_on.set()

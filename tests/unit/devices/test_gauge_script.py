@@ -12,6 +12,7 @@ import pytest
 from farm.devices.server.phone_paths import scripts_folder
 from farm.measure.gauge import gauge_line
 from tests.support.pages import ROOT
+from tests.support.waiting import HANG_S
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 DUMPS = ROOT / "tests" / "data" / "phones" / "dumpsys_battery"
@@ -42,7 +43,7 @@ def first_lines(shell: str, folder: Path, dumpsys: str = "") -> list[str]:
         assert ran.stdout is not None
         lines = [ran.stdout.readline().strip() for _ in range(3)]
         ran.stdout.close()
-        ran.wait(20)
+        ran.wait(HANG_S)
     return lines
 
 
@@ -84,7 +85,7 @@ def test_it_ends_with_the_process_that_listens(shell: str, tmp_path: Path) -> No
             assert ran.poll() is None
         listener.kill()
         listener.wait()
-        ran.wait(20)
+        ran.wait(HANG_S)
 
 
 def test_only_a_charge_counter(shell: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from farm.jobs import logs as module
 from farm.jobs.logs import AttemptLogs, LogLine, LogPage
 from farm.model.job import Attempt
 from farm.store.store import Store
+from tests.support.waiting import HANG_S
 from tests.unit.store.values import job
 
 ATTEMPT = Attempt("bench-1.2", "bench-1", 2, "a", "lease", 7, datetime.now(UTC))
@@ -169,7 +170,7 @@ async def test_whoever_stops_following_leaves_nothing(logs):
     await asyncio.gather(*followers[:2], return_exceptions=True)
     assert {key: len(waiters) for key, waiters in logs._waiters.items()} == {("bench-1", 2): 1}
     logs.store(ATTEMPT, "news")
-    await asyncio.wait_for(followers[2], 5)
+    await asyncio.wait_for(followers[2], HANG_S)
     assert logs._waiters == {}
 
 

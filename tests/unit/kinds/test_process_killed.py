@@ -6,6 +6,7 @@ import pytest
 
 from farm.kinds.execution import process_killed
 from farm.model.device import Life
+from tests.support.waiting import HANG_S
 from tests.unit.jobs.fakes import phone
 
 
@@ -37,7 +38,7 @@ class Leasing:
         return self.ended
 
 
-async def judged(fleet, *lives, ended=True, wait_s=5.0):
+async def judged(fleet, *lives, ended=True, wait_s=HANG_S):
     asked = asyncio.ensure_future(process_killed(Leasing(ended), fleet, "L1", "pixel", wait_s=wait_s))
     for life in lives:
         await asyncio.sleep(0)

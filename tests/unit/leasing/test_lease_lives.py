@@ -25,7 +25,7 @@ from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.local_head import leasing_over, requests_of
 from tests.support.tvm import FakeDevices
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 # --- restarts -------------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     assert leg.device == lease.device
     after.devices.recover = False
     taken = after.leasing.when_revoked(lease.id)
-    await asyncio.wait_for(revoke(after, lease.device, leg), 2)
+    await asyncio.wait_for(revoke(after, lease.device, leg), HANG_S)
     assert taken.done()
     assert after.devices.broken  # cleaned after a person, whatever ended it
     assert after.got == []
@@ -99,7 +99,7 @@ async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
     after.devices.add("a", "android", life=Life.GONE)
     after.keeper.rows = dict(before.keeper.rows)
     after.leasing.restore(lease)
-    lost = await asyncio.wait_for(after.leasing.when_revoked(lease.id), 2)
+    lost = await asyncio.wait_for(after.leasing.when_revoked(lease.id), HANG_S)
     assert isinstance(lost, PhoneLostError)
     await until(lambda: not after.open_rows())
     assert after.told() == ["lease.revoked", "lease.released"]

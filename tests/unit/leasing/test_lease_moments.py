@@ -15,7 +15,7 @@ from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.local_head import leasing_over, requests_of, store_problem
 from tests.support.tvm import FakeDevices
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
     lab = Lab("a")
     held = await lab.lease()
     lab.keeper.full = True
-    await asyncio.wait_for(lab.leasing.close(), 2)
+    await asyncio.wait_for(lab.leasing.close(), HANG_S)
     assert lab.open_rows() == [("a", held.id)]  # the next start ends it
     assert lab.leasing.active.holders() == ()
 

@@ -18,7 +18,7 @@ from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
 from tests.support.small_disk import on_small_disk
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 
@@ -261,7 +261,7 @@ async def test_no_error_of_a_probe_ends_the_thread(here, monkeypatch, error):
         await probed.wait()
         assert writer.silent_s() == 0.0
     await until(lambda: here.problem == "")
-    assert await asyncio.wait_for(here.jobs.add((job(),)), 10) == ("j1",)
+    assert await asyncio.wait_for(here.jobs.add((job(),)), HANG_S) == ("j1",)
 
 
 async def test_a_commit_that_does_not_end_is_silence(here):

@@ -12,6 +12,7 @@ import pytest
 
 from farm.store import artifacts
 from farm.store.artifacts import KEPT_VERSIONS, MOST_VERSIONS, KeptSet
+from tests.support.waiting import HANG_S
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -129,7 +130,7 @@ async def test_no_grant_waits_for_the_search_for_sets_to_delete(store: Any, monk
 
     def look(sets: Iterable[KeptSet]) -> object:
         looking.set()
-        assert written.wait(10), "the writer waits for it"
+        assert written.wait(HANG_S), "the writer waits for it"
         return real(sets)
 
     monkeypatch.setattr(artifacts, "superseded", look)

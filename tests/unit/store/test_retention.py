@@ -13,6 +13,7 @@ from farm.store.maintenance import prune_database
 from farm.store.retention import Pruned, Retention
 from farm.store.store import Store
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 from tests.unit.store.values import NOW, attempt, job, lease, over
 
 DAY = timedelta(days=1)
@@ -110,7 +111,7 @@ async def test_who_waits_is_asked_once_and_whoever_comes_meanwhile_too(store, ke
         if "j1" in names:  # of the first batch; j5 is in a later one
             asyncio.run_coroutine_threadsafe(
                 store.jobs.add((job("late", after=("j5",), state=JobState.BLOCKED),)), loop
-            ).result(10)
+            ).result(HANG_S)
 
     loop = asyncio.get_running_loop()
     retention = keeping()

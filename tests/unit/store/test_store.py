@@ -110,7 +110,7 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
 
     def slow(connection):
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(HANG_S)
 
     began, go_on = threading.Event(), threading.Event()
     with pytest.raises(ZeroDivisionError):

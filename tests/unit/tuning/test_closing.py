@@ -11,6 +11,7 @@ from farm.common.errors import PhoneError
 from farm.tuning.measurement_slot import SlotSettings
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 from farm.tuning.runner import PhonePool
+from tests.support.waiting import HANG_S
 
 
 class Source:
@@ -35,7 +36,7 @@ def test_it_says_nothing() -> None:
     source: Any = Source()
     said: list[str] = []
     pool = PhonePool(source, SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, said.append)
-    assert source.opening.wait(20)
+    assert source.opening.wait(HANG_S)
     pool.close()
     assert source.cut.is_set()
     assert said == []
@@ -51,8 +52,8 @@ def test_a_session_that_does_not_open_before_is_told() -> None:
         told.set()
 
     pool = PhonePool(source, SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, tell)
-    assert source.opening.wait(20)
+    assert source.opening.wait(HANG_S)
     source.cut.set()
-    assert told.wait(20)
+    assert told.wait(HANG_S)
     pool.close()
     assert said == ["pixel: lease is over"]

@@ -15,7 +15,7 @@ from farm.config import FarmConfig, WebConfig
 from farm.config.consistency import mistakes
 from farm.web import server as module
 from farm.web.server import WebPortError, WebServer
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 from tests.support.web_desk import Desk, Page, status, view
 
 CHUNK = b"x" * 65536
@@ -103,7 +103,7 @@ async def test_streams_resume_over_http_and_end_with_the_server() -> None:
         assert f"id: {first.seq}" not in heard
         page.app.state.hints.close()
         await server.stop()
-        await asyncio.wait_for(listening, 5)
+        await asyncio.wait_for(listening, HANG_S)
 
 
 async def test_a_stream_that_nobody_reads_any_more_is_let_go() -> None:
@@ -130,7 +130,7 @@ async def test_whoever_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
     async with serving(flood) as server:
         _, writer = await asyncio.open_connection(*server.address, limit=1024)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.wait_for(over.wait(), 10)
+        await asyncio.wait_for(over.wait(), HANG_S)
         writer.transport.abort()
 
 
@@ -146,7 +146,7 @@ async def test_whoever_asks_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(b"GET / HT")  # and no more
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(_to_its_end(reader), 5)
+            await asyncio.wait_for(_to_its_end(reader), HANG_S)
         writer.close()
 
 
@@ -160,10 +160,10 @@ async def test_each_request_has_its_time_not_only_the_first(monkeypatch: pytest.
     async with serving(_answer_at_the_end) as server:
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(GET)
-        assert await asyncio.wait_for(reader.readuntil(b"done"), 5)
+        assert await asyncio.wait_for(reader.readuntil(b"done"), HANG_S)
         writer.write(unfinished)
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(_to_its_end(reader), 5)
+            await asyncio.wait_for(_to_its_end(reader), HANG_S)
         writer.close()
 
 
@@ -194,13 +194,13 @@ async def test_a_request_that_has_come_may_be_answered_late() -> None:
     async with serving(late) as server:
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(GET)
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), HANG_S)
         assert server._server is not None
         (connection,) = server._server.server_state.connections
         assert isinstance(connection, module._Protocol)
         assert connection._request._timer is None  # nothing runs that would cut it
         go.set()
-        assert await asyncio.wait_for(reader.readuntil(b"done"), 5)
+        assert await asyncio.wait_for(reader.readuntil(b"done"), HANG_S)
         writer.close()
 
 
@@ -225,12 +225,12 @@ async def test_idle_connections_are_closed_for_busy_ones(monkeypatch: pytest.Mon
             reader, writer = await asyncio.open_connection(*server.address)
             writer.write(silent)
             if silent == GET:  # one that was answered and stays
-                assert b"200" in await asyncio.wait_for(reader.readuntil(b"done"), 5)
+                assert b"200" in await asyncio.wait_for(reader.readuntil(b"done"), HANG_S)
             opened.append((reader, writer))
         async with httpx.AsyncClient() as client:
             assert (await client.get(server.url)).text == "done"
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(_to_its_end(opened[0][0]), 5)
+            await asyncio.wait_for(_to_its_end(opened[0][0]), HANG_S)
         for _, writer in opened:
             writer.close()
 
@@ -263,7 +263,7 @@ async def test_garbage_is_answered_400_and_the_next_one_is_served(garbage: bytes
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(garbage)
         try:
-            answer = await asyncio.wait_for(reader.read(4096), 5)
+            answer = await asyncio.wait_for(reader.read(4096), HANG_S)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
         except ConnectionResetError:
             pass  # more came than it cared to read
