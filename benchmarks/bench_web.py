@@ -86,7 +86,8 @@ def run(context: Context) -> list[Figure]:
         farm.wait_ready(LIVE)
         wanted = {
             "device": f"/devices/{name}", "leases": "/leases", "bundles": "/bundles", "jobs": "/jobs",
-            "jobs, searched": "/jobs?text=small", "job": f"/jobs/{job}", "queue": "/queue", **ended,
+            "jobs, searched": "/jobs?text=small", "jobs, sorted": "/jobs?sort=-what",
+            "models and phones": "/history", "job": f"/jobs/{job}", "queue": "/queue", **ended,
         }  # fmt: skip
         context.say(f"{ROUNDS} requests for each of {len(wanted)} pages")
         with pings(farm.socket) as waited_ms:

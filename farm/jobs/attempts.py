@@ -27,6 +27,8 @@ from farm.store.store import Store
 
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
 
+ENDED = {AttemptState.DONE: "is done", AttemptState.FAILED: "failed"}  # how an attempt ended, in words
+
 log = logging.getLogger(__name__)
 
 
@@ -140,7 +142,7 @@ class Attempts(AttemptRunner):
         try:
             became = await self._commit(run, outcome)
         finally:
-            run.release(f"its attempt is {outcome.state}")
+            run.release(f"its attempt {ENDED.get(outcome.state, f'was {outcome.state}')}")
         self._head.job_saved(became)
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:

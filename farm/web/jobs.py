@@ -180,14 +180,14 @@ async def _submit_again(request: Request, job: str) -> Mapping[str, Any]:
 
 async def _submit_ended_again(request: Request, job: str) -> None:
     if not (await ask(request, "job.show", job=job))["job"]["ended_at"]:
-        raise UserError("has not ended")
+        raise UserError("it has not ended")
     await _submit_again(request, job)
 
 
 async def _cancel_one(request: Request, job: str) -> None:
     answer = await ask(request, "job.cancel", job=job)
     if job not in answer["changed"]:
-        raise UserError(f"stays {answer['jobs'][0]['state']}")
+        raise UserError(f"it stays {answer['jobs'][0]['state']}")
 
 
 async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[None]], word: str) -> Response:
@@ -204,7 +204,7 @@ async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable
             refused.setdefault(error.message, []).append(job)
     count = len(chosen) - sum(map(len, refused.values()))
     notice = f"{count} of {len(chosen)} {'job is' if len(chosen) == 1 else 'jobs are'} {word}"
-    whys = (f"{', '.join(jobs)} {reason}" for reason, jobs in refused.items())
+    whys = (f"{', '.join(jobs)}: {reason}" for reason, jobs in refused.items())
     return done(request, ". ".join((notice, *whys)) + ".", dict(fields).get("to", "/jobs"))
 
 

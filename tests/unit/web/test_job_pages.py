@@ -436,7 +436,7 @@ async def test_the_csv_has_all_pages_of_the_jobs_that_match() -> None:
 async def test_chosen_jobs_are_cancelled_and_what_is_refused_is_named() -> None:
     def cancel(job: str) -> dict[str, Any]:
         if job == "of-bob":
-            raise NotAllowedError("is of bob")
+            raise NotAllowedError("it is of bob")
         return {"jobs": [row(id=job, state="done")], "changed": [job] if job == "bench-1" else []}
 
     told = desk(shown(row(state="running", ended_at=None)), **{"job.cancel": cancel})
@@ -448,7 +448,7 @@ async def test_chosen_jobs_are_cancelled_and_what_is_refused_is_named() -> None:
         form = {"csrf": csrf, "to": "/jobs?mine=1", "job": ["bench-1", "bench-1", "ended", "of-bob"]}
         answer = await farm.client.post("/chosen/cancel", data=form)
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?mine=1")
-        assert farm.session.notice == "1 of 3 jobs are cancelled. ended stays done. of-bob is of bob."
+        assert farm.session.notice == "1 of 3 jobs are cancelled. ended: it stays done. of-bob: it is of bob."
         assert (await farm.client.post("/chosen/cancel", data={"csrf": csrf})).status_code == 400
 
 
@@ -462,7 +462,7 @@ async def test_chosen_jobs_run_again_once_they_have_ended() -> None:
         assert farm.session.notice == "1 of 1 job is submitted again."
         told["job"]["ended_at"] = None
         await farm.client.post("/chosen/again", data={"csrf": csrf, "job": "bench-1"})
-        assert farm.session.notice == "0 of 1 job is submitted again. bench-1 has not ended."
+        assert farm.session.notice == "0 of 1 job is submitted again. bench-1: it has not ended."
 
 
 async def test_a_rejected_result_is_not_green_on_its_page() -> None:
