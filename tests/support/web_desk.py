@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from farm.common.errors import NoSuchDeviceError
+from farm.common.errors import HostUnreachableError, NoSuchDeviceError
 from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
@@ -189,6 +189,39 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
     )
 
 
+def host(name: str, state: str = "ok", **facts: Any) -> dict[str, Any]:
+    """A row of `host.list`."""
+    return {
+        "name": name, "state": state, "address": f"{name}:9194", "beat_at": None, "silent_s": 1.0, "phones": 1,
+        "version": "0.1.0", "protocol": 3, "drained": "", "hint": "", **facts,
+    }  # fmt: skip
+
+
+def lab_desk(*jobs: dict[str, Any]) -> Desk:
+    """A desk of a lab of three hosts, each with a phone; the third is lost."""
+    hosts = [host("lab1"), host("lab2"), host("lab3", "lost", silent_s=3720.0, hint="start its daemon")]
+    found = status(view("near"), view("far"), view("away", temperature_c=31.5))
+    devices = [{**each, "host": at["name"]} for each, at in zip(found["devices"], hosts, strict=True)]
+
+    def show(**_: Any) -> None:
+        raise HostUnreachableError("host lab3, which has away, is lost")
+
+    return Desk(
+        **{
+            "status": {**found, "host": "lab1", "hosts": hosts, "devices": devices},
+            "host.list": {"own": "lab1", "hosts": hosts, "tokens": [], "problems": []},
+            "job.list": {"jobs": list(jobs), "before": ""},
+            "job.steps": lambda host: {"steps": {"bench-1": {"step": "timing", "done": 3, "of": 9, "eta_s": None}}},
+            "fleet.trends": lambda host="": {
+                "celsius": {"far": [30.0, 40.0]} if host == "lab2" else {},
+                "span_s": 3600.0,
+            },
+            "device.show": show,
+            "host.drain": {"host": "lab2", "leases": []},
+        },
+    )
+
+
 def lease(**facts: Any) -> dict[str, Any]:
     """A row of `lease.list`."""
     return {
@@ -198,4 +231,16 @@ def lease(**facts: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-__all__ = ["AccountStore", "Accounts", "Desk", "Page", "device_desk", "lease", "page", "status", "view"]
+__all__ = [
+    "AccountStore",
+    "Accounts",
+    "Desk",
+    "Page",
+    "device_desk",
+    "host",
+    "lab_desk",
+    "lease",
+    "page",
+    "status",
+    "view",
+]

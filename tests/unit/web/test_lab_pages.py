@@ -4,46 +4,13 @@ import pytest
 
 from farm.common.errors import HostUnreachableError
 from farm.control.callers import Role
-from tests.support.web_desk import Desk, page, status, text_of, view
+from tests.support.web_desk import Desk, lab_desk, page, status, text_of
 from tests.unit.web.test_job_pages import row
-
-
-def host(name, state="ok", **facts):
-    return {
-        "name": name, "state": state, "address": f"{name}:9194", "beat_at": None, "silent_s": 1.0, "phones": 1,
-        "version": "0.1.0", "protocol": 3, "drained": "", "hint": "", **facts,
-    }  # fmt: skip
-
-
-def of_lab(*views):
-    found = status(*views)
-    hosts = [host("lab1"), host("lab2"), host("lab3", "lost", silent_s=3720.0, hint="start its daemon")]
-    return {**found, "host": "lab1", "hosts": hosts, "devices": [
-        {**each, "host": where} for each, where in zip(found["devices"], ("lab1", "lab2", "lab3"), strict=True)
-    ]}  # fmt: skip
 
 
 @pytest.fixture
 def desk():
-    lab = of_lab(view("near"), view("far"), view("away", temperature_c=31.5))
-
-    def show(**fields):
-        raise HostUnreachableError("host lab3, which has away, is lost")
-
-    return Desk(
-        status=lab,
-        **{
-            "host.list": {"own": "lab1", "hosts": lab["hosts"], "tokens": [], "problems": []},
-            "job.list": {"jobs": [row(id="bench-1", state="running", on="far", progress=None)], "before": ""},
-            "job.steps": lambda host: {"steps": {"bench-1": {"step": "timing", "done": 3, "of": 9, "eta_s": None}}},
-            "fleet.trends": lambda host="": {
-                "celsius": {"far": [30.0, 40.0]} if host == "lab2" else {},
-                "span_s": 3600.0,
-            },
-            "device.show": show,
-            "host.drain": {"host": "lab2", "leases": []},
-        },
-    )
+    return lab_desk(row(id="bench-1", state="running", on="far", progress=None))
 
 
 async def test_the_page_of_hosts_tells_who_is_away_what_runs_and_what_to_do(desk):
