@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from farm.control.callers import Role
 from farm.simulation.virtual_farm import VirtualFarm
-from farm.web.server import WebServer
-from tests.support.browser import CHROMIUM, DRAWN, NARROW, Watched, chromium, profile
+from tests.support.browser import CHROMIUM, DRAWN, NARROW, Watched, chromium, profile, sign_in, violations
 from tests.support.tunable import dense_onnx
-from tests.support.web_desk import lab_desk
-from tests.support.web_desk import page as page_of
 from tests.support.whole_farm import phones
 
 pytestmark = [
@@ -89,14 +83,6 @@ def token(farm: VirtualFarm, name: str, role: str) -> str:
     done = farm.farm("auth", "new", name, "--role", role, "--web")
     assert done.returncode == 0, done
     return done.stdout.split()[0]
-
-
-def sign_in(web: Watched, secret: str, to: str = "/") -> Page:
-    page = web.open(f"/sign-in?to={to}")
-    page.get_by_label("Token").fill(secret)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
-    return page
 
 
 def shown_jobs(page: Page) -> list[str]:
@@ -435,46 +421,6 @@ def test_axe_finds_nothing(
     device = f"/devices/{phones(farm)[0].name}"
     paths = (*PAGES, "/?view=table", device, f"/jobs/{benched}", f"/jobs/{held[0]}", "/history?model=dense.onnx")
     assert violations(web, paths) == {}
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
-async def test_axe_finds_nothing_on_the_pages_of_a_lab(width: int, scheme: str) -> None:
-    async with page_of(lab_desk(), lab=True) as opened:
-        token = await opened.account("axel", Role.OPERATOR)
-        server = WebServer("127.0.0.1", 0)
-        server.start(opened.app)
-        try:
-            found = await asyncio.to_thread(
-                _violations, server.url, token, width, scheme, ("/hosts", "/", "/devices/away")
-            )
-        finally:
-            await server.stop()
-    assert found == {}
-
-
-def _violations(url: str, secret: str, width: int, scheme: str, paths: Sequence[str]) -> dict[str, list[str]]:
-    with (
-        chromium() as browser,
-        profile(browser, url, color_scheme=scheme, viewport={"width": width, "height": 900}) as web,
-    ):
-        sign_in(web, secret)
-        return violations(web, paths)
-
-
-def violations(web: Watched, paths: Sequence[str]) -> dict[str, list[str]]:
-    """What axe finds on pages, and pages that are wider than the screen."""
-    rules = {"target-size": {"enabled": True}}  # WCAG 2.2; off by default
-    found = {}
-    for path in paths:
-        page = web.open(path)
-        answer = Axe().run(page, options={"rules": rules, "resultTypes": ["violations"]}).response
-        wrong = [f"{each['id']}: {node['html'][:160]}" for each in answer["violations"] for node in each["nodes"]]
-        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-            wrong.append("the page is wider than the screen")
-        if wrong:
-            found[path] = wrong
-    return found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

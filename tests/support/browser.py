@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.waiting import HANG_S
 
@@ -87,3 +88,27 @@ def profile(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
         yield watched
     finally:
         context.close()
+
+
+def sign_in(web: Watched, secret: str, to: str = "/") -> Page:
+    """Sign in by a token; returns the page `to`."""
+    page = web.open(f"/sign-in?to={to}")
+    page.get_by_label("Token").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    return page
+
+
+def violations(web: Watched, paths: Sequence[str]) -> dict[str, list[str]]:
+    """What axe finds on pages, and pages that are wider than the screen."""
+    rules = {"target-size": {"enabled": True}}  # WCAG 2.2; off by default
+    found = {}
+    for path in paths:
+        page = web.open(path)
+        answer = Axe().run(page, options={"rules": rules, "resultTypes": ["violations"]}).response
+        wrong = [f"{each['id']}: {node['html'][:160]}" for each in answer["violations"] for node in each["nodes"]]
+        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            wrong.append("the page is wider than the screen")
+        if wrong:
+            found[path] = wrong
+    return found
