@@ -363,6 +363,7 @@ class AsyncClient:
         tuning: bool = False,
         on_wait: OnNotice | None = None,
         wait_s: float | None = None,
+        for_operator: bool = True,
         **options: Any,
     ) -> AsyncLease:
         """A phone of one's own until it is released, at most `seconds` from the grant. Cancelled when given up.
@@ -374,10 +375,11 @@ class AsyncClient:
             tuning: give it back when others want it (`yield_wanted` of `lease.show`).
             on_wait: called with the reason why there is none yet.
             wait_s: for how long at most it is waited for; None: without end.
+            for_operator: whether it is waited for also where only an operator can free a phone.
             options: `priority`, `deadline_s` ... (docs/clients.md).
 
         Raises:
-            NoPhoneError: no phone matches, or there was none within `wait_s`.
+            NoPhoneError: no phone matches, there was none within `wait_s`, or only an operator can free one.
             UserError: `wait_s` is not above 0.
             FarmError: it cannot be had.
         """
@@ -388,7 +390,7 @@ class AsyncClient:
             [job] = submitted.ids
             try:
                 async with asyncio.timeout(wait_s):
-                    lease = await granted(self.connection, job, on_wait)
+                    lease = await granted(self.connection, job, on_wait, for_operator=for_operator)
             except TimeoutError as error:
                 waits = (await self.connection.call("job.show", job=job))["job"]["waits"]
                 message = f"no phone within {format_duration(wait_s or 0.0)}"

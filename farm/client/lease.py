@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from farm.client.connection import DaemonConnection, OnNotice
 from farm.client.streams import Reasons, watched, with_idle
 from farm.common.durations import format_duration
-from farm.common.errors import ProtocolError
+from farm.common.errors import NoPhoneError, ProtocolError
 from farm.model.requests import NoSuchLeaseError
 
 if TYPE_CHECKING:
@@ -117,10 +117,19 @@ class AsyncLease(HeldPhone):
             await self.connection.call("job.cancel", job=self.job)
 
 
-async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | None = None) -> AsyncLease | None:
+async def granted(
+    connection: DaemonConnection, job: str, on_wait: OnNotice | None = None, *, for_operator: bool = True
+) -> AsyncLease | None:
     """The lease of a job as soon as there is one; None when the job ended without.
 
-    `on_wait` is called with the reason why there is none yet, when it is news.
+    Args:
+        connection: to the daemon.
+        job: of kind `lease`.
+        on_wait: called with the reason why there is none yet, when it is news.
+        for_operator: whether to wait also where only an operator can free a phone.
+
+    Raises:
+        NoPhoneError: only an operator can.
     """
     reasons = Reasons()
     async with aclosing(with_idle(watched(connection, (job,), 0, attended=True), IDLE_S)) as stream:
@@ -133,11 +142,22 @@ async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | No
                     return await AsyncLease.of(connection, job)
                 except NoSuchLeaseError:
                     pass
-            if (each is None or each.kind == "job.waits") and on_wait is not None:
+            if (each is None or each.kind == "job.waits") and (on_wait is not None or not for_operator):
                 waits = (await connection.call("job.show", job=job))["job"]["waits"]
-                if reasons.is_news(job, waits):
+                if not reasons.is_news(job, waits):
+                    continue
+                if not for_operator:
+                    await _check_operator(connection, job, waits)
+                if on_wait is not None:
                     on_wait(waits)
     return None
+
+
+async def _check_operator(connection: DaemonConnection, job: str, waits: str) -> None:
+    todo = (await connection.call("explain", what="job", name=job)).get("operator")
+    if todo:
+        message = f"only an operator can free a phone: {waits}"
+        raise NoPhoneError(message, hint=f"{todo} (an operator), or choose others: farm device list")
 
 
 def _adb_device(port: int, serial: str) -> AdbDevice:

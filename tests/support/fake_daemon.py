@@ -44,6 +44,7 @@ class FakeDaemon:
         self.events: list[Json] = []
         self.lines: list[Json] = []
         self.held: dict[str, Json] = {}  # id of a job -> what lease.show answers
+        self.operator = ""  # what an operator must do before waiting jobs get a phone
         self.epoch = 0
         self._artifacts = folder / "artifacts"
         self._changed = asyncio.Condition()
@@ -300,7 +301,8 @@ class FakeDaemon:
 
     async def on_explain(self, call: Any) -> Json:
         await self._called("explain")
-        return {"subject": call.fields["name"], "lines": [f"{call.fields['name']} is as it is"]}
+        lines = [f"{call.fields['name']} is as it is"]
+        return {"subject": call.fields["name"], "lines": lines, "operator": self.operator}
 
     async def on_lease__show(self, call: Any) -> Json:
         await self._called("lease.show")

@@ -103,10 +103,14 @@ def until(held: HeldPhone) -> str:
 
 
 async def _acquire(farm: AsyncClient, fields: Mapping[str, Any], limit_s: float | None, *, quiet: bool) -> AsyncLease:
-    """Wait for the phone; why there is none yet goes to stderr."""
+    """Wait for the phone; why there is none yet goes to stderr.
+
+    Raises:
+        NoPhoneError: none came within `limit_s`; without a limit: only an operator can free one.
+    """
     on_wait = None if quiet else lambda reason: print_note(f"waits: {reason}")
     try:
-        return await farm.acquire(**fields, on_wait=on_wait, wait_s=limit_s)
+        return await farm.acquire(**fields, on_wait=on_wait, wait_s=limit_s, for_operator=limit_s is not None)
     except asyncio.CancelledError:
         print_note("cancelled 1 job")
         raise

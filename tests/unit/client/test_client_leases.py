@@ -81,6 +81,22 @@ def test_a_job_whose_phone_was_waited_for_too_long_says_that_and_not_that_someon
     assert (ended.state, ended.error.message) == (JobState.CANCELLED, "no phone within 0s")
 
 
+def test_a_phone_that_only_an_operator_can_free_is_waited_for_only_where_that_is_asked(
+    daemon, client, background, monkeypatch
+):
+    monkeypatch.setattr("farm.client.lease.IDLE_S", 0.01)
+    daemon.operator = "farm device release pixel"
+    with pytest.raises(NoPhoneError, match="only an operator can free a phone: pixel is held by bob") as raised:
+        client.acquire(on="android", for_operator=False)
+    assert (raised.value.exit_code, raised.value.hint.split(",")[0]) == (3, "farm device release pixel (an operator)")
+    assert client.job("job-0001").job.state is JobState.CANCELLED
+    told = threading.Event()
+    work = background(client.acquire, on="android", on_wait=lambda _: told.set())
+    assert told.wait(HANG_S)
+    daemon.grant("job-0002", "pixel")
+    assert work.result(HANG_S).device == "pixel"
+
+
 def test_to_wait_for_no_time_at_all_is_refused(daemon, client):
     with pytest.raises(UserError, match="wait_s=0 is no time at all"):
         client.acquire(on="android", wait_s=0)

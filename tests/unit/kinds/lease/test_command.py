@@ -39,6 +39,18 @@ def test_whoever_gives_up_waiting_leaves_no_job(daemon, typed, number):
         assert client.job("job-0001").job.state is JobState.CANCELLED
 
 
+@pytest.mark.parametrize("words", [("acquire", "--on", "android"), ("run", "--on", "android", "--", "id")])
+def test_a_phone_that_only_an_operator_can_free_is_not_waited_for(daemon, typed, words):
+    daemon.operator = "farm device release pixel"
+    command = typed("lease", *words)
+    assert command.wait(LIMIT_S) == ExitCode.NO_PHONE
+    assert command.stderr.read().splitlines() == [
+        "error: only an operator can free a phone: pixel is held by bob for 12 s",
+        "  hint: farm device release pixel (an operator), or choose others: farm device list",
+    ]
+    assert daemon.jobs["job-0001"]["job"]["state"] == "cancelled"
+
+
 def test_a_command_that_is_not_there_waits_for_no_phone(daemon, typed):
     command = typed("lease", "run", "--on", "android", "--", "no-such-command")
     assert command.wait(LIMIT_S) == NOT_FOUND
