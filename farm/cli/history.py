@@ -13,7 +13,7 @@ from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import digits, interval_words
+from farm.common.durations import digits, in_one_unit, range_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
@@ -45,8 +45,8 @@ def history(
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
 
-    Each result stays as its job reported it. Where the phone's nominal speed is another one today, a second figure is
-    the median at today's nominal, at which changes are searched for.
+    MEDIAN is what its job reported. Where the phone's usual clock is another one today, RESCALED is the same at
+    today's, at which changes are searched for.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
@@ -89,26 +89,28 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     if plot and len(rows) > 1:
         medians = [common_estimate(row)["median_s"] for row in rows]
         yield f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest"
-    today = ["AT TODAY'S NOMINAL ms"] if moved else []
+    today = ["RESCALED"] if moved else []
+    medians = in_one_unit([row["estimate"]["median_s"] * 1000 for row in rows])
     commit = ["COMMIT"] if any(row.get("commit") for row in rows) else []
     scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
     yield from table(
         (
-            "  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "RUNTIME", *commit, "JOB",
+            "  WHEN", "MEDIAN", "95 % RANGE", *today, "VERDICT", "RUNTIME", *commit, "JOB",
             *([scale] if plot else []),
         ),
         [
             (
-                f"  {local_time(row['at'])}",
-                digits(row["estimate"]["median_s"] * 1000),
-                interval_words(row["estimate"], "s", 1000),
-                *(digits(common_estimate(row)["median_s"] * 1000) for _ in today),
+                f"  {local_time(row['at'], to='minutes')}",
+                median,
+                range_words(row["estimate"], "s"),
+                *(_rescaled(row) for _ in today),
                 row["verdict"], runtime_words(row) or "-",
                 *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
-            for row in rows
+            for row, median in zip(rows, medians, strict=True)
         ],
+        spare=("RUNTIME", "95 % RANGE"),
     )  # fmt: skip
     for change in changes:
         yield f"  {_change_line(change, rows)}"
@@ -117,6 +119,11 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     doubtful = sum(row["verdict"] != "trusted" for row in rows)
     if doubtful:
         yield f"  only trusted results are searched for changes: {doubtful} of {len(rows)} are not trusted"
+
+
+def _rescaled(row: Mapping[str, Any]) -> str:
+    """The median at today's clock; "" where that is the clock of its day."""
+    return f"{digits(common_estimate(row)['median_s'] * 1000)} ms" if moved_nominal([row]) else ""
 
 
 def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -225,17 +225,17 @@ def best_table(records: RecordSet) -> Iterator[str]:
     from farm.compiler.records import best
 
     return table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED", "DEVICE"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED", "BEST", "GFLOPS", "USED", "PHONE"),
         (
             (
                 each.name, each.weight, each.trials, each.failed,
-                digits(each.default_s * 1e3) if each.default_s else "-",
-                digits(each.seconds * 1e3) if each.seconds else "-",
+                *(f"{digits(seconds * 1e3)} ms" if seconds else "-" for seconds in (each.default_s, each.seconds)),
                 f"{each.gflops:.2f}" if each.gflops else "-",
                 used(kept_own=each.kept_own), each.device or "-",
             )
             for each in best(records)
         ),
+        spare=("WEIGHT", "GFLOPS"),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Any
@@ -117,6 +117,7 @@ def digits(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
+LEAST_MS = 0.1  # shorter times are shown in microseconds
 NO_INTERVAL = "one sample: no interval"
 
 
@@ -126,6 +127,35 @@ def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1
     if low is None or high is None or found.get("count") == 1:
         return "-"
     return f"{digits(low * factor)} {between} {digits(high * factor)}"
+
+
+def range_words(found: Mapping[str, Any], unit: str = "ms", middle: str = "") -> str:
+    """An interval relative to its middle: `-15 %, +30 %`, `±0.7 %`; `-` of one sample, which has none.
+
+    Args:
+        found: has `low_ms` and `high_ms`, both of `unit`.
+        unit: of the fields.
+        middle: the field with the middle; "": `median_ms`.
+    """
+    low, high, center = (found.get(name) for name in (f"low_{unit}", f"high_{unit}", middle or f"median_{unit}"))
+    if low is None or high is None or not center or found.get("count") == 1:
+        return "-"
+    down, up = (f"{100 * abs(end / center - 1):#.2g}".rstrip(".") for end in (low, high))
+    down, up = (f"{float(each):.0f}" if "e" in each else each for each in (down, up))
+    return f"±{up} %" if down == up else f"-{down} %, +{up} %"
+
+
+def in_one_unit(values_ms: Sequence[float | None]) -> list[str]:
+    """Times in the unit that the shortest one needs, aligned: `0.1623 ms`, `76.07 µs`; `-` for None."""
+    shortest_ms = min((each for each in values_ms if each is not None), default=0.0)
+    unit, scale = time_unit(shortest_ms)
+    words = ["-" if each is None else f"{digits(each * scale)} {unit}" for each in values_ms]
+    return [each if each == "-" else each.rjust(max(map(len, words))) for each in words]
+
+
+def time_unit(shortest_ms: float) -> tuple[str, float]:
+    """The unit for times of which this is the shortest, and how many of it a millisecond has."""
+    return ("s", 1e-3) if shortest_ms >= 1e3 else ("ms", 1.0) if shortest_ms >= LEAST_MS else ("µs", 1e3)
 
 
 def format_duration(seconds: float) -> str:

@@ -174,7 +174,7 @@ def versus_fastest(row: Mapping[str, Any]) -> str:
     """A setting of a sweep beside the fastest one, in words."""
     if row["ratio_low"] == row["ratio_high"] == 1:
         return "the fastest"
-    return f"{row['ratio'] - 1:+.1%}" if row["slower"] else "not distinguishable"
+    return f"{percent(row['ratio'] - 1)} slower" if row["slower"] else "not distinguishable"
 
 
 def worst(reasons: Iterable[Reason]) -> Verdict:

@@ -65,7 +65,7 @@ def test_a_phone_becomes_warm(farm, model):
     assert [each for each in result["certificate"]["notes"] if "charges its battery: its power meter" in each]
     assert result["plateau"] is None or result["plateau"]["busy_w"] is None
     printed = farm.farm("job", "show", result["job"]).stdout
-    assert "THROTTLED AFTER" in printed
+    assert "THROTTLED" in printed
     assert "median of each 1 s," in printed
     assert "a run below ten minutes" in printed
     assert "\n1 s " in printed  # a row
@@ -79,7 +79,7 @@ def test_two_builds_are_compared_in_the_first_minute_and_at_the_end(farm, model,
     a, b = found["results"]
     assert [each["certificate"]["precision"] for each in (a, b)] == ["float32", "float16"]
     assert found["first"]["ratio"] == pytest.approx(b["buckets"][0]["median_ms"] / a["buckets"][0]["median_ms"])
-    assert "WITH IDLE mJ" in farm.farm("job", "show", a["job"]).stdout
+    assert "WITH IDLE" in farm.farm("job", "show", a["job"]).stdout
     # A stall of the host may leave stretches without power.
     assert {row["busy_w"] for row in a["buckets"]} - {None} == {3.0}, a["certificate"]["notes"]
     written = farm.farm("job", "output", a["job"], "-o", tmp_path / "run.pftrace")

@@ -286,9 +286,9 @@ def paragraph(sentences: Iterable[str], width: int = 80) -> Iterator[str]:
         yield line
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "", below: str = "") -> None:
-    """Print a `table`."""
-    for line in table(columns, rows, none=none, below=below):
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **shape: Any) -> None:
+    """Print a table; `shape` is as of `table`."""
+    for line in table(columns, rows, **shape):
         print_line(line)
 
 

@@ -24,7 +24,7 @@ from farm.cli.output import (
     terminal,
 )
 from farm.cli.spec_options import flag_of, spec_options, with_one_placement
-from farm.common.durations import digits
+from farm.common.durations import digits, in_one_unit, range_words, time_unit
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
 from farm.common.selector import natural
@@ -98,7 +98,6 @@ _ENOUGH: dict[Require, tuple[str, ...]] = {
     "any": ("trusted", "suspect", "rejected"),
 }
 PLOT_COLUMNS = 72
-LEAST_MS = 0.1  # faster medians are shown in microseconds
 
 
 @spec_options(BenchSpec, devices="all")
@@ -299,7 +298,7 @@ def result_lines(
 
     Args:
         results: of benches, with their `device`.
-        why: whether every reason follows, so that none is announced.
+        why: whether every reason follows, so that rows have none.
         spec: of their jobs, as JSON; None: not known.
         width: of lines; None: the terminal's.
     """
@@ -307,17 +306,15 @@ def result_lines(
         return
     ranked = sorted(results, key=lambda each: (each["estimate"]["median_ms"], natural(each["device"])))
     reasons = [reasons_of((each.get("certificate") or {}).get("reasons", ())) for each in ranked]
-    unit, scale = _unit(ranked)
-    medians = [f"{digits(each['estimate']['median_ms'] * scale)} {unit}" for each in ranked]
-    across = max(map(len, medians))
+    medians = in_one_unit([each["estimate"]["median_ms"] for each in ranked])
     yield from table(
-        ("PHONE", "MEDIAN", "95 % RANGE", "VERDICT", "WHY"),
+        ("PHONE", "MEDIAN", "95 % RANGE", "VERDICT", *(() if why else ("WHY",))),
         [
             (
-                each["device"], median.rjust(across), range_words(each["estimate"]), each["verdict"],
-                why_not[0].cause if why_not else "",
+                each["device"], median, range_words(each["estimate"]), each["verdict"],
+                *(() if why else (found[0].cause if found else "",)),
             )
-            for each, median, why_not in zip(ranked, medians, reasons, strict=True)
+            for each, median, found in zip(ranked, medians, reasons, strict=True)
         ],
         width=width,
         below="WHY",
@@ -334,23 +331,7 @@ def result_lines(
             else "Every reason: --why",
         )
     )  # fmt: skip
-    yield from paragraph((_numbers_checked(ranked), *_notes(ranked)))
-
-
-def range_words(estimate: Mapping[str, Any]) -> str:
-    """An interval relative to its median: `-15 %, +30 %`, `±0.7 %`; `-` of one sample, which has none."""
-    low, high = estimate.get("low_ms"), estimate.get("high_ms")
-    if low is None or high is None or estimate.get("count") == 1:
-        return "-"
-    down, up = (f"{100 * abs(end / estimate['median_ms'] - 1):#.2g}".rstrip(".") for end in (low, high))
-    down, up = (f"{float(each):.0f}" if "e" in each else each for each in (down, up))
-    return f"±{up} %" if down == up else f"-{down} %, +{up} %"
-
-
-def _unit(results: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
-    """The unit for the medians of some results, and how many of it a millisecond has."""
-    fastest_ms = results[0]["estimate"]["median_ms"]
-    return ("s", 1e-3) if fastest_ms >= 1e3 else ("ms", 1.0) if fastest_ms >= LEAST_MS else ("µs", 1e3)
+    yield from paragraph((_numbers_checked(ranked), *notes_of(ranked)))
 
 
 def _sentence(text: str) -> str:
@@ -365,7 +346,7 @@ def _numbers_checked(results: Sequence[Mapping[str, Any]]) -> str:
     return f"Outputs match the reference{some} ({max(errors):.0e})."
 
 
-def _notes(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def notes_of(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Each note once, with the phones that it is about unless these are all."""
     devices: dict[str, list[str]] = {}
     for each in results:
@@ -380,7 +361,7 @@ def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
     print_line()
     names = ("mean", "min", "max", "std")
     ranked = sorted(results, key=lambda each: each["estimate"]["median_ms"])
-    unit, scale = _unit(ranked)
+    unit, scale = time_unit(ranked[0]["estimate"]["median_ms"])
     print_table(
         ("PHONE", f"RAW {unit}", f"MEDIAN {unit}", *(f"{name.upper()} {unit}" for name in names), "SAMPLES", "TARGET"),
         [

@@ -10,15 +10,15 @@ import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag
-from farm.cli.output import fold_reasons, print_json, print_line, print_remarks, print_table, print_unlike
+from farm.cli.output import fold_reasons, paragraph, print_json, print_line, print_remarks, print_table, print_unlike
 from farm.cli.spec_options import spec_options
-from farm.common.durations import digits
+from farm.common.durations import in_one_unit
 from farm.common.errors import UserError
 from farm.common.files import checked_file, short_hash
-from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, refuse_runtimes
+from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, notes_of, refuse_runtimes
 from farm.kinds.compare.spec import CompareSpec
 from farm.kinds.program.command import packed_runtime
-from farm.measure.conditions import ROUGHLY, ratio_words
+from farm.measure.conditions import ROUGHLY, ratio_words, reasons_of
 from farm.model.job import MEASURING_KINDS
 from farm.model.specs import MEASURING, RUNTIME, SIDE_B
 from farm.programs.description import RUNTIMES
@@ -155,33 +155,47 @@ def _check_differs(model: str, fields: Mapping[str, Any]) -> None:
 
 
 def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) -> None:
-    """A line per phone; below, the reasons for doubt."""
+    """A line per phone with its gravest reason for doubt; below, what would end the doubt."""
     if not results:
         return
+    medians = in_one_unit([each[side]["latency"]["median_ms"] for each in results for side in "ab"])
+    reasons = [reasons_of(each["comparison"]["reasons"]) for each in results]
+    causes = [() if why else (each[0].cause if each else "",) for each in reasons]
     print_table(
-        ("DEVICE", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "PAIRS", "MAX ERROR A", "B"),
+        ("PHONE", "VERDICT", "B / A", "99 % RANGE", "A", "B", "PAIRS", *(() if why else ("WHY",))),
         [
             (
                 each["device"], each["comparison"]["answer"], ratio_words(each["comparison"]["ratio"]),
-                _interval(each["comparison"], ".."),
-                digits(each["a"]["latency"]["median_ms"]), digits(each["b"]["latency"]["median_ms"]),
-                each["comparison"]["pairs"], *(_error(each[side]) for side in ("a", "b")),
+                f"{ratio_words(each['comparison']['low'])} to {ratio_words(each['comparison']['high'])}",
+                *medians[2 * at : 2 * at + 2], each["comparison"]["pairs"],
+                *causes[at],
             )
-            for each in results
+            for at, each in enumerate(results)
         ],
+        below="WHY",
     )  # fmt: skip
     print_remarks(
         (each["device"], line)
         for each in results
-        for line in (*_bundles(each), *_runtimes(each), *_doubts(each["comparison"], why=why))
-    )
-    print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
-    print_line("  B / A: median of paired runs")
+        for line in (
+            *_bundles(each), *_runtimes(each), *(fold_reasons(each["comparison"]["reasons"], why=True) if why else ()),
+            *_doubts(each["comparison"]),
+        )
+    )  # fmt: skip
+    more = not why and any(len(each) > 1 or any(one.evidence for one in each) for each in reasons)
+    for line in paragraph(
+        ("B / A: median of paired runs.", "Every reason: --why" if more else "", _numbers(results), *notes_of(results))
+    ):
+        print_line(line)
     print_unlike(each.get("unlike", ()) for each in results)
 
 
-def _interval(compared: Mapping[str, Any], between: str) -> str:
-    return f"{ratio_words(compared['low'])} {between} {ratio_words(compared['high'])}"
+def _numbers(results: Sequence[Mapping[str, Any]]) -> str:
+    errors = {
+        side: [error for each in results if (error := each[side].get("max_abs_error")) is not None] for side in "ab"
+    }
+    words = [f"{side.upper()} {max(found):.0e}" for side, found in errors.items() if found]
+    return f"Outputs match the reference ({', '.join(words)})." if words else ""
 
 
 def _needed(pairs: int) -> str:
@@ -211,8 +225,8 @@ def certain_words(compared: Mapping[str, Any]) -> str:
     return f"B is certainly {compared['answer']}: {ratio_words(low)} to {ratio_words(high)} times"
 
 
-def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:
-    lines = fold_reasons(compared["reasons"], why=why)
+def _doubts(compared: Mapping[str, Any]) -> list[str]:
+    lines = []
     if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MOST_NEEDED:
         lines.append(f"too noisy here: it would take more than {MOST_NEEDED} pairs; try a quieter host or phone")
     elif compared["answer"] == "cannot tell":
@@ -256,7 +270,7 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
         )  # fmt: skip
         return
     print_line(found.sentence)
-    for line in (*_doubts(compared, why=why), *notes):
+    for line in (*fold_reasons(compared["reasons"], why=why), *_doubts(compared), *notes):
         print_line(f"  {line}")
 
 
@@ -276,11 +290,6 @@ def _comparison(wire: Mapping[str, Any]) -> Comparison:
     reasons = tuple(map(Reason.from_wire, wire["reasons"]))
     known = {name: wire[name] for name in Comparison.__dataclass_fields__}
     return Comparison(**{**known, "answer": ComparisonAnswer(wire["answer"]), "reasons": reasons})
-
-
-def _error(side: Mapping[str, Any]) -> str:
-    error = side.get("max_abs_error")
-    return "-" if error is None else f"{error:.1e}"
 
 
 def print_job(outcome: CompareOutcome, _record_set: Mapping[str, Any] | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits
+from farm.common.durations import digits, in_one_unit, range_words
 from farm.kinds.energy.spec import EnergySpec
 
 MJ = 1e3
@@ -16,7 +16,7 @@ MJ = 1e3
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone; below, why a meter or gauge gives no number."""
     print_table(
-        ("DEVICE", "mJ", "95% INTERVAL", "WITH IDLE mJ", "IDLE W", "BUSY W", "ms"), [_row(each) for each in results]
+        ("PHONE", "ENERGY", "95 % RANGE", "WITH IDLE", "IDLE", "BUSY", "TIME"), [_row(each) for each in results]
     )
     print_remarks((result["device"], line) for result in results for line in remarks(result))
 
@@ -43,10 +43,10 @@ def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
         return (result["device"], *"------")
     return (
         result["device"],
-        digits(found["net_j"] * MJ),
-        f"{digits(found['low_j'] * MJ)} .. {digits(found['high_j'] * MJ)}",
-        digits(found["gross_j"] * MJ),
-        digits(found["idle_w"]),
-        digits(found["busy_w"]),
-        digits(found["inference_s"] * 1e3),
+        f"{digits(found['net_j'] * MJ)} mJ",
+        range_words(found, "j", "net_j"),
+        f"{digits(found['gross_j'] * MJ)} mJ",
+        f"{digits(found['idle_w'])} W",
+        f"{digits(found['busy_w'])} W",
+        *in_one_unit([found["inference_s"] * 1e3]),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits, interval_words
+from farm.common.durations import digits, range_words
 from farm.kinds.memory.spec import MemorySpec
 
 MB = 1e6
@@ -17,7 +17,7 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone and phase; below, what a phone did not report, and the apps that Android ended meanwhile."""
     gpu = any(row["gpu_bytes"] is not None for result in results for row in result["phases"])
     print_table(
-        ("DEVICE", "PHASE", "ms", "95% INTERVAL", "PEAK RSS MB", "RSS MB", "SWAP MB", *(("GPU MB",) if gpu else ())),
+        ("PHONE", "PHASE", "MEDIAN", "95 % RANGE", "PEAK RSS", "RSS", "SWAP", *(("GPU",) if gpu else ())),
         [_row(result["device"], row, gpu=gpu) for result in results for row in result["phases"]],
     )
     print_remarks((result["device"], line) for result in results for line in remarks(result))
@@ -35,19 +35,19 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
         for row in result["phases"]
         for words in row["kills"]
     ]
-    return [f"at most {_mb(result['peak_bytes'])} MB of memory and swap", *killed, *result["notes"]]
+    return [f"at most {_mb(result['peak_bytes'])} of memory and swap", *killed, *result["notes"]]
 
 
 def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...]:
     return (
         device,
         row["phase"],
-        digits(row["ms"]),
-        interval_words(row),
+        f"{digits(row['ms'])} ms",
+        range_words(row, middle="ms"),
         *(_mb(row[f"{name}_bytes"]) for name in ("peak_rss", "rss", "swap")),
         *((_mb(row["gpu_bytes"]),) if gpu else ()),
     )
 
 
 def _mb(size: int | None) -> str:
-    return "-" if size is None else f"{size / MB:.1f}"
+    return "-" if size is None else f"{size / MB:.1f} MB"

@@ -120,10 +120,10 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """Each output of runs that are done, or its largest elements when they were asked for; with their `device`."""
     ranked = [row for each in results for row in _ranked(each)]
     if ranked:
-        print_table(("DEVICE", "OUTPUT", "RANK", "VALUE", "INDEX", "LABEL"), ranked)
+        print_table(("PHONE", "OUTPUT", "RANK", "VALUE", "INDEX", "LABEL"), ranked)
     elif results:
         print_table(
-            ("DEVICE", "OUTPUT", "SHAPE", "TYPE", "MIN", "MAX", "MEAN"),
+            ("PHONE", "OUTPUT", "SHAPE", "TYPE", "MIN", "MAX", "MEAN"),
             (
                 (
                     each["device"], array["name"], " x ".join(map(str, array["shape"])) or "scalar", array["dtype"],

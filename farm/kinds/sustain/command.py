@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
-from farm.common.durations import digits, format_duration, interval_words
+from farm.common.durations import digits, format_duration, in_one_unit, range_words
 from farm.kinds.sustain.spec import MINUTE_S, SustainSpec, stretch_words
 
 if TYPE_CHECKING:
@@ -20,18 +20,24 @@ MJ = 1e3
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone, its course, and the ranking of several phones in the first minute and in the last one."""
     powered = any(row.get("busy_w") for result in results for row in result["buckets"])
+    rows = [row for result in results for row in (result["fresh"], result["plateau"])]
+    medians = in_one_unit([row and row["median_ms"] for row in rows])
     print_table(
         (
-            "DEVICE", "SOC", "FRESH ms", "THROTTLED AFTER", "PLATEAU ms", "95% INTERVAL", "SLOWDOWN", "BATTERY °C",
-            *(("PLATEAU W", "WITH IDLE mJ") if powered else ()),
+            "PHONE", "SOC", "FRESH", "PLATEAU", "95 % RANGE", "SLOWDOWN", "THROTTLED", "BATTERY",
+            *(("POWER", "WITH IDLE") if powered else ()),
         ),
-        [(*_row(result), *(_power(result["plateau"] or {}) if powered else ())) for result in results],
+        [
+            (*_row(result, *medians[2 * at : 2 * at + 2]), *(_power(result["plateau"] or {}) if powered else ()))
+            for at, result in enumerate(results)
+        ],
+        spare=("SOC", "BATTERY"),
     )  # fmt: skip
     print_remarks((result["device"], line) for result in results for line in remarks(result))
     for result in results:
-        medians_ms = [row["median_ms"] for row in result["buckets"]]
-        course = plots.sparkline(medians_ms, COURSE_COLUMNS, terminal.glyphs())
-        lowest, highest = digits(min(medians_ms)), digits(max(medians_ms))
+        course_ms = [row["median_ms"] for row in result["buckets"]]
+        course = plots.sparkline(course_ms, COURSE_COLUMNS, terminal.glyphs())
+        lowest, highest = digits(min(course_ms)), digits(max(course_ms))
         each = stretch_words(result["bucket_s"])
         print_line(f"  {result['device']}: {course} median of each {each}, {lowest} to {highest} ms")
     for line in ranking(results):
@@ -69,25 +75,25 @@ def _ranked(results: Sequence[Mapping[str, Any]], place: int) -> str:
     return ", ".join(f"{number}. {device} {digits(ms)} ms" for number, (ms, device) in enumerate(medians, 1))
 
 
-def _row(result: Mapping[str, Any]) -> tuple[object, ...]:
-    plateau, after_s = result["plateau"], result["throttled_after_s"]
+def _row(result: Mapping[str, Any], fresh: str, plateau: str) -> tuple[object, ...]:
+    after_s = result["throttled_after_s"]
     first, last = (result["buckets"][place]["celsius"] for place in (0, -1))
     return (
         result["device"],
         result["soc"] or "-",
-        digits(result["fresh"]["median_ms"]),
-        "-" if after_s is None else format_duration(after_s),
-        "-" if plateau is None else digits(plateau["median_ms"]),
-        "-" if plateau is None else interval_words(plateau),
+        fresh,
+        plateau,
+        range_words(result["plateau"] or {}),
         "-" if result["slowdown"] is None else f"{result['slowdown']:.2f}x",
-        "-" if first is None or last is None else f"{first:.1f} .. {last:.1f}",
+        "-" if after_s is None else format_duration(after_s),
+        "-" if first is None or last is None else f"{first:.0f} to {last:.0f} °C",
     )
 
 
 def _power(row: Mapping[str, Any]) -> tuple[str, str]:
     """Watts and millijoules in a row of `buckets` or in the plateau; results of former releases have neither."""
     watts, joules = row.get("busy_w"), row.get("gross_j")
-    return "-" if watts is None else digits(watts), "-" if joules is None else digits(joules * MJ)
+    return "-" if watts is None else f"{digits(watts)} W", "-" if joules is None else f"{digits(joules * MJ)} mJ"
 
 
 def print_job(outcome: SustainOutcome, _record_set: Mapping[str, Any] | None) -> None:
@@ -98,18 +104,20 @@ def print_job(outcome: SustainOutcome, _record_set: Mapping[str, Any] | None) ->
     powered = any(row.get("busy_w") for row in outcome.buckets)
     print_table(
         (
-            "FROM", "MEDIAN ms", "95% INTERVAL", "BATTERY °C", "THERMAL STATUS",
-            *(("W", "WITH IDLE mJ") if powered else ()),
+            "FROM", "MEDIAN", "95 % RANGE", "BATTERY", "THERMAL STATUS",
+            *(("POWER", "WITH IDLE") if powered else ()),
         ),
         [
             (
                 format_duration(row["start_s"]) if outcome.result["bucket_s"] == MINUTE_S else f"{row['start_s']:g} s",
-                digits(row["median_ms"]),
-                interval_words(row),
-                "-" if row["celsius"] is None else f"{row['celsius']:.1f}",
+                median,
+                range_words(row),
+                "-" if row["celsius"] is None else f"{row['celsius']:.1f} °C",
                 "-" if row["throttle_status"] is None else row["throttle_status"],
                 *(_power(row) if powered else ()),
             )
-            for row in outcome.buckets
+            for row, median in zip(
+                outcome.buckets, in_one_unit([row["median_ms"] for row in outcome.buckets]), strict=True
+            )
         ],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from farm.cli.connection import call, show_devices
 from farm.cli.output import fold_reasons, print_json, print_line, print_note, print_remarks, print_table, print_unlike
 from farm.cli.output.terminal import interruptible
 from farm.cli.spec_options import flag_of
-from farm.common.durations import digits
+from farm.common.durations import digits, in_one_unit
 from farm.common.errors import ExitCode, NoPhoneError, UserError
 from farm.common.selector import Selector
 from farm.kinds.compare.spec import CompareSpec
@@ -119,14 +119,14 @@ def print_compared(found: Sequence[ComparedCourses], *, why: bool) -> None:
     powered = any(_watts(each, rows) for each in found for _, _, rows in each.moments)
     print_table(
         (
-            "DEVICE", "WHEN", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "A °C", "B °C",
+            "PHONE", "WHEN", "VERDICT", "B / A", "99 % RANGE", "A", "B", "A °C", "B °C",
             *(("A W", "B W") if powered else ()),
         ),
         [
             (
                 each.device, when, compared.answer, ratio_words(compared.ratio),
-                f"{ratio_words(compared.low)} .. {ratio_words(compared.high)}",
-                *(digits(row["median_ms"]) for row in rows),
+                f"{ratio_words(compared.low)} to {ratio_words(compared.high)}",
+                *in_one_unit([row["median_ms"] for row in rows]),
                 *("-" if row["celsius"] is None else f"{row['celsius']:.1f}" for row in rows),
                 *((_watts(each, rows) or ("-", "-")) if powered else ()),
             )

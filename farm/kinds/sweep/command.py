@@ -7,16 +7,20 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits, interval_words
+from farm.common.durations import in_one_unit, range_words
 from farm.kinds.sweep.spec import SweepSpec
 from farm.measure.conditions import versus_fastest
 
 
 def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     """A line per phone and setting; below, the recommended one of each phone."""
+    rows = [(result["device"], row) for result in results for row in result["settings"]]
     print_table(
-        ("DEVICE", "SETTING", "MEDIAN ms", "95% INTERVAL", "TO THE FASTEST", "ROUNDS"),
-        [_row(result["device"], row) for result in results for row in result["settings"]],
+        ("PHONE", "SETTING", "MEDIAN", "95 % RANGE", "VERDICT", "ROUNDS"),
+        [
+            (device, row["setting"], median, range_words(row), versus_fastest(row), row["rounds"])
+            for (device, row), median in zip(rows, in_one_unit([row["median_ms"] for _, row in rows]), strict=True)
+        ],
     )
     print_remarks((result["device"], line) for result in results for line in remarks(result))
 
@@ -31,9 +35,5 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     rows = result["settings"]
     best = rows[result["recommended"]]
     alike = [row["setting"] for row in rows if not row["slower"] and row is not best]
-    same = f"; not distinguishable from {'; '.join(alike)}" if alike else ""
+    same = f" (not distinguishable: {'; '.join(alike)})" if alike else ""
     return [f"recommended: {best['setting']}{same}", *result["certificate"]["notes"]]
-
-
-def _row(device: str, row: Mapping[str, Any]) -> tuple[object, ...]:
-    return device, row["setting"], digits(row["median_ms"]), interval_words(row), versus_fastest(row), row["rounds"]

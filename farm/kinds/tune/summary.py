@@ -52,17 +52,17 @@ def build_options(given: Mapping[str, Any]) -> tuple[str, ...]:
 def print_result(result: Mapping[str, Any], typed: Typed) -> None:
     """Tasks, cost, gain, and the next command."""
     print_table(
-        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED"),
+        ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED", "BEST", "GFLOPS", "USED"),
         (
             (
                 row["name"], row["weight"], row["trials"], row["failed"],
-                "-" if row["default_ms"] is None else digits(row["default_ms"]),
-                "-" if row["best_ms"] is None else digits(row["best_ms"]),
+                *("-" if row[name] is None else f"{digits(row[name])} ms" for name in ("default_ms", "best_ms")),
                 "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
                 used(kept_own=row.get("kept_own", False)),
             )
             for row in result["tasks"]
         ),
+        spare=("WEIGHT", "GFLOPS"),
     )  # fmt: skip
     print_line()
     for line in summary_lines(result):

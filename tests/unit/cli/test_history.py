@@ -112,10 +112,10 @@ def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
     lines = told(rows)
     assert lines[1] == "  system x/y:14, reference kernel k"
     assert lines[2] == "  4 of 8 results rescaled to today's clock baseline, for changes and plots only"
-    assert "AT TODAY'S NOMINAL ms" in lines[3]
-    assert "16.80" in lines[4]
-    assert "16.78 .. 16.82" in lines[4]
-    assert "10.00" in lines[4]
+    head, first, *_, last = (line.split("  ") for line in lines[3:12])
+    assert [each.strip() for each in head if each][1:4] == ["MEDIAN", "95 % RANGE", "RESCALED"]
+    assert [each.strip() for each in first if each][1:5] == ["16.80 ms", "±0.10 %", "10.00 ms", "trusted"]
+    assert [each.strip() for each in last if each][1:4] == ["10.00 ms", "±0.10 %", "trusted"]  # as it was reported
     assert not [line for line in lines if "improvement" in line]
     assert not any("nominal" in line for line in told([row(1, **by("k", 0.001)), row(2)]))
 
@@ -146,7 +146,7 @@ def test_a_result_of_one_sample_is_shown_without_an_interval_and_judged_nowhere(
     rows = [row(1), one_sample(2, 0.5), *[row(number) for number in range(3, 7)]]
     lines = told([*rows, *[row(number, 0.0112) for number in range(7, 11)]], plot=True)
     alone = next(line for line in lines if "bench-2" in line)
-    assert alone.split()[2:5] == ["500.0", "-", "trusted"]
+    assert alone.split()[2:6] == ["500.0", "ms", "-", "trusted"]
     assert lines[-2:] == [
         "  regression: 10.00 -> 11.20 ms (+12.0%) since bench-7, 4 results",
         "  -: no interval, as one sample has none; 1 of 10 are shown, and judged nowhere",
@@ -157,7 +157,7 @@ def test_a_result_of_one_sample_is_shown_without_an_interval_and_judged_nowhere(
 
 def test_one_sample_of_an_older_release_has_no_interval_either(told):
     old = row(1) | {"estimate": {"median_s": 0.01, "low_s": 0.01, "high_s": 0.01, "count": 1}}
-    assert told([old])[3].split()[2:4] == ["10.00", "-"]
+    assert told([old])[3].split()[2:5] == ["10.00", "ms", "-"]
     assert columns_of(old)["low_s"] is None
 
 
@@ -208,20 +208,26 @@ def compared(**fields):
 def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
     compare.print_results([compared()])
     lines = capsys.readouterr().out.splitlines()
-    assert "cannot tell  1.020  0.980 .. 1.070" in lines[1]
-    assert lines[2:] == [
-        "  pixel: the ratio went between two levels",
-        f"  pixel: 300 pairs taken in turns would find a difference of 3% with 95 % power, {NONE}",
-        "  pixel: a virtual phone",
-        "  B / A: median of paired runs",
+    assert lines[:2] == [
+        "PHONE  VERDICT      B / A  99 % RANGE      A         B         PAIRS  WHY",
+        "pixel  cannot tell  1.020  0.980 to 1.070  1.500 ms  1.500 ms  24     the ratio went between two levels",
     ]
+    assert lines[2:] == [
+        f"  pixel: 300 pairs taken in turns would find a difference of 3% with 95 % power, {NONE}",
+        "B / A: median of paired runs. Outputs match the reference (B 1e-06).",
+        "A virtual phone.",
+    ]
+    compare.print_results([compared()], why=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[-1] == "PAIRS"
+    assert lines[2] == "  pixel: the ratio went between two levels"
 
 
 def test_a_comparison_that_nobody_could_finish_says_that_it_is_too_noisy(capsys):
     compare.print_results([compared(low=0.856, high=7142.13, needed_pairs=2421394, needed_same=10**9)])
     lines = capsys.readouterr().out.splitlines()
-    assert "0.856 .. over 1000" in lines[1]
-    assert lines[3] == "  pixel: too noisy here: it would take more than 100000 pairs; try a quieter host or phone"
+    assert "0.856 to over 1000" in lines[1]
+    assert lines[2] == "  pixel: too noisy here: it would take more than 100000 pairs; try a quieter host or phone"
 
 
 def test_an_answer_says_nothing_of_what_another_one_would_take(capsys):
@@ -233,7 +239,7 @@ def test_how_well_a_large_ratio_is_known_stands_below_the_answer(capsys):
     compare.print_results([compared(answer="slower", ratio=62.0, low=43.7, high=125.0, known_to=2.016, reasons=[])])
     lines = capsys.readouterr().out.splitlines()
     assert "slower" in lines[1]
-    assert " 62     43.7 .. 125 " in lines[1]
+    assert " 62     43.7 to 125 " in lines[1]
     assert lines[2] == "  pixel: B is certainly slower: 43.7 to 125 times"
 
 

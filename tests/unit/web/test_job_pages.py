@@ -264,7 +264,7 @@ async def test_the_settings_of_a_sweep_stand_in_a_table() -> None:
     async with page(desk(shown(row(kind="sweep"), result=result))) as farm:
         text = text_of((await farm.client.get("/jobs/bench-1")).text)
     assert "2 threads is recommended" in text
-    assert "1 thread 20.00 15.00 to 25.00 +25.0% 8" in text
+    assert "1 thread 20.00 15.00 to 25.00 25 % slower 8" in text
     assert "2 threads 20.00 15.00 to 25.00 the fastest 8" in text
     assert "left out: <8>" in text
 

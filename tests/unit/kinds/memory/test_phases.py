@@ -110,9 +110,9 @@ def test_the_table_has_the_gpu_only_where_a_phone_tells_of_it(capsys):
     print_results([result])
     head, first, *_, peak, killed, note = capsys.readouterr().out.splitlines()
     assert "GPU" not in head
-    assert first.split() == ["pixel", "init", "1.000", "-", "30.0", "10.0", "0.0"]
+    assert first.split() == ["pixel", "init", "1.000", "ms", "-", "30.0", "MB", "10.0", "MB", "0.0", "MB"]
     assert "at most 30.0 MB" in peak
     assert "Android ended an app in the phase 'first run': Kill 'a'" in killed
     assert ONE_PEAK in note
     print_results([result | {"phases": [row | {"gpu_bytes": 2_000_000} for row in found]}])
-    assert "GPU MB" in capsys.readouterr().out
+    assert "2.0 MB" in capsys.readouterr().out

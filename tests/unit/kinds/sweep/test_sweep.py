@@ -114,6 +114,6 @@ def row(setting, ratio, low, high):
 def test_a_sweep_in_words():
     rows = [row("1 thread", 1.0, 1.0, 1.0), row("2 threads", 1.01, 0.98, 1.03), row("4 threads", 1.5, 1.4, 1.6)]
     rows.append(row("2 threads, cores 0-3", 1.01, 0.98, 1.03))
-    assert [versus_fastest(each) for each in rows[:3]] == ["the fastest", "not distinguishable", "+50.0%"]
+    assert [versus_fastest(each) for each in rows[:3]] == ["the fastest", "not distinguishable", "50 % slower"]
     said = remarks({"settings": rows, "recommended": 0, "certificate": {"notes": ["a note"]}})
-    assert said == ["recommended: 1 thread; not distinguishable from 2 threads; 2 threads, cores 0-3", "a note"]
+    assert said == ["recommended: 1 thread (not distinguishable: 2 threads; 2 threads, cores 0-3)", "a note"]
