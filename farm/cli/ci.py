@@ -250,8 +250,9 @@ def _finish(
         print_json({"ok": code == ExitCode.OK, "fail_if": limit.text, "cases": wire})
     else:
         print_table(
-            ("MODEL", "DEVICE", "ANSWER", "CHANGE (99% INTERVAL)", "ABOUT"),
+            ("MODEL", "PHONE", "VERDICT", "CHANGE (99 % RANGE)", "WHY"),
             [(case.model, case.device, case.answer, case.change, case.about) for case in cases],
+            below="WHY",
         )
         for case in cases:
             if case.answer is CiAnswer.SLOWER:

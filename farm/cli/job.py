@@ -87,9 +87,10 @@ def list_jobs(
         "TOOK",
         "VERDICT",
         "RESULT",
+        "WHY",
     )
     spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER")
-    emit(answer, table(columns, rows, spare=spare) if answer["jobs"] else (), json=json)
+    emit(answer, table(columns, rows, spare=spare, below="WHY") if answer["jobs"] else (), json=json)
     if json:
         return
     if not answer["jobs"]:
@@ -268,10 +269,12 @@ def logs(
                     sys.stdout.flush()
 
 
-def _outcome(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The verdict or answer of a job, and its figure; of a job without a result why it waits or failed."""
-    if why := row["waits"] or (row["error"] or {}).get("message"):
-        return "-", why
+def _outcome(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The verdict or answer of a job, its figure, and why it waits or failed."""
+    return *_result(row), row["waits"] or (row["error"] or {}).get("message") or ""
+
+
+def _result(row: Mapping[str, Any]) -> tuple[str, str]:
     result = row.get("result") or {}
     estimate, compared = result.get("estimate") or {}, result.get("comparison") or {}
     if median_ms := estimate.get("median_ms"):

@@ -16,6 +16,7 @@ from farm.cli.output import OLD, escaped, plots
 from farm.cli.output.terminal import Glyphs
 from farm.cli.top_picture import aligned
 from farm.common.durations import digits, format_duration
+from farm.measure.conditions import percent
 from farm.model.job import FINAL, JobState
 
 if TYPE_CHECKING:
@@ -222,8 +223,8 @@ def _timing(progress: Mapping[str, Any], view: WatchView) -> Iterator[Text]:
         return
     half, wanted = float(progress.get("half_width") or 0.0), float(progress.get("wanted_half_width") or 0.0)
     yield Text(
-        f"  median   {digits(median)} ms ({digits(low)} .. {digits(high)}), +-{half:.2%} of +-{wanted:.2%} wanted, "
-        f"{progress.get('count')} samples"
+        f"  median   {digits(median)} ms ({digits(low)} to {digits(high)}), uncertain by ±{percent(half)}, "
+        f"goal ±{percent(wanted)}, {progress.get('count')} samples"
     )
     samples = [float(each) for each in progress.get("samples_ms", ()) if isinstance(each, int | float)]
     room = max(20, min(60, view.width - 11))

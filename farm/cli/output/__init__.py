@@ -205,7 +205,7 @@ def table(
     notes = [""] * len(cells)
     if width is not None and below in columns and sum(natural_widths) + 2 * len(columns) - 2 > width:
         place = columns.index(below)
-        notes = ["", *(row[place] for row in cells[1:])]
+        notes = ["", *("" if row[place] == "-" else row[place] for row in cells[1:])]
         cells = [row[:place] + row[place + 1 :] for row in cells]
         columns = cells[0]
         del natural_widths[place]

@@ -46,5 +46,5 @@ class SustainExecutor(PowerExecutor):
         try:
             power = await self.source(context.view)
         except UserError as error:
-            power = PowerSource(none=error.message)
+            power = PowerSource(none=error.message.replace(context.view.name, "it", 1))
         return SustainTask(**self.model(context), placements=placements, stop_c=stop_c, power=power)

@@ -187,12 +187,12 @@ def test_a_running_search_is_shown_with_each_tasks_rates(capsys):
 @pytest.mark.parametrize(
     ("row", "shown"),
     [
-        ({"result": {"verdict": "suspect", "estimate": {"median_ms": 0.481}}}, ("suspect", "0.4810 ms")),
-        ({"result": {"comparison": {"answer": "faster", "ratio": 0.5}}}, ("faster", "B/A 0.500")),
-        ({"result": {"exit_code": 3}}, ("-", "exit code 3")),
-        ({"waits": "no phone is free"}, ("-", "no phone is free")),
-        ({"error": {"message": "the phone went away"}}, ("-", "the phone went away")),
-        ({}, ("-", "-")),
+        ({"result": {"verdict": "suspect", "estimate": {"median_ms": 0.481}}}, ("suspect", "0.4810 ms", "")),
+        ({"result": {"comparison": {"answer": "faster", "ratio": 0.5}}}, ("faster", "B/A 0.500", "")),
+        ({"result": {"exit_code": 3}}, ("-", "exit code 3", "")),
+        ({"waits": "no phone is free"}, ("-", "-", "no phone is free")),
+        ({"error": {"message": "the phone went away"}}, ("-", "-", "the phone went away")),
+        ({}, ("-", "-", "")),
     ],
 )
 def test_a_job_in_a_list_has_its_result_or_why_there_is_none(row, shown):

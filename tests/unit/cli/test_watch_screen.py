@@ -66,7 +66,7 @@ def test_a_bench_with_its_phases_heat_and_interval():
         "  phone    pixel, 41.2C 2h ago",
         "    compiling                                7.0 s",
         "  > timing                                   18.0 s",
-        "  median   1.500 ms (1.450 .. 1.550), +-3.30% of +-1.00% wanted, 40 samples",
+        "  median   1.500 ms (1.450 to 1.550), uncertain by ±3.3 %, goal ±1 %, 40 samples",
         "  course   _++#",
         "                                       #######",
         "           =======                     #######              =======",
