@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0  # daemon up, on a loaded host
 PATIENCE_S = 30.0  # for a daemon without a word: hosts of a demo start beside each other on one machine
+COMMAND_TIMEOUT_S = 240.0  # it measures nothing: it ends a command that hangs
 READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked; a cold import of TVM alone may take 10 s
 
 CONFIG = """\
@@ -149,7 +150,7 @@ class VirtualFarm:
         except TimeoutError as error:
             raise HostError(f"only {len(ready)} of {count} phones became ready", evidence=str(error)) from error
 
-    def run(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
         """Run a program that knows this farm: its adb server, its daemon."""
         return subprocess.run(
             command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -168,7 +169,7 @@ class VirtualFarm:
         """Run the real adb against the farm's server."""
         return self.run(str(self.adb_path), *arguments)
 
-    def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def farm(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command."""
         return self.run(sys.executable, "-P", "-m", "farm", *arguments, timeout_s=timeout_s)
 

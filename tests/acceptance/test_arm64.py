@@ -93,7 +93,7 @@ def test_a_model_is_cross_compiled_run_and_right(farm, phone, model, tmp_path):
     inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(inputs, x=given)
     options = ("--on", phone.name, "--input", str(inputs), "--output", str(outputs))
-    done = farm.farm("run", str(model), *options, timeout_s=120)
+    done = farm.farm("run", str(model), *options)
     assert done.returncode == 0, done
     [expected] = ReferenceEvaluator(onnx.load(model)).run(None, {"x": given})
     with np.load(outputs) as kept:
@@ -109,7 +109,7 @@ def test_a_bench_pushes_an_aarch64_library(farm, phone, model, tmp_path):
         assert {machine_of(farm, phone, path, tmp_path) for path in libraries(phone)} == {"AARCH64"}
     finally:
         farm.client.call("job.cancel", job=job["id"])
-    done = farm.farm("bench", str(model), "--on", phone.name, "--repeat", "5", timeout_s=120)
+    done = farm.farm("bench", str(model), "--on", phone.name, "--repeat", "5")
     assert done.returncode == 0, done
     assert "MEDIAN" in done.stdout
 

@@ -54,7 +54,7 @@ def test_a_program_runs_as_it_stands(farm, folder, program):
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", program],
         env=environment() | {"FARM_SOCKET": str(farm.socket)},
-        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done
     assert SAYS[title(program)] in done.stdout, done
@@ -74,7 +74,7 @@ def test_a_program_has_types(tmp_path):
             "--cache-dir", str(ROOT / ".mypy_cache"), *names, "wrong.py",
         ],
         env={"PATH": "/usr/bin:/bin", "MYPYPATH": str(ROOT)},
-        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert len(errors) == 1, done

@@ -42,7 +42,6 @@ def own_again(farm, phone, hashes):
     until(lambda: phone.shell(f"ls -A {ON_PHONE}/farm/bundles").split() == [hashes["virtual"]])
 
 
-@pytest.mark.timeout(300)
 def test_a_model_is_timed_under_both_and_the_phone_gets_its_own_back(farm, phone, hashes, model):
     story = Story(farm)
     done = farm.farm(

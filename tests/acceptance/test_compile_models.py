@@ -47,7 +47,6 @@ def record_first_task(model, recipe, folder):
     return task.task_name
 
 
-@pytest.mark.timeout(300)  # the first builds with a TVM that is still to be imported
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_records_schedule_is_in_what_is_built(tmp_path, monkeypatch, precision):
     tiny = load(tiny_onnx(), name="tiny.onnx")

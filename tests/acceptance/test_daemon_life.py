@@ -114,7 +114,7 @@ def test_the_demo_ends_by_itself_and_leaves_nothing():
     with tempfile.TemporaryDirectory(prefix="acc-") as folder:
         demo = subprocess.run(
             [sys.executable, "-m", "farm", "demo", "--phones", "galaxy-s9", "--repeat", "3"],
-            env={**os.environ, "TMPDIR": folder}, capture_output=True, text=True, timeout=110, check=False,
+            env={**os.environ, "TMPDIR": folder}, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert demo.returncode == 0, demo.stderr
         assert "query_rpc_tracker" in demo.stdout

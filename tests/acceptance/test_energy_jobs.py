@@ -88,7 +88,7 @@ def known(farm):
 
 def test_a_meter_too_slow_for_the_windows_is_no_number(farm, model):
     measure_by("sh -c 'while date +%s.%N,1.5; do sleep 1; done'")
-    done = farm.farm("bench", model, "--on", NAME, "--energy", "--measure", "12", "--json", timeout_s=120)
+    done = farm.farm("bench", model, "--on", NAME, "--energy", "--measure", "12", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert result["energy"] is None
@@ -99,7 +99,7 @@ def test_a_meter_too_slow_for_the_windows_is_no_number(farm, model):
 
 def test_a_meter_that_disconnects_ends_only_its_job(farm, model):
     measure_by("false")
-    done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+    done = farm.farm("energy", model, "--on", NAME)
     assert done.returncode != 0
     assert "ended with 1 in the middle of the measurement" in done.stderr
 
@@ -109,7 +109,7 @@ def test_another_meter_needs_no_restart(farm, model):
     try:
         farm.daemon.config.write_text(before.replace(f'["sh", "{METER}"]', '["sh", "-c", "exit 3"]'))
         assert farm.client.call("reload")["applied"] == [f"power.meter.{NAME}"]
-        done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+        done = farm.farm("energy", model, "--on", NAME)
     finally:
         farm.daemon.config.write_text(before)
         farm.client.call("reload")
@@ -121,7 +121,7 @@ def test_a_phone_that_charges_is_not_measured(farm, model):
     known(farm)
     phone = phones(farm)[0]
     farm.lab.battery(phone.nickname, 60, charging=True)
-    done = farm.farm("energy", model, "--on", NAME, timeout_s=120)
+    done = farm.farm("energy", model, "--on", NAME)
     farm.lab.battery(phone.nickname, 80)
     assert done.returncode == 1
     assert "charges its battery" in done.stderr
@@ -133,7 +133,7 @@ def test_the_page_does_what_it_says(farm, tmp_path, monkeypatch):
     made, measured = shown(ROOT / "docs" / "energy.md")
     assert farm.farm(*made.command.split()[1:]).returncode == 0
     words = measured.command.split()[1:]
-    done = farm.farm(*words, "--half-width", "0.5", timeout_s=120)  # the host of a test is never quiet
+    done = farm.farm(*words, "--half-width", "0.5")  # the host of a test is never quiet
     assert done.returncode == 0, done.stdout + done.stderr
     assert not missing(measured, done.stdout), done.stdout + done.stderr
     latest = answer(farm.farm("job", "list", "--json"))["jobs"][0]
@@ -185,7 +185,7 @@ def test_a_gauge_sees_nothing_while_the_cable_feeds_the_phone(farm, by_gauge, mo
     by_gauge.result()
     phone = phones(farm)[1]
     farm.lab.fault(phone.nickname, "charge", mode="start")
-    done = farm.farm(*GAUGE_JOB, model, "--on", phone.name, timeout_s=60)
+    done = farm.farm(*GAUGE_JOB, model, "--on", phone.name)
     assert done.returncode == 1
     assert "its own fuel gauge sees only what the battery gives: it gets power by usb" in done.stdout
     assert "farm demo --stay --physics" in done.stdout

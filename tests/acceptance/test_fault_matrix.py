@@ -22,7 +22,6 @@ def outcomes():
     return {outcome.fault.name: outcome for outcome in played}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.name)
 def test_a_fault_ends_as_the_table_says(fault, outcomes):
     if why := possible(fault):

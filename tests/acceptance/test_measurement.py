@@ -62,7 +62,6 @@ def compared(farm, models):
     return compared
 
 
-@pytest.mark.timeout(300)
 def test_a_slower_model_is_called_slower_and_the_other_way_round_faster(compared):
     slower = compared("small.onnx", "slower.onnx")
     assert (slower["answer"], slower["low"] > 1) == ("slower", True)
@@ -70,7 +69,6 @@ def test_a_slower_model_is_called_slower_and_the_other_way_round_faster(compared
     assert (faster["answer"], faster["high"] < 1) == ("faster", True)
 
 
-@pytest.mark.timeout(300)
 def test_a_model_is_never_faster_or_slower_than_itself(compared):
     # Ratios of one model with itself scatter by 7 % where this host has no time (load 14 on 2 cores).
     found = compared("small.onnx", "small.onnx", "--min-effect", "0.2")
@@ -82,7 +80,6 @@ def bench(farm, models, *options):
     return asked(farm, "bench", models / "small.onnx", "--on", "android", "--measure", "3", *options)["results"][0]
 
 
-@pytest.mark.timeout(300)
 def test_benches_are_kept_by_their_model_and_compared(farm, models):
     before = farm.farm("history", "small.onnx")
     assert (before.returncode, "nothing called small.onnx was measured" in before.stderr) == (ExitCode.USAGE, True)
@@ -139,7 +136,6 @@ def stopped_now_and_then(lab):
         thread.join()
 
 
-@pytest.mark.timeout(300)
 def test_a_phone_that_is_held_down_is_not_trusted(farm, models):
     with stopped_now_and_then(farm.lab):
         result = bench(farm, models, "--remeasure", "1")
@@ -154,7 +150,6 @@ def test_a_phone_that_is_held_down_is_not_trusted(farm, models):
     )  # fmt: skip
 
 
-@pytest.mark.timeout(300)
 def test_a_phone_that_says_it_is_throttled_is_not_trusted(farm, models):
     farm.lab.heat(PHONE, 60.0)
     try:
@@ -222,7 +217,6 @@ def test_checks_in_ci_as_the_page_has_them(farm, models, tmp_path):
     assert newest == [("topic", git("rev-parse", "HEAD")), ("main", "4f2a")]
 
 
-@pytest.mark.timeout(200)
 @needs("adb")
 def test_tests_with_phones_as_the_page_has_them(farm, models, tmp_path):
     (tests,) = blocks(CI_PAGE, "python")

@@ -22,7 +22,7 @@ def model(tmp_path_factory):
 
 def test_the_memory_of_each_phase_is_found(farm, model):
     words = ("bench", model, "--on", "android", "--memory", "--measure", "1", "--json")
-    done = farm.farm(*words, timeout_s=120)
+    done = farm.farm(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)["results"]
     phases = {row["phase"]: row for row in result["phases"]}
@@ -45,6 +45,6 @@ def test_the_page_does_what_it_says(farm, tmp_path, monkeypatch):
     steps = shown(ROOT / "docs" / "memory.md")
     assert len(steps) == 2
     for step in steps:
-        done = farm.farm(*step.command.split()[1:], timeout_s=120)
+        done = farm.farm(*step.command.split()[1:])
         assert done.returncode == 0, f"{step.command}\n{done.stdout}{done.stderr}"
         assert not missing(step, done.stdout), f"{step.command}\n{done.stdout}{done.stderr}"

@@ -30,18 +30,18 @@ def here(place):
 def test_a_package_is_compiled_for_a_phone_by_its_selector(farm, place):
     output = place / "phone.farm.tar"
     options = ("--on", "soc=sm8650", "--shape", "x:[2,4,8,8]", "--precision", "float16", "--without-model")
-    done = farm.farm("compile", str(place / "open.onnx"), *options, "-o", str(output), timeout_s=60)
+    done = farm.farm("compile", str(place / "open.onnx"), *options, "-o", str(output))
     assert done.returncode == 0, done.stderr
     package = read_package(output)
     assert package.manifest.inputs[0].shape == (2, 4, 8, 8)
     assert (package.manifest.precision, package.model) == ("float16", None)
-    run = farm.farm("run", str(output), "--on", "android", "--json", timeout_s=60)
+    run = farm.farm("run", str(output), "--on", "android", "--json")
     assert run.returncode == 0, run.stderr
     (result,) = json.loads(run.stdout)["results"]
     assert 1e-6 < result["max_abs_error"] < 1e-2
     inputs = place / "x2.npz"
     np.savez(inputs, x=np.ones((2, 4, 8, 8), np.float32))
-    run = farm.farm("run", str(output), "--on", "android", "--input", str(inputs), "--json", timeout_s=60)
+    run = farm.farm("run", str(output), "--on", "android", "--input", str(inputs), "--json")
     (result,) = json.loads(run.stdout)["results"]
     assert result["max_abs_error"] is None
     assert "no model inside" in result["numerics"]["note"]
@@ -64,6 +64,6 @@ def test_what_does_not_fit_is_refused(farm, here, place):
         (["compile", str(place / "open.onnx"), "--target", "rpi44"], "no target 'rpi44' without a phone"),
         (["compile", str(place / "open.onnx"), "--target", "qcom/adreno-opencl-texture"], "wrong code for textures"),
     ):
-        done = farm.farm(*arguments, timeout_s=60)
+        done = farm.farm(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
         assert "Traceback" not in done.stderr

@@ -4,8 +4,6 @@ import json
 import shutil
 import threading
 
-import pytest
-
 from farm.client import Client
 from farm.common.errors import ExitCode
 from tests.support.whole_farm import Story, answer, refused, running_farm, until, until_ready
@@ -33,7 +31,6 @@ def phones(farm):
     return {row["name"]: row for row in farm.status()["devices"]}
 
 
-@pytest.mark.timeout(240)
 def test_a_bundle_that_does_not_start_is_refused_and_no_phone_is_lost(tmp_path):
     with running_farm("oneplus-12", "oneplus-12", "oneplus-12", config=QUICK) as farm:
         good = listed(farm)["virtual"]
@@ -65,7 +62,6 @@ def test_a_bundle_that_does_not_start_is_refused_and_no_phone_is_lost(tmp_path):
         assert [*listed(farm)] == ["virtual"]
 
 
-@pytest.mark.timeout(240)
 def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
     with running_farm("oneplus-12", "oneplus-12", "oneplus-12", "oneplus-12", config=QUICK) as farm:
         story = Story(farm)
@@ -101,7 +97,6 @@ def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
         until_ready(farm)
 
 
-@pytest.mark.timeout(240)
 def test_a_damaged_candidate_is_refused_and_a_phone_that_others_wait_for_gets_the_next_one_first(tmp_path):
     with running_farm("oneplus-12", config=QUICK) as farm, Client(farm.socket) as client:
         (name,) = phones(farm)

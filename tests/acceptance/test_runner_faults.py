@@ -160,7 +160,7 @@ def test_a_script_that_just_ends_gives_its_phones_back(farm, folder):
     done = subprocess.run(
         [sys.executable, "-c", LEAVES, str(library(folder, "add"))],
         env=environment() | {"FARM_SOCKET": str(farm.socket)},
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "None\n"), done
     assert "Traceback" not in done.stderr, done

@@ -66,7 +66,6 @@ def test_the_page_does_what_it_says(farm: VirtualFarm, folder: Path) -> None:
         assert not missing(step, done.stdout + done.stderr), f"{step.command}\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.timeout(300)
 def test_onnx_runtime_computes_what_the_reference_says(farm: VirtualFarm, folder: Path) -> None:
     import onnxruntime
 
@@ -79,7 +78,6 @@ def test_onnx_runtime_computes_what_the_reference_says(farm: VirtualFarm, folder
     assert result["certificate"]["runtime"]["version"] == onnxruntime.__version__
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(find_spec("ai_edge_litert") is None, reason="LiteRT not found: pip install ai-edge-litert")
 def test_litert_computes_what_numpy_does(farm: VirtualFarm, folder: Path) -> None:
     source = np.random.default_rng(1)
@@ -96,7 +94,6 @@ def test_litert_computes_what_numpy_does(farm: VirtualFarm, folder: Path) -> Non
 
 @pytest.mark.skipif(not LLAMA_BENCH, reason="llama-bench not found: docs/runtimes.md compiles it")
 @pytest.mark.skipif(find_spec("gguf") is None, reason="gguf not found: pip install gguf")
-@pytest.mark.timeout(300)
 def test_llama_bench_runs_on_a_phone(farm: VirtualFarm, tmp_path: Path) -> None:
     runtime, model = tmp_path / "runtime", tmp_path / "tiny.gguf"
     runtime.mkdir()

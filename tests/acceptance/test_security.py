@@ -147,7 +147,7 @@ def remote(key, *arguments):
     """A `farm` command as somebody elsewhere runs it: no socket, a key."""
     mine = {name: value for name, value in environment().items() if not name.startswith("FARM_")}
     command = [sys.executable, "-m", "farm", "--key", str(key), *arguments]
-    return subprocess.run(command, env=mine, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=mine, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_commands_work_from_elsewhere_as_they_do_here(farm, tmp_path):

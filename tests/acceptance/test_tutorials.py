@@ -67,7 +67,6 @@ def test_every_tutorial_has_commands():
     assert [len(blocks) for blocks in TUTORIALS.values()] == [1] * 5
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("title", TUTORIALS)
 def test_the_commands_of(farm, folder, title):
     for line in TUTORIALS[title][0].splitlines():

@@ -74,7 +74,7 @@ def held(whole: VirtualFarm) -> list[str]:
 @pytest.fixture(scope="module")
 def benched(whole: VirtualFarm, model: str) -> str:
     """A bench that is done."""
-    done = whole.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json", timeout_s=110)
+    done = whole.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json")
     assert done.returncode == 0, done
     return next(row["id"] for row in whole.client.call("job.list", of_kind="bench", state=["done"])["jobs"])
 
@@ -186,7 +186,7 @@ def test_who_holds_a_phone_and_who_waits_for_it(farm: VirtualFarm, opens: Opens)
 
 
 def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm, model: str, opens: Opens) -> None:
-    done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "80", "--detach", timeout_s=60)
+    done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "80", "--detach")
     job = re.findall(r"bench-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens().open("/jobs")
     page.locator("a.row").first.click()
@@ -210,7 +210,7 @@ def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm
 
 
 def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> None:
-    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "4", "--detach", timeout_s=60)
+    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "4", "--detach")
     job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens(color_scheme="dark").open(f"/jobs/{job}")
     expect(page.get_by_role("heading", name="Tasks")).to_be_visible(timeout=100_000)
@@ -221,7 +221,7 @@ def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> 
 
 
 def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: VirtualFarm, model: str, opens: Opens) -> None:
-    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "400", "--detach", timeout_s=60)
+    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "400", "--detach")
     job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens().open(f"/jobs/{job}")
     expect(page.locator("#plot-tuning canvas")).to_have_count(2, timeout=60_000)  # the page was opened before
@@ -236,7 +236,7 @@ def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: Virtual
 
 
 def test_a_model_s_history_is_drawn(farm: VirtualFarm, model: str, benched: str, opens: Opens) -> None:
-    assert farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", timeout_s=110).returncode == 0
+    assert farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60").returncode == 0
     page = opens().open("/")
     page.get_by_role("link", name="History").click()
     page.get_by_role("link", name="dense.onnx").first.click()

@@ -29,13 +29,13 @@ def phone(farm):
 @pytest.fixture
 def model(farm, model):
     """One that has run there already."""
-    done = farm.farm("run", str(model), "--on", "android", timeout_s=90.0)
+    done = farm.farm("run", str(model), "--on", "android")
     assert done.returncode == 0, done
     return str(model)
 
 
 def run_until_its_limit(farm, phone, model):
-    done = farm.farm("run", model, "--on", phone.name, "--timeout", LIMIT, "--max-attempts", "1", timeout_s=90.0)
+    done = farm.farm("run", model, "--on", phone.name, "--timeout", LIMIT, "--max-attempts", "1")
     assert done.returncode == 1, done
     assert "no result after 12 s; it was at: running" in done.stderr
 

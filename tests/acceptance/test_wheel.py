@@ -181,7 +181,7 @@ def test_a_client_without_extras_has_all_of_a_farm(alone, tmp_path):
         for words, refusal in CLIENT.items():
             typed = [str(alone), *words.format(**names).split()]
             done = subprocess.run(
-                typed, cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=120, check=False
+                typed, cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=240, check=False
             )
             assert "Traceback" not in done.stderr, (words, done)
             assert (done.returncode != 0, refusal in done.stderr) == (bool(refusal), True), (words, done)

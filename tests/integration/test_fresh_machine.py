@@ -109,7 +109,7 @@ def test_a_phone_knows_only_its_own_paths(farm):
 
 
 def test_a_model_is_benchmarked(farm, model):
-    bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json", timeout_s=100)
+    bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json")
     assert bench.returncode == 0, bench.stderr
     results = json.loads(bench.stdout)["results"]
     assert sorted(result["gpu"] for result in results) == ["Adreno 630", "Adreno 750"]

@@ -47,14 +47,14 @@ def test_the_documented_lines_load_it_in_a_plain_tvm_script(here, tmp_path):
 
 
 def test_a_phone_takes_a_package_in_place_of_a_model(farm, here):
-    run = farm.farm("run", str(here), "--on", "android", "--json", timeout_s=60)
+    run = farm.farm("run", str(here), "--on", "android", "--json")
     assert run.returncode == 0, run.stderr
     (result,) = json.loads(run.stdout)["results"]
     assert result["max_abs_error"] < 1e-5
     assert result["compile"]["packaged"]
     inputs = here.parent / "x.npz"
     np.savez(inputs, input=np.ones((1, 3, 32, 32), np.float32))
-    run = farm.farm("run", str(here), "--on", "android", "--input", str(inputs), "--json", timeout_s=60)
+    run = farm.farm("run", str(here), "--on", "android", "--input", str(inputs), "--json")
     (result,) = json.loads(run.stdout)["results"]
     assert result["max_abs_error"] < 1e-5  # the model inside tells what these outputs should be
     assert result["given"] == ["input"]

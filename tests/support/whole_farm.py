@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import COMMAND_TIMEOUT_S, VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import run_farm
 from tests.support.forked_processes import forkers
 from tests.support.needs import need
@@ -109,7 +109,9 @@ def running_farm(
     assert "Traceback" not in log, log
 
 
-def farm_command(farm: VirtualFarm, *words: str | os.PathLike[str], timeout_s: float = 60.0) -> CompletedProcess[str]:
+def farm_command(
+    farm: VirtualFarm, *words: str | os.PathLike[str], timeout_s: float = COMMAND_TIMEOUT_S
+) -> CompletedProcess[str]:
     """`VirtualFarm.farm` without a new interpreter, which took a tenth of the tests' processor time."""
     return run_farm(*words, environ=farm.environment(), timeout_s=timeout_s)
 

@@ -15,7 +15,6 @@ from tests.support.host_network import HostNetwork, Lost
 from tests.support.needs import need
 from tests.support.whole_farm import refused, until
 
-pytestmark = pytest.mark.timeout(300.0)
 WAYS = {"from-it": (Lost.FROM_HOST,), "to-it": (Lost.TO_HOST,), "both-ways": tuple(Lost)}
 
 

@@ -116,6 +116,6 @@ def test_a_program_runs_on_a_phone_and_is_checked_against_pytorch(fixed, tmp_pat
     (tmp_path / "net.pt2").write_bytes(fixed)
     with virtual_farm(phones_of(["oneplus-12"])) as farm:
         farm.wait_ready(1)
-        done = farm.farm("run", str(tmp_path / "net.pt2"), "--on", "android", "--json", timeout_s=100)
+        done = farm.farm("run", str(tmp_path / "net.pt2"), "--on", "android", "--json")
     assert done.returncode == 0, done.stderr
     assert '"reference": "torch 2.' in done.stdout

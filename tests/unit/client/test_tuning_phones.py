@@ -39,7 +39,6 @@ def test_without_another_phone_there_is_nothing_to_say() -> None:
     assert too_few("android", 2, 3, "") == "only 2 phones that match android are identical: not 3 at once"
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("error", [KeyError("labels"), SystemExit(2)])
 def test_whatever_fails_before_the_first_lease_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
