@@ -18,6 +18,7 @@ from farm.common.files import short_hash
 from farm.control.address import Remote
 
 REASON_CHARS = 120
+SPARE = ("GPU", "HOST", "BUNDLE", "SOC")  # names end with their host's; `farm device show` has the others
 NO_PHONES = "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
 
 
@@ -84,8 +85,8 @@ def tunnel_hint(answer: dict[str, Any], lab: str) -> str:
     return f"  as on the lab's own host; from here: ssh {ways} {host}"
 
 
-def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
-    """One row per phone; the reason stands beside the state it explains."""
+def device_table(devices: list[dict[str, Any]], width: int | None = None) -> Iterator[str]:
+    """One row per phone; the reason stands beside the state it explains. `width` None: the terminal's."""
     rows = (
         (
             device["name"], *_host(device), device["state"],
@@ -95,7 +96,8 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         for device in devices
     )  # fmt: skip
     titles = ("STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON")
-    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="REASON")
+    columns = ("DEVICE", *_host_title(devices), *titles)
+    return table(columns, rows, none=NO_PHONES, width=width, below="REASON", spare=SPARE)
 
 
 def host_in_brief(host: dict[str, Any]) -> str:
@@ -129,7 +131,7 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         for device in devices
     )  # fmt: skip
     titles = ("SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS")
-    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="FINDINGS")
+    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES, below="FINDINGS", spare=SPARE)
 
 
 def figures(device: Mapping[str, Any]) -> tuple[str, str]:

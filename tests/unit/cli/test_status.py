@@ -53,6 +53,18 @@ def test_old_readings_have_their_age_and_are_grey_at_a_terminal():
     assert line.painted == f"pixel   \x1b[2m{words[0]}\x1b[0m"
 
 
+def test_80_columns_have_states_and_readings_of_a_lab_whole():
+    old = {"read_at": "2026-01-01T00:00:00+00:00", "soc": "SM8650", "gpu": "Adreno 750", "host": "lab2"}
+    away = {**phone("unreachable"), **old, "name": "huawei-mate-20-lab2", "reason": "lab2 is lost for 2h 5m"}
+    busy = {**phone("quarantined"), **old, "name": "galaxy-lab2", "holder": "continuous-integration"}
+    lines = list(device_table([away, busy], 80))
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["DEVICE", "STATE", "TEMP", "BATTERY", "HOLDER"]
+    assert re.fullmatch(r"huawei-mate-20-lab2  unreachable  36\.0C \d+d ago  85% \d+d ago  -", lines[1])
+    assert lines[2] == "  lab2 is lost for 2h 5m"
+    assert lines[3].split()[1] == "quarantined"
+
+
 def test_in_a_lab_each_phone_has_its_host_and_hosts_stand_ahead():
     hosts = [
         {"name": "lab1", "state": "ok", "silent_s": 0.4},
