@@ -101,6 +101,8 @@ def event_words(event: Mapping[str, Any]) -> str:
     values: defaultdict[str, str] = defaultdict(str)
     values |= {name: _plain(name, value) for name, value in data.items()}
     values |= {"subject": _plain("subject", event["subject"]), "more": _more(event)}
+    if (data.get("waited_s") or 0) < 1:  # at once
+        values["waited_s"] = ""
     sentence = _SENTENCES.get(f"{kind} {data.get('service')}") or _SENTENCES.get(kind)
     if sentence is None and topic in _STATES:
         sentence, values["state"] = _STATES[topic], state

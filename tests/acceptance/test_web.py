@@ -213,7 +213,7 @@ def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> 
     done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "4", "--detach")
     job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens(color_scheme="dark").open(f"/jobs/{job}")
-    expect(page.get_by_role("heading", name="Tasks")).to_be_visible(timeout=100_000)
+    expect(page.get_by_role("heading", name="Tasks", exact=True)).to_be_visible(timeout=100_000)
     expect(page.locator("#plot-tuning canvas")).to_have_count(2)
     assert all(drawn > 1000 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
     expect(page.locator("#plot-tuning")).to_contain_text("4 trials")
@@ -227,6 +227,7 @@ def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: Virtual
     expect(page.locator("#plot-tuning canvas")).to_have_count(2, timeout=60_000)  # the page was opened before
     assert all(drawn > 500 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
     expect(page.locator("#plot-tuning")).to_contain_text("The estimate")
+    expect(page.get_by_role("region", name="Tasks so far")).to_contain_text("GFLOPS")
     lines = page.locator("#log .log-line").filter(has_text="trial ")
     expect(lines.last).to_be_visible(timeout=60_000)  # came after the page
     expect(lines.last.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))

@@ -47,7 +47,7 @@ SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_u
             "pixel is closed by heat to: bench, tune: 45 °C",
         ),
         ("lease.granted", {**LEASE, "job": "run-1", "waited_s": 75}, "ann leased pixel for run-1 after waiting 1m 15s"),
-        ("lease.granted", {**LEASE, "job": "", "waited_s": None}, "ann leased pixel"),
+        ("lease.granted", {**LEASE, "job": "", "waited_s": 0.2}, "ann leased pixel"),
         ("lease.extended", {**LEASE, "expires_at": "2026-11-22T06:30:00+00:00"}, "ann keeps pixel for another 30m"),
         (
             "attempt.ended",
