@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from farm.cli.output.terminal import ASCII, UNICODE
-from farm.cli.top_picture import PhoneOrder, Snapshot, TopView, followed, lines_of, snapshot, sorted_phones
+from farm.cli.top_picture import PhoneOrder, Snapshot, TopView, followed, lines_of, phone_cells, snapshot, sorted_phones
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -86,6 +86,14 @@ def test_an_old_temperature_has_its_age_and_a_phone_that_is_gone_has_none():
     lines = shown(farm(device("nord", read_at="2026-11-01T00:00:00+00:00"), device("galaxy", "gone")))
     old, gone = (line.split()[2:4] for line in lines if line.startswith(("nord", "galaxy")))
     assert (old[0], old[1][-1], gone) == ("31C", "d", ["-", "-"])
+
+
+def test_old_readings_are_grey():
+    (phone,) = farm(device("nord", read_at="2026-11-01T00:00:00+00:00", battery_percent=9, heat="hot")).phones
+    heat, battery = phone_cells(phone, wide=False)[2:4]
+    assert (str(heat.style), str(battery.style), battery.plain) == ("dim", "dim", "9%")
+    alone = phone_cells(replace(phone, celsius=None), wide=False)[3]
+    assert alone.plain == f"9% {phone.read}"
 
 
 def test_80_columns_show_a_jobs_phone_and_step():
