@@ -20,7 +20,7 @@ from tests.support.forked_commands import ForkedCommands
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import leftovers, phones
 
-pytestmark = [pytest.mark.farm("oneplus-12", "galaxy-a55")]
+pytestmark = pytest.mark.farm("oneplus-12", "galaxy-a55")
 
 # Command lines that end with 0; names in braces are `facts`.
 ANSWERS = """

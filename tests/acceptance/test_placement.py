@@ -11,7 +11,7 @@ import pytest
 from farm.zoo import small_cnn
 from tests.support.pages import ROOT, missing, shown
 
-pytestmark = [pytest.mark.farm("galaxy-s9")]  # on a host without time
+pytestmark = pytest.mark.farm("galaxy-s9")
 
 PHONE_CORES = 8
 

@@ -14,7 +14,7 @@ from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import Story, answer, phones, until, until_ready
 
 VIRTUAL = "virtual phones time this host"
-pytestmark = [pytest.mark.farm("galaxy-a55")]
+pytestmark = pytest.mark.farm("galaxy-a55")
 
 
 @pytest.fixture(scope="module")

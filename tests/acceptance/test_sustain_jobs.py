@@ -14,9 +14,7 @@ from tests.support.whole_farm import phones, until, until_ready
 NAME = "sm-g9600"
 PRINTS_3_W = "import time\nwhile True: print(time.time(), 3.0, sep=chr(44), flush=True); time.sleep(0.005)"
 METER = Path(tempfile.gettempdir()) / f"farm-test-sustained-meter-{os.getpid()}"
-pytestmark = [
-    pytest.mark.farm("galaxy-s9", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n'),  # on a host without time
-]
+pytestmark = pytest.mark.farm("galaxy-s9", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n')
 
 SPEED = 100  # ten seconds are a quarter of an hour
 

@@ -83,7 +83,7 @@ def _end(stack: ExitStack, name: str, kind: str) -> Any:
 
 
 def run_farm(
-    *words: str | os.PathLike[str], environ: Mapping[str, str], folder: Path | None = None, timeout_s: float = 60.0
+    *words: str | os.PathLike[str], environ: Mapping[str, str], folder: Path | None = None, timeout_s: float = 240.0
 ) -> subprocess.CompletedProcess[str]:
     """`farm` with `words` in this environment, as `subprocess.run` of a new interpreter would return it."""
     return forked_processes.run(
