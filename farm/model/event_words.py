@@ -11,24 +11,24 @@ from typing import Any
 from farm.common.durations import format_duration
 
 HASH_CHARS = 12
-# What follows a sentence after a colon: the first of these that an event has.
+# The first of these data that an event has follows its sentence, after a colon.
 WHY = ("error", "detail", "reason", "cause", "message")
-# A sentence for each kind, with the names of data in braces; what stands in brackets goes if a name in it has no value.
-# `device.service draining` is the kind with the service's value.
+# A sentence for each kind. Braces hold names of data; a part in brackets is left out if a name in it has no value.
+# `device.service draining` is the sentence of `device.service` where `service` is `draining`.
 _SENTENCES = {
     "device.pushing": "{subject} gets its runtime: {sent_bytes} of {total_bytes}",
-    "device.cooling": "{subject} is closed by heat to: {classes}",
-    "device.cool": "{subject} is open again to: {classes}",
+    "device.cooling": "{subject} is closed to {classes}",
+    "device.cool": "{subject} is open to {classes} again",
     "device.finding": "Probes of {subject} find a problem",
     "device.finding_over": "Probes of {subject} no longer find the problem",
     "device.service": "{subject} has another service",
     "device.service in": "{by} put {subject} back in service",
     "device.service draining": "{by} drains {subject}",
     "device.service maintenance": "{by} took {subject} out of service for maintenance",
-    "device.tidied": "Removed from {subject} after its user: {killed} processes, {removed} files; {left} are left",
-    "device.repaired": "Pushed farm's files to {subject} again, because {files} had changed",
-    "recovery.action": "Recovery of {subject} begins: {action}",
-    "recovery.ended": "Recovery of {subject} by {action} is over after {took_s}[: {outcome}]",
+    "device.tidied": "{killed} processes and {removed} files of a user were removed from {subject}, {left} are left",
+    "device.repaired": "farm pushed its files to {subject} again, because {files} had changed",
+    "recovery.action": "Recovery of {subject} by {action} begins",
+    "recovery.ended": "Recovery of {subject} by {action} ended after {took_s}[, {outcome}]",
     "battery.held": "{subject} is kept from charging at {percent} %",
     "battery.charges": "{subject} charges again at {percent} %",
     "battery.refused": "{subject} refused to stop or resume charging",
@@ -42,7 +42,7 @@ _SENTENCES = {
     "host.draining": "[{by} drains ]host {subject}",
     "host.in_service": "[{by} put ]host {subject} back in service",
     "gate.lost": "The gate's process is gone: its sessions have ended",
-    "gate.back": "The gate's process is there again",
+    "gate.back": "The gate's process runs again",
     "builder.certified": "Builder {subject} got its certificate",
     "builder.joined": "Builder {subject} is connected, with {slots} slots",
     "builder.left": "Builder {subject} left after {built} candidates",
@@ -61,7 +61,7 @@ _SENTENCES = {
     "lease.released": "{user}'s lease of {device} ended after {held_s}",
     "session.opened": "{user} opened a session on {device}[ from {peer}]",
     "session.cut": "{user}'s session on {device} is cut",
-    "session.ended": "{user}'s session on {device} ended after {seconds}: {outcome}, {bytes_up} up, {bytes_down} down",
+    "session.ended": "{user}'s session on {device} ended after {seconds}, {outcome}, {bytes_up} up, {bytes_down} down",
     "job.failed": "{subject} of {user} failed",
     "job.submitted": "{user} submitted {subject}",
     "job.resumed": "{subject} of {user} goes on",
@@ -74,9 +74,9 @@ _SENTENCES = {
     "bundle.candidate": "Bundle {hash} for {abi} is to be rolled out",
     "bundle.canary": "{device} is the first phone to get bundle {hash}",
     "bundle.trying": "{device} gets bundle {hash}",
-    "bundle.failed": "Bundle {hash} failed on {device}, which gets its last proven one back",
+    "bundle.failed": "Bundle {hash} failed on {device}, which gets its last proven bundle back",
     "bundle.refused": "No phone gets bundle {hash} any more",
-    "bundle.current": "Bundle {hash} is now that of every {abi} phone",
+    "bundle.current": "Bundle {hash} is now the bundle of every {abi} phone",
     "toolchain.added": "Toolchain {subject} is added",
     "toolchain.removed": "Toolchain {subject} is removed",
     "poison.reported": "{what} of {user} killed its process on {device}",
@@ -94,7 +94,7 @@ _STATES = {"device": "{subject} is {state}", "job": "{subject} of {user} is {sta
 def event_words(event: Mapping[str, Any]) -> str:
     """An event, as on the wire, as a sentence without its full stop.
 
-    An event of a kind that this release does not know is its kind, its subject and its reason.
+    An unknown kind is read as the state of its device or job; of another topic it is the kind, the subject, the reason.
     """
     kind, data = event["kind"], event["data"]
     topic, _, state = kind.partition(".")
@@ -122,10 +122,11 @@ def _plain(name: str, value: object) -> str:
         return str(value.get("message") or value.get("cause") or "")
     if isinstance(value, list | tuple):
         return ", ".join(str(each) for each in value)
-    if isinstance(value, int | float) and name.startswith("bytes") | name.endswith("bytes"):
+    if isinstance(value, int | float) and "bytes" in name:
         return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e3:.1f} kB"
     if isinstance(value, int | float) and name.removesuffix("s").endswith(("_", "second")):
-        return format_duration(abs(value)) if abs(value) >= 60 else f"{value:.1f} s"
+        sign = "-" * (value < 0)
+        return f"{sign}{format_duration(abs(value))}" if abs(value) >= 60 else f"{value:.1f} s"
     text = "" if value is None else str(value)
     return text[:HASH_CHARS] if re.fullmatch(r"[0-9a-f]{64}", text) else text
 

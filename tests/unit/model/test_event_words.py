@@ -44,7 +44,7 @@ SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_u
         (
             "device.cooling",
             {"classes": ["bench", "tune"], "reason": "45 °C"},
-            "pixel is closed by heat to: bench, tune: 45 °C",
+            "pixel is closed to bench, tune: 45 °C",
         ),
         ("lease.granted", {**LEASE, "job": "run-1", "waited_s": 75}, "ann leased pixel for run-1 after waiting 1m 15s"),
         ("lease.granted", {**LEASE, "job": "", "waited_s": 0.2}, "ann leased pixel"),
@@ -55,7 +55,8 @@ SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_u
             "bench-1 ended on pixel, failed: no",
         ),
         ("attempt.ended", {**ENDED, "state": "done", "error": None}, "bench-1 ended on pixel, done"),
-        ("session.ended", SESSION, "ann's session on pixel ended after 3.1 s: closed, 1.2 kB up, 5.0 MB down"),
+        ("session.ended", SESSION, "ann's session on pixel ended after 3.1 s, closed, 1.2 kB up, 5.0 MB down"),
+        ("clock.jumped", {"seconds": -120.0}, "The host's clock was set, by -2m"),
         ("bundle.trying", {"device": "pixel", "hash": SHA}, "pixel gets bundle abababababab"),
         ("later.kind", {"reason": "who knows", "list": [{}]}, "later.kind pixel: who knows"),
     ],
