@@ -18,7 +18,8 @@ from farm.common.files import short_hash
 from farm.control.address import Remote
 
 REASON_CHARS = 120
-SPARE = ("GPU", "HOST", "BUNDLE", "SOC")  # names end with their host's; `farm device show` has the others
+# Columns that a narrow terminal leaves out: a phone's name ends with its host's, `farm device show` has the others.
+SPARE = ("GPU", "HOST", "BUNDLE", "SOC")
 NO_PHONES = "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
 
 
@@ -34,7 +35,7 @@ def status(json: JsonFlag = False) -> None:
 
 
 def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
-    """The status answer as two tables; `lab`: the host of a remote daemon."""
+    """The status answer: addresses, keys, the phones' table, problems; `lab`: the host of a remote daemon."""
     tracker = answer["tracker"]
     yield f"Tracker address {tracker['host']}:{tracker['port']}"
     if answer.get("web"):
@@ -59,7 +60,7 @@ def key_lines(keys: Sequence[dict[str, Any]], names: Sequence[str], width: int |
 
     Args:
         keys: of the tracker.
-        names: of phones; such a key is left out while nobody waits for it: the phones' table says the same.
+        names: of phones; the key of one phone is left out while nobody waits for it, as the phones' table has it.
         width: of the lines; None: the terminal's.
     """
     if not keys:

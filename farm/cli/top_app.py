@@ -87,7 +87,7 @@ class TopApp(App[None]):
         self._newest = 0  # event that is shown
 
     def compose(self) -> ComposeResult:
-        """Head, filter, phones, jobs beside events (below them where there is no room), details."""
+        """Head, filter, phones, jobs, events beside or (in a narrow terminal) below the jobs, details."""
         yield Static(id="head", markup=False)
         yield Input(placeholder="words that phones and jobs must have", id="filter", value=self._wanted)
         yield DataTable(id="phones", cursor_type="row", zebra_stripes=True)

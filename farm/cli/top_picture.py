@@ -40,7 +40,7 @@ PHONE_COLUMNS = {
 }  # fmt: skip
 WIDE_COLUMNS = ("SOC", "GPU", "REASON")
 RIGHT_COLUMNS = ("HEAT", "BATT")
-# Column -> the most of its cells in a line of text; 0: all. 80 columns show the step.
+# Column -> the most characters of its cells in a line of text; 0: no limit. 80 columns show the step.
 JOB_COLUMNS = {"JOB": 0, "STATE": 0, "PHONE": 16, "STEP": 40, "NAME": 20, "USER": 10}
 
 
@@ -354,7 +354,7 @@ def _celsius(phone: PhoneRow) -> Text:
 
 
 def _battery(phone: PhoneRow) -> Text:
-    """The battery: an old reading dim, its age stands beside the temperature; none of a phone that is gone."""
+    """The battery: an old reading dim (its age stands beside the temperature); none of a phone that is gone."""
     if phone.battery is None or phone.state == "gone":
         return Text("-")
     if phone.read:
@@ -420,7 +420,7 @@ def _jobs(jobs: Sequence[JobRow], farm: Snapshot, view: TopView, room: int) -> l
 
 
 def aligned(rows: Sequence[Sequence[Text]]) -> list[Text]:
-    """A line for each row, its cells below those of the others; columns without a word take no room."""
+    """A line for each row, with aligned columns; empty columns take no room."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -69,7 +69,7 @@ class WatchedJobs:
     """The jobs' pictures; read by the thread that draws, written by the one that follows events."""
 
     pictures: dict[str, JobPicture]
-    celsius: dict[str, str] = field(default_factory=dict)
+    temperatures: dict[str, str] = field(default_factory=dict)
     notice: str = ""  # about the daemon: it went away, or is back
     asked_s: float = -ASK_EVERY_S
 
@@ -85,7 +85,7 @@ class WatchedJobs:
             return
         self.asked_s = time.monotonic()
         phones = farm.status().raw["devices"]
-        self.celsius = {row["name"]: words for row in phones if (words := figures(row)[0]) != "-"}
+        self.temperatures = {row["name"]: words for row in phones if (words := figures(row)[0]) != "-"}
         for row in farm.jobs(jobs=names[: work.ASKED_NAMES], state=work.WAITING, limit=work.ASKED_JOBS):
             if row.id in self.pictures:
                 self.pictures[row.id] = refreshed(self.pictures[row.id], row)
@@ -108,7 +108,7 @@ def _live(names: list[str], since: int) -> Sequence[Outcome]:
     def frame() -> Group:
         view = WatchView(
             now=datetime.now(UTC), width=out.width, height=max(3, out.height - 1), marks=marks,
-            celsius=dict(watched.celsius), notice=watched.notice,
+            temperatures=dict(watched.temperatures), notice=watched.notice,
         )  # fmt: skip
         return Group(*lines_of(list(watched.pictures.values()), view))
 

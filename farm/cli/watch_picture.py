@@ -163,7 +163,7 @@ class WatchView:
     width: int
     height: int
     marks: Glyphs
-    celsius: Mapping[str, str]  # of phones, the latest that is known, in words
+    temperatures: Mapping[str, str]  # by phone, in words: 41.2C 2h ago
     notice: str = ""  # about the daemon: gone, or back
 
 
@@ -274,7 +274,7 @@ def _many(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
 
 def _heat(job: JobPicture, view: WatchView) -> Text:
     """The temperature of a job's phone, grey where it is old."""
-    words = view.celsius.get(job.device, "")
+    words = view.temperatures.get(job.device, "")
     return Text(words, "dim" if words.endswith(OLD) else "")
 
 

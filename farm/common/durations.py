@@ -117,7 +117,7 @@ def digits(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
-LEAST_MS = 0.1  # shorter times are shown in microseconds
+MIN_MS = 0.1  # shorter times are shown in microseconds
 NO_INTERVAL = "one sample: no interval"
 
 
@@ -146,7 +146,7 @@ def range_words(found: Mapping[str, Any], unit: str = "ms", middle: str = "") ->
 
 
 def in_one_unit(values_ms: Sequence[float | None]) -> list[str]:
-    """Times in the unit that the shortest one needs, aligned: `0.1623 ms`, `76.07 µs`; `-` for None."""
+    """Times in the unit that the shortest time needs, aligned: `0.1623 ms`, `76.07 µs`; `-` for None."""
     shortest_ms = min((each for each in values_ms if each is not None), default=0.0)
     unit, scale = time_unit(shortest_ms)
     words = ["-" if each is None else f"{digits(each * scale)} {unit}" for each in values_ms]
@@ -154,8 +154,8 @@ def in_one_unit(values_ms: Sequence[float | None]) -> list[str]:
 
 
 def time_unit(shortest_ms: float) -> tuple[str, float]:
-    """The unit for times of which this is the shortest, and how many of it a millisecond has."""
-    return ("s", 1e-3) if shortest_ms >= 1e3 else ("ms", 1.0) if shortest_ms >= LEAST_MS else ("µs", 1e3)
+    """The unit for times whose shortest is `shortest_ms`, and the factor from milliseconds to it."""
+    return ("s", 1e-3) if shortest_ms >= 1e3 else ("ms", 1.0) if shortest_ms >= MIN_MS else ("µs", 1e3)
 
 
 def format_duration(seconds: float) -> str:

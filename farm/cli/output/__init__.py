@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 LONG_CELL_CHARS = 24  # of a cell that wants no room of other columns
-OLD = " ago"  # the end of a reading that is not of now
+OLD = " ago"  # the last characters of an old reading
 MIN_CELL_CHARS = 10  # of a cell that is cut to the width of a terminal
 _PAINTED = ("STATE", "VERDICT", "SERVICE", "TEMP", "BATTERY")  # columns whose words have colours
 _COLOURS: Mapping[str, tuple[str, ...]] = {
@@ -191,7 +191,7 @@ def table(
         none: the sentence that stands in place of a table without rows; "": the heading alone.
         width: of the lines; None: the terminal's.
         spare: columns that a narrow terminal leaves out, the first one first.
-        below: the column whose cells stand whole on indented lines below their rows where lines have no room.
+        below: the column whose cells, where lines have no room for them, stand whole on indented lines below.
     """
     cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
     if none and len(cells) == 1:
@@ -224,7 +224,8 @@ def table(
         ).rstrip()
         yield line
         if width is not None:
-            yield from wrap(notes[at], width, initial_indent="  ", subsequent_indent="  ")
+            # Commands in a note are copied: `power-cycle` stays whole.
+            yield from wrap(notes[at], width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def columns_that_fit(columns: Sequence[str], widths: Sequence[int], width: int, spare: Sequence[str]) -> list[str]:
@@ -287,7 +288,7 @@ def paragraph(sentences: Iterable[str], width: int = 80) -> Iterator[str]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], **shape: Any) -> None:
-    """Print a table; `shape` is as of `table`."""
+    """Print a table; `shape`: the other arguments of `table`."""
     for line in table(columns, rows, **shape):
         print_line(line)
 

@@ -36,8 +36,8 @@ def after(picture, *events):
     return picture
 
 
-def drawn(*pictures, seconds=30, width=80, height=40, marks=ASCII, celsius=None, notice=""):
-    scene = WatchView(AT + timedelta(seconds=seconds), width, height, marks, celsius or {}, notice)
+def drawn(*pictures, seconds=30, width=80, height=40, marks=ASCII, temperatures=None, notice=""):
+    scene = WatchView(AT + timedelta(seconds=seconds), width, height, marks, temperatures or {}, notice)
     return [line.plain.rstrip() for line in lines_of(pictures, scene)]
 
 
@@ -61,7 +61,7 @@ def test_a_bench_with_its_phases_heat_and_interval():
         picture_of(info()), started(5), event("job.progress", 5, step="compiling"),
         event("job.progress", 12, step="timing"), event("job.progress", 20, step="timing", timing=TIMING),
     )  # fmt: skip
-    assert drawn(picture, celsius={"pixel": "41.2C 2h ago"}) == [
+    assert drawn(picture, temperatures={"pixel": "41.2C 2h ago"}) == [
         "job-1 running  bench net.onnx  30s",
         "  phone    pixel, 41.2C 2h ago",
         "    compiling                                7.0 s",

@@ -47,10 +47,10 @@ def test_a_table_fits_its_terminal_and_is_whole_elsewhere():
 
 
 def test_a_column_that_has_no_room_stands_below_the_rows_that_have_a_word_in_it():
-    rows = [("job-1", "failed", "the phone does not answer any more"), ("job-2", "done", "-")]
+    rows = [("job-1", "failed", "no answer yet, try a power-cycle"), ("job-2", "done", "-")]
     lines = list(table(("JOB", "STATE", "WHY"), rows, width=30, below="WHY"))
     assert lines == [
-        "JOB    STATE", "job-1  failed", "  the phone does not answer", "  any more", "job-2  done",
+        "JOB    STATE", "job-1  failed", "  no answer yet, try a", "  power-cycle", "job-2  done",
     ]  # fmt: skip
     assert next(table(("JOB", "STATE", "WHY"), rows, width=80, below="WHY")) == "JOB    STATE   WHY"
 
