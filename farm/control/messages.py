@@ -51,7 +51,7 @@ class ShownFields(AnswerFields):
 
 
 class UnknownField(str):
-    """A field of any type that an answer lacks: `unknown` alone, `?` in a longer text, else false and empty.
+    """Stands for a field of any type that an answer lacks: `unknown` alone, `?` in a longer text, false and empty.
 
     Its items, sums and quotients are unknown, comparisons with it are false.
     """
@@ -60,7 +60,7 @@ class UnknownField(str):
     name: str
 
     def __new__(cls, name: str) -> Self:
-        """`name`: of the field."""
+        """`name`: the field's."""
         made = super().__new__(cls, "unknown")
         made.name = name
         return made
@@ -202,12 +202,12 @@ def decode_reply(frames: Sequence[bytes], kind: str = "") -> Reply:
     Raises:
         ProtocolError: they are not one.
     """
-    made = ShownFields if _SHOWN.fullmatch(kind) else AnswerFields
-    header = _decode(frames, made)
+    fields_type = ShownFields if _SHOWN.fullmatch(kind) else AnswerFields
+    header = _decode(frames, fields_type)
     identifier, more, fields, error = (
         _matching(header, "id", _ID),
         header.get("more", False),
-        header.get("ok", made()),
+        header.get("ok", fields_type()),
         header.get("error"),
     )
     if not isinstance(more, bool) or not isinstance(fields, dict) or not ("ok" in header or more or error is not None):
@@ -229,10 +229,10 @@ def _encode(header: Mapping[str, Any], frames: Sequence[bytes]) -> list[bytes]:
     return encoded
 
 
-def _decode(frames: Sequence[bytes], made: type[dict[str, Any]] | None = None) -> dict[str, Any]:
+def _decode(frames: Sequence[bytes], fields_type: type[dict[str, Any]] | None = None) -> dict[str, Any]:
     _check_sizes(frames)
     try:
-        header = json.loads(frames[0], parse_constant=_refuse_constant, object_hook=made)
+        header = json.loads(frames[0], parse_constant=_refuse_constant, object_hook=fields_type)
         if _SURROGATE.search(frames[0]):
             json.dumps(header, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # ValueError covers JSON, UTF-8 and over-long numbers

@@ -102,6 +102,7 @@ class HostForwarder:
                 if "error" in fields:
                     raise error_from_wire(fields["error"])
                 if "more" not in fields:
+                    # As a client reads it: fields that an older host does not send are known as missing.
                     answer = encode_reply(Reply(request.id, _object(fields, "ok")))
                     return Answer(decode_reply(answer, request.kind).fields, (payload,) if payload else ())
                 await send(Reply(request.id, _object(fields, "more"), more=True))

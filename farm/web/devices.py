@@ -223,9 +223,11 @@ def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def log_line(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
     """An event as a sentence, without the texts `above`, which the page shows already."""
-    data = event["data"]
-    repeated = {name: "as above" for name in WHY if isinstance(data.get(name), str) and repeats(data[name], *above)}
-    return event_words({**event, "data": {**data, **{name: text for name, text in repeated.items() if data[name]}}})
+    data = dict(event["data"])
+    for name in WHY:
+        if isinstance(text := data.get(name), str) and text and repeats(text, *above):
+            data[name] = "as above"
+    return event_words({**event, "data": data})
 
 
 def classes_of(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, bool, str]]:

@@ -191,7 +191,7 @@ async def _cancel_one(request: Request, job: str) -> None:
 
 
 async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[None]], word: str) -> Response:
-    """Do one thing with each job that was chosen in the list, as on its own page; what is refused is named."""
+    """Call `act` for each chosen job; the notice counts those that are `word` and gives the reason for each refusal."""
     fields = await fields_of(request)
     chosen = list(dict.fromkeys(value for name, value in fields if name == "job"))
     if not chosen:

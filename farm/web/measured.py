@@ -146,7 +146,8 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
         return tuple(str(row.get(name) or "") for name in SAME)
 
     plots, oldest_first = [], rows[::-1]
-    for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
+    ordered = sorted(oldest_first, key=lambda row: (line(row), row["at"]))  # a host's clock may have been set back
+    for number, (_, group) in enumerate(groupby(ordered, key=line)):
         results = [row for row in group if has_median(row)]
         reported = [row["estimate"]["median_s"] for row in results]
         plot = history_plot([_point(row) for row in results], [row["at"] for row in results], reported, log=log)
@@ -176,8 +177,8 @@ def history_plot(
 
     Args:
         points: oldest first.
-        at: when each was measured (ISO 8601), the axis of x; without, it has their numbers, 1 and on.
-        reported_s: the median that each first reported, seconds; those that differ from the point's are drawn too.
+        at: when each was measured (ISO 8601), oldest first: x is time. Empty: x is the number of the result, from 1.
+        reported_s: the median that the job of each reported, seconds; drawn where it differs from the point's.
         log: whether times have a logarithmic axis.
     """
     if len(points) < 2:

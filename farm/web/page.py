@@ -243,7 +243,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
-    """The text fields of a form in order: boxes have one name together.
+    """The text fields of a form in order; several boxes may have one name.
 
     Raises:
         UserError: it is no form.

@@ -223,7 +223,7 @@ def _samples_summary(taken: Samples, end_s: float, beyond: int) -> str:
 def distribution_plot(taken: Samples) -> Plot | None:
     """How often a run took how long: a histogram with quantiles. None for fewer than two samples after warm-up.
 
-    All times are of the headline's clock: of samples that were corrected, their times at nominal speed.
+    All times are at nominal speed, as the headline, if that is known.
     """
     used = sorted(each * taken.correction for each in taken.seconds[taken.warmup :])
     corrected = taken.correction != 1.0

@@ -420,6 +420,8 @@ async def test_a_running_job_s_time_goes_on_from_what_the_server_says() -> None:
     async with page(desk(shown(running))) as farm:
         text = (await farm.client.get("/jobs")).text
     assert re.search(r'<span data-elapsed="37\d\d">1h 2m</span>', text)
+    async with page(desk(shown({**running, "state": "queued"}))) as farm:  # for its next attempt
+        assert "data-elapsed" not in (await farm.client.get("/jobs")).text
 
 
 async def test_the_csv_has_all_pages_of_the_jobs_that_match() -> None:
