@@ -375,7 +375,7 @@ class AsyncClient:
             tuning: give it back when others want it (`yield_wanted` of `lease.show`).
             on_wait: called with the reason why there is none yet.
             wait_s: for how long at most it is waited for; None: without end.
-            for_operator: whether it is waited for also where only an operator can free a phone.
+            for_operator: whether to wait also where only an operator can free a phone.
             options: `priority`, `deadline_s` ... (docs/clients.md).
 
         Raises:

@@ -129,7 +129,7 @@ async def granted(
         for_operator: whether to wait also where only an operator can free a phone.
 
     Raises:
-        NoPhoneError: only an operator can.
+        NoPhoneError: only an operator can free a phone, and `for_operator` is false.
     """
     reasons = Reasons()
     async with aclosing(with_idle(watched(connection, (job,), 0, attended=True), IDLE_S)) as stream:

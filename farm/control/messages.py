@@ -83,10 +83,10 @@ class UnknownField(str):
     def __format__(self, _: str) -> str:
         return "?"
 
-    def _same(self, *_: object) -> Any:
+    def _itself(self, *_: object) -> Any:
         return self
 
-    def _no(self, *_: object) -> Any:
+    def _false(self, *_: object) -> Any:
         return False
 
     def items(self) -> tuple[()]:
@@ -94,9 +94,9 @@ class UnknownField(str):
         return ()
 
     keys = values = items
-    get = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = _same
-    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
-    __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _no
+    get = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = _itself
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _itself
+    __contains__ = __lt__ = __le__ = __gt__ = __ge__ = _false
 
 
 @dataclass(frozen=True, slots=True)

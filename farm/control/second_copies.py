@@ -67,7 +67,7 @@ class SecondCopies:
                 log.debug("no second copies are made now: %s", error)
 
     async def close(self) -> None:
-        """Give up copies under way, and write the rows that wait; `run` finds what still comes at the next start."""
+        """Give up copies under way, and write the rows that wait. `run` finds later artifacts at the next start."""
         self._closed = True
         await self._tasks.end(0.0)
         await self._writes.close()

@@ -114,6 +114,7 @@ def event_words(event: Mapping[str, Any]) -> str:
 
 
 def _whole(part: str, values: Mapping[str, str]) -> str:
+    """A part in brackets; "" if a name in it has no value."""
     return part if all(values[name] for name in re.findall(r"{(\w+)}", part)) else ""
 
 
@@ -132,6 +133,7 @@ def _plain(name: str, value: object) -> str:
 
 
 def _more(event: Mapping[str, Any]) -> str:
+    """The time from an event to the end of its lease; "" if it names none."""
     ends = event["data"].get("expires_at")
     if not ends:
         return ""

@@ -28,7 +28,7 @@ from farm.web.rendering import moment
 
 router = APIRouter()
 PAGE_RESULTS = 100
-BOARD_RESULTS = 1000  # the newest: the models and phones of the start page
+BOARD_RESULTS = 1000  # the newest, whose models and phones `/history` begins with
 BOARD_PAGE = 500
 # Results that differ in one of these are not one line over time.
 SAME = ("target", "precision", "tuned", "textures", "placement", "runtime", "tvm", "bundle", "epoch", "device")

@@ -26,7 +26,7 @@ from farm.measure.conditions import ratio_words, reasons_of, versus_fastest
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
 _TIME = Markup('<time datetime="{}">{} UTC</time>')
-_TICKING = Markup('<span data-elapsed="{:.0f}">{}</span>')  # app.js counts on
+_TICKING = Markup('<span data-elapsed="{:.0f}">{}</span>')  # app.js adds the time since
 _LINK = Markup('<a href="{}">{}</a>')
 _SPARK = Markup(
     '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img">'

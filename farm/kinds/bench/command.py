@@ -294,7 +294,7 @@ def result_lines(
     results: Sequence[Mapping[str, Any]], *,
     why: bool = False, spec: Mapping[str, Any] | None = None, width: int | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """A line per phone, the fastest first: median at the usual clock, interval, verdict, cause; below, the next step.
+    """A line per phone, the fastest first: median at the usual clock, range, verdict, cause. Below, the next step.
 
     Args:
         results: of benches, with their `device`.

@@ -34,7 +34,7 @@
       time.dataset.local = "";
     }
   }
-  // What lasts is counted on from the seconds that the server wrote; in words as format_duration's.
+  // Elapsed times go on from the seconds that the server wrote, in the words of format_duration.
   const begun = new WeakMap();
   function count() {
     for (const each of document.querySelectorAll("[data-elapsed]")) {
