@@ -167,7 +167,7 @@ def estimate(cycles: Sequence[EnergyCycle], run_s: float, half_width: float) -> 
         )
     if likely_j <= 0 or expected_j > half_width * likely_j:
         return EnergyNotResolved(
-            f"an inference takes about {_digits(likely_j)} J, which the run would tell to +- {_digits(expected_j)} J",
+            f"an inference takes about {_digits(likely_j)} J, which the run would tell to ± {_digits(expected_j)} J",
             _needed_s(run_s, likely_j, expected_j, half_width),
         )
     mean_j, half_j = float(rest_j.mean()), _half_width(rest_j, rest_j.size) + hidden_j

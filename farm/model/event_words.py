@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from farm.common.durations import format_duration
+from farm.common.files import short_hash
 
-HASH_CHARS = 12
 # The first of these data that an event has follows its sentence, after a colon.
 WHY = ("error", "detail", "reason", "cause", "message")
 # A sentence for each kind. Braces hold names of data; a part in brackets is left out if a name in it has no value.
@@ -129,7 +129,7 @@ def _plain(name: str, value: object) -> str:
         sign = "-" * (value < 0)
         return f"{sign}{format_duration(abs(value))}" if abs(value) >= 60 else f"{value:.1f} s"
     text = "" if value is None else str(value)
-    return text[:HASH_CHARS] if re.fullmatch(r"[0-9a-f]{64}", text) else text
+    return short_hash(text) if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
 def _more(event: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ Quiesce = Annotated[
 # Fields of the kinds that measure until a median is known.
 HalfWidth = Annotated[
     Annotated[float, Bounds(strict=True, ge=0.0005, le=0.5)],
-    Help("Sample until the 95 % interval of the median is at most +- this part of it.", group=MEASURING),
+    Help("Sample until the 95 % interval of the median is at most ± this part of it.", group=MEASURING),
 ]
 MeasureSeconds = Annotated[
     Seconds,

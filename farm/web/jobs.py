@@ -17,6 +17,7 @@ from farm.devices.health.series import SHOWN, Quantity
 from farm.kinds import KINDS
 from farm.web.hosts import with_steps
 from farm.web.job_views import (
+    COLUMNS,
     STATES,
     File,
     Filter,
@@ -31,7 +32,7 @@ from farm.web.job_views import (
     result_facts,
     why,
 )
-from farm.web.page import SEE_OTHER, ask, caller_of, done, fields_of, render, web_of
+from farm.web.page import SEE_OTHER, ask, caller_of, done, form_fields, render, web_of
 from farm.web.plots import KindPage, PlotSource, Reading, object_of
 
 router = APIRouter()
@@ -39,8 +40,7 @@ MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
 MOST_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
-CSV_JOBS = 5000  # in one file: 1 MB
-CSV_PAGE = 500
+CSV_PAGES, CSV_PAGE_JOBS = 10, 500  # of one file: 1 MB
 ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "goes on"}
 
 Text = Annotated[str, Query(max_length=200)]
@@ -58,7 +58,8 @@ def filter_of(
     mine: Text = "",
     sort: Text = "",
 ) -> Filter:
-    """The filter in an address."""
+    """The filter in an address; a column that there is not sorts nothing."""
+    sort = sort if sort.removeprefix("-") in COLUMNS else ""
     return Filter(state, kind, user, text, selector, device, array, before, mine, sort)
 
 
@@ -76,8 +77,8 @@ async def jobs_csv(request: Request, wanted: Wanted) -> Response:
     """The jobs that match as a file, newest first."""
     asked = wanted.asked(caller_of(request).user)
     rows: list[Mapping[str, Any]] = []
-    while len(rows) < CSV_JOBS:
-        answer = await ask(request, "job.list", **{**asked, "limit": CSV_PAGE}, results=True)
+    for _ in range(CSV_PAGES):
+        answer = await ask(request, "job.list", **{**asked, "limit": CSV_PAGE_JOBS}, results=True)
         rows += answer["jobs"]
         if not answer["before"]:
             break
@@ -172,16 +173,12 @@ async def file(request: Request, job: str, name: str) -> Response:
 
 
 async def _submit_again(request: Request, job: str) -> Mapping[str, Any]:
-    """Submit the job's spec once more; of an array, this one job."""
+    """Submit the spec of a job that has ended once more; of an array, this one job."""
     shown = await ask(request, "job.show", job=job)
+    if not shown["job"]["ended_at"]:
+        raise UserError("it has not ended", hint="wait for its end, or cancel it")
     one = {"devices": 1} if shown["job"]["array"] else {}
     return await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
-
-
-async def _submit_ended_again(request: Request, job: str) -> None:
-    if not (await ask(request, "job.show", job=job))["job"]["ended_at"]:
-        raise UserError("it has not ended")
-    await _submit_again(request, job)
 
 
 async def _cancel_one(request: Request, job: str) -> None:
@@ -190,9 +187,9 @@ async def _cancel_one(request: Request, job: str) -> None:
         raise UserError(f"it stays {answer['jobs'][0]['state']}")
 
 
-async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[None]], word: str) -> Response:
+async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[object]], word: str) -> Response:
     """Call `act` for each chosen job; the notice counts those that are `word` and gives the reason for each refusal."""
-    fields = await fields_of(request)
+    fields = await form_fields(request)
     chosen = list(dict.fromkeys(value for name, value in fields if name == "job"))
     if not chosen:
         raise UserError("no job is chosen", hint="go back and tick the boxes of the jobs")
@@ -211,7 +208,7 @@ async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable
 @router.post("/chosen/again")
 async def chosen_again(request: Request) -> Response:
     """Submit the chosen jobs that have ended once more."""
-    return await _each_chosen(request, _submit_ended_again, "submitted again")
+    return await _each_chosen(request, _submit_again, "submitted again")
 
 
 @router.post("/chosen/cancel")

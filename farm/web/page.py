@@ -239,10 +239,10 @@ async def form_of(request: Request) -> dict[str, str]:
     Raises:
         UserError: it is no form.
     """
-    return dict(await fields_of(request))
+    return dict(await form_fields(request))
 
 
-async def fields_of(request: Request) -> list[tuple[str, str]]:
+async def form_fields(request: Request) -> list[tuple[str, str]]:
     """The text fields of a form in order; several boxes may have one name.
 
     Raises:

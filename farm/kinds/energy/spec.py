@@ -16,7 +16,7 @@ from farm.model.specs import (
 
 EnergyHalfWidth = Annotated[
     Annotated[float, Bounds(strict=True, ge=0.005, le=0.5)],
-    Help("No number unless the 95 % interval of the joules is about +- this part of them.", group=MEASURING),
+    Help("No number unless the 95 % interval of the joules is about ± this part of them.", group=MEASURING),
 ]
 
 

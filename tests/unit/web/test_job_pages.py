@@ -18,7 +18,7 @@ from farm.control.router import Answer
 from farm.head.queue.model import NoSuchJobError
 from farm.kinds.bench import page as bench_page
 from farm.web import jobs as jobs_module
-from farm.web.job_views import lenient
+from farm.web.job_views import PAGE_JOBS, lenient
 from farm.web.plots import Plot, PlotSource
 from tests.support.web_desk import Desk, page, text_of
 
@@ -433,6 +433,19 @@ async def test_the_csv_has_all_pages_of_the_jobs_that_match() -> None:
         answer = await farm.client.get("/jobs.csv?state=failed&user=ann")
     assert answer.headers["content-disposition"] == 'attachment; filename="jobs.csv"'
     assert [line.partition(",")[0] for line in answer.text.splitlines()] == ["id", "bench-3", "bench-2"]
+
+
+async def test_a_csv_of_hardly_any_job_looks_back_no_further_than_documented() -> None:
+    listed = {"jobs": [], "before": "bench-1"}  # none of 2,000 jobs matches, and there are older ones
+    async with page(desk(shown(row()), **{"job.list": listed})) as farm:
+        assert len((await farm.client.get("/jobs.csv?text=rare")).text.splitlines()) == 1
+        assert len(farm.desk.asked) == jobs_module.CSV_PAGES
+
+
+async def test_an_unknown_column_sorts_nothing() -> None:
+    async with page(desk(shown(row()))) as farm:
+        await farm.client.get("/jobs?sort=-shoe")
+        assert farm.desk.asked[-1][2]["limit"] == PAGE_JOBS
 
 
 async def test_chosen_jobs_are_cancelled_and_what_is_refused_is_named() -> None:
