@@ -45,7 +45,7 @@ def history(
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
 
-    MEDIAN is what the job reported. Where the phone's usual clock has changed since, RESCALED is that median at
+    MEDIAN is what the job reported. Where the phone's nominal speed has changed since, RESCALED is that median at
     today's, at which changes are searched for.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
@@ -122,7 +122,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
 
 
 def _rescaled(row: Mapping[str, Any]) -> str:
-    """The median at today's usual clock; "" where the job reported it at that clock."""
+    """The median at today's nominal speed; "" where the job reported it at that clock."""
     return f"{digits(common_estimate(row)['median_s'] * 1000)} ms" if moved_nominal([row]) else ""
 
 

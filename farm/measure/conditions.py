@@ -190,7 +190,7 @@ def _known(conditions: Conditions, name: str) -> list[float]:
 
 
 def clock_factor(result: Mapping[str, Any]) -> float:
-    """The factor from a result's times as measured to those of its headline, at the usual clock; 1: none is known."""
+    """The factor from a result's times as measured to those of its headline, at nominal speed; 1: none is known."""
     headline, measured = ((result.get(name) or {}).get("median_ms") for name in ("estimate", "latency"))
     return float(headline / measured) if headline and measured else 1.0
 
@@ -206,7 +206,5 @@ def moved_nominal(rows: Sequence[Mapping[str, Any]]) -> str:
     pairs = [((row.get("today") or {}).get("nominal_s"), (row.get("reference") or {}).get("nominal_s")) for row in rows]
     moved = sum(1 for now, then in pairs if now and then and not math.isclose(now, then, rel_tol=1e-3))
     return (
-        f"{moved} of {len(rows)} results rescaled to today's clock baseline, for changes and plots only"
-        if moved
-        else ""
+        f"{moved} of {len(rows)} results rescaled to today's nominal speed, for changes and plots only" if moved else ""
     )

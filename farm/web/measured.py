@@ -208,7 +208,7 @@ def history_plot(
     summary = f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}."
     if rescaled:
         lines.append(Line(name="as reported then", values=first, tone="quiet"))
-        summary += f" {rescaled} rescaled to today's clock baseline: what they reported then is grey."
+        summary += f" {rescaled} rescaled to today's nominal speed: what they reported then is grey."
     shown = [
         (n, digits(m / factor), interval_words({"low_s": low_s, "high_s": high_s}, "s", 1 / factor, "to"), verdict)
         for n, (m, low_s, high_s, verdict) in zip([moment(each) for each in at] or map(str, x), points, strict=True)

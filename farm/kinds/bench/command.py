@@ -294,7 +294,7 @@ def result_lines(
     results: Sequence[Mapping[str, Any]], *,
     why: bool = False, spec: Mapping[str, Any] | None = None, width: int | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """A line per phone, the fastest first: median at the usual clock, range, verdict, cause. Below, the next step.
+    """A line per phone, the fastest first: median at nominal speed, range, verdict, cause. Below, the next step.
 
     Args:
         results: of benches, with their `device`.
@@ -357,7 +357,7 @@ def notes_of(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
-    """What the samples are like, warm-up left out: at the headline's clock and in its unit, but RAW, as measured."""
+    """What the samples are like, warm-up left out: at nominal speed and in its unit, but RAW, as measured."""
     print_line()
     names = ("mean", "min", "max", "std")
     ranked = sorted(results, key=lambda each: each["estimate"]["median_ms"])
@@ -374,11 +374,11 @@ def print_stats(results: Sequence[Mapping[str, Any]]) -> None:
             for each in ranked
         ],
     )  # fmt: skip
-    print_line("RAW: the median as measured. The others: at the usual clock, without warm-up.")
+    print_line("RAW: the median as measured. The others: at nominal speed, without warm-up.")
 
 
 def print_plot(result: Mapping[str, Any]) -> None:
-    """A result's samples in the order they were taken, and how often which time occurred; at the headline's clock."""
+    """A result's samples in the order they were taken, and how often which time occurred; at nominal speed."""
     samples_ms = [float(seconds) * 1e3 * clock_factor(result) for seconds in result.get("samples_s", ())]
     width, marks = min(PLOT_COLUMNS, terminal.columns() - 4), terminal.glyphs()
     if not samples_ms:

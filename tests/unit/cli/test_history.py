@@ -111,7 +111,7 @@ def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
     rows = [corrected(number, then_s) for number, then_s in enumerate(then, 1)]
     lines = told(rows)
     assert lines[1] == "  system x/y:14, reference kernel k"
-    assert lines[2] == "  4 of 8 results rescaled to today's clock baseline, for changes and plots only"
+    assert lines[2] == "  4 of 8 results rescaled to today's nominal speed, for changes and plots only"
     head, first, *_, last = (line.split("  ") for line in lines[3:12])
     assert [each.strip() for each in head if each][1:4] == ["MEDIAN", "95 % RANGE", "RESCALED"]
     assert [each.strip() for each in first if each][1:5] == ["16.80 ms", "±0.10 %", "10.00 ms", "trusted"]

@@ -558,7 +558,7 @@ async def test_history_and_records() -> None:
         history = await farm.client.get("/history?model=m")
         assert len(plots(history.text)) == 1
         assert "before=1" in history.text
-        assert "2 of 3 results rescaled to today's clock baseline" in text_of(history.text)
+        assert "2 of 3 results rescaled to today's nominal speed" in text_of(history.text)
         assert "1.000 ms none" in text_of(history.text)
         assert "bench-3 is A" not in history.text
         assert "0.5000 ms" in text_of(history.text)

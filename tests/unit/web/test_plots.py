@@ -159,7 +159,7 @@ def test_a_history_lies_on_an_axis_of_time_and_keeps_what_was_reported_first():
     assert last - first == 2 * 86400
     assert plot.span[0] < plot.panels[0].x[0] < plot.panels[0].x[1] < plot.span[1]
     assert line(plot, "as reported then").values == [pytest.approx(3.0), None]
-    assert "1 rescaled to today's clock baseline" in plot.summary
+    assert "1 rescaled to today's nominal speed" in plot.summary
     assert [row[4] for row in plot.table.rows] == ["3.000", "-"]
     assert 'datetime="2026-11-22' in plot.table.rows[0][0]
     plain = history_plot([POINT, POINT])
