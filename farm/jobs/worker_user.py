@@ -67,7 +67,8 @@ def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
     if not groups:
         return
     try:
-        killer = _as_user(user, "kill", "-KILL", "--", *(f"-{group}" for group in groups))
+        # The shell's own kill: a host without procps has no program of that name.
+        killer = _as_user(user, "sh", "-c", 'kill -s KILL -- "$@"', "sh", *(f"-{group}" for group in groups))
     except OSError:
         logger.exception("cannot end what workers have left: process groups %s", ", ".join(map(str, groups)))
         return

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -199,7 +200,8 @@ async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient,
 async def test_forwards_belong_to_the_lease(leased: Leased, client: AdbClient) -> None:
     await client.add_forward(leased.theirs, "tcp:0", "tcp:4000")
     before = await client.list_forwards()
-    async with leased.running("shell", "echo reached | toybox nc -l -p 7100 || echo reached | nc -l -p 7100"):
+    listen = 'import socket; socket.create_server(("127.0.0.1", 7100)).accept()[0].sendall(b"reached\\n")'
+    async with leased.running("shell", f"echo reached | toybox nc -l -p 7100 || {sys.executable} -c '{listen}'"):
         port = (await leased.good("forward", "tcp:0", "tcp:7100")).strip()
         assert await leased.good("forward", "--list") == f"{leased.mine} tcp:{port} tcp:7100\n\n"
         async with asyncio.timeout(HANG_S):
@@ -239,7 +241,8 @@ async def test_a_reverse_that_is_dialled_can_be_removed(leased: Leased, client: 
     await client.add_reverse(leased.mine, "tcp:6200", "tcp:9")  # not the lease's
     async with await answering(greet) as server:
         port = server.sockets[0].getsockname()[1]
-        dial = "while true; do toybox nc 127.0.0.1 6100 </dev/null || nc 127.0.0.1 6100 </dev/null; done 2>/dev/null"
+        hear = 'import socket, sys; sys.stdout.write(socket.create_connection(("127.0.0.1", 6100)).recv(9).decode())'
+        dial = f"while true; do toybox nc 127.0.0.1 6100 </dev/null || {sys.executable} -c '{hear}'; done 2>/dev/null"
         async with leased.running("shell", dial) as dialler, asyncio.timeout(HANG_S):
             assert dialler.stdout is not None
             for _ in range(30):
