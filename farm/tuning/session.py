@@ -22,11 +22,29 @@ from tvm import rpc
 from tvm.s_tir.meta_schedule.arg_info import TensorInfo
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
+from farm.compiler.tvm_errors import first_line
 from farm.jobs.attempt import SessionOffer
 
 RENEW_CANDIDATES = 256  # a loaded library costs the phone some pages and a file until then
 RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until the session ends
 RENEW_BUFFER_BYTES = 256 << 20  # of argument buffers
+
+REFUSED = "cannot find server that matches"  # what TVM makes of a refusal, and then the match key
+
+
+def connect(offer: SessionOffer) -> Any:
+    """A TVM session through the gate. No error has the match key: whoever knows it gets the phone.
+
+    Raises:
+        ConnectionError: the phone or the gate took no session.
+    """
+    try:
+        return rpc.connect(offer.host, offer.port, key=offer.key)
+    except Exception as error:  # noqa: BLE001 - TVM has several for it
+        said = first_line(error)
+        refused = "the phone's RPC server took no session"
+        raise ConnectionError(refused if REFUSED in said else said.replace(offer.key, "...")) from None
+
 
 ArgsInfo = tuple[tuple[str, str, tuple[int, ...]], ...]  # ("TENSOR", dtype, shape) of each argument
 
@@ -48,7 +66,7 @@ class CandidateSession:
     @classmethod
     def open(cls, offer: SessionOffer) -> CandidateSession:
         """Connect, and look up the functions of the phone's server that every candidate needs."""
-        session = cls(rpc.connect(offer.host, offer.port, key=offer.key))
+        session = cls(connect(offer))
         for name in ("tvm.rpc.server.upload", "tvm.rpc.server.load_module", "runtime.RPCTimeEvaluator"):
             session.function(name)
         return session

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax, rpc
+from tvm import relax
 
 from farm.common.errors import Code, FarmError, ModelError, PhoneError
 from farm.compiler.build import Build, BuildRequest, build
@@ -27,6 +27,7 @@ from farm.compiler.tvm_errors import end_of, first_line
 from farm.jobs.attempt import SessionOffer
 from farm.model.identity import target_key
 from farm.model.specs import ModelTask
+from farm.tuning.session import connect
 from farm.worker.channel import DaemonChannel
 from farm.worker.driver_errors import KernelRefusal, kernel_refusal, memory_refusal
 
@@ -128,7 +129,7 @@ def opened(offer: SessionOffer) -> Iterator[PhoneSession]:
     """
     with on_phone("opening the session"):
         begun_s = time.monotonic()
-        raw = rpc.connect(offer.host, offer.port, key=offer.key)
+        raw = connect(offer)
         session = PhoneSession(raw, time.monotonic() - begun_s)
     try:
         yield session

@@ -1,5 +1,8 @@
 """What TVM raises about a phone is one error that says whose fault it is and what to do."""
 
+import socket
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -7,9 +10,11 @@ import pytest
 
 from farm.bundle.model import KIND_CPU, KIND_OPENCL
 from farm.common.errors import Code, Fault
+from farm.jobs.attempt import SessionOffer
+from farm.tvm_server.wire import ServerHello, SessionCode, encode_server_hello
 from farm.worker import checker
 from farm.worker.golden import CheckResult
-from farm.worker.session import ALWAYS_THERE, PhoneSession, check_local_memory, on_phone
+from farm.worker.session import ALWAYS_THERE, PhoneSession, check_local_memory, on_phone, opened
 from tests.support.errors import raises_code
 
 
@@ -38,6 +43,23 @@ def test_a_worker_that_died_and_all_else_are_session_errors():
     ):
         with raises_code(Code.SESSION_FAILED, match=told), on_phone("loading the model"):
             raise RuntimeError(said)
+
+
+def test_a_session_that_is_refused_tells_nobody_its_match_key():
+    def refuse():
+        with gate, gate.accept()[0] as client:
+            client.recv(1024)
+            client.sendall(encode_server_hello(ServerHello(SessionCode.MISMATCH)))
+
+    gate = socket.create_server(("127.0.0.1", 0))
+    offer = SessionOffer("127.0.0.1", gate.getsockname()[1], "pixel:f83fc91554230c82c949cd0e23607e4a")
+    with ThreadPoolExecutor(1) as pool, raises_code(Code.SESSION_FAILED) as caught:
+        pool.submit(refuse)
+        with opened(offer):
+            pass
+    assert str(caught.value) == "opening the session failed: the phone's RPC server took no session"
+    everything = "".join(traceback.format_exception(caught.value)) + caught.value.evidence
+    assert "f83fc915" not in everything
 
 
 class Raw:
