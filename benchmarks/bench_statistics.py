@@ -14,7 +14,7 @@ from benchmarks import simulated_runs as runs
 from benchmarks.harness import Context, Figure, under
 from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import NOMINAL_S, TRUE_S, Noise, Random, Shape
-from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
+from farm.measure.assess import Assessment, assess, more_samples
 from farm.measure.comparison import (
     FIND_EFFECT,
     FIRST_PAIRS,
@@ -24,7 +24,7 @@ from farm.measure.comparison import (
     compare,
     more_pairs,
 )
-from farm.measure.conditions import Verdict
+from farm.measure.conditions import ENOUGH_SAMPLES, Verdict
 from farm.measure.interval import student
 from farm.measure.regression import Point, changes
 from farm.measure.series import FloatArray, SampleSeries
@@ -66,7 +66,7 @@ def _sampled(
 ) -> Assessment:
     """As a bench run does it: a first batch, then as many more as it says, until it says enough."""
     whole = runs.series(random, shape(random, most), step_s=step_s)
-    count = FIRST_SAMPLES
+    count = ENOUGH_SAMPLES
     while True:
         found = assess(
             SampleSeries(whole.seconds[:count], whole.start_s[:count], whole.reference_s[:count]),
@@ -97,7 +97,7 @@ def _estimated_covers(shape: Shape, between: float) -> Callable[[Random], bool]:
     """The nominal is the median of 5 benches' references, whose levels differ by `between`."""
 
     def trial(random: Random) -> bool:
-        readings = runs.REFERENCE_NOISE * random.normal(size=(5, FIRST_SAMPLES)) + between * random.normal(size=(5, 1))
+        readings = runs.REFERENCE_NOISE * random.normal(size=(5, ENOUGH_SAMPLES)) + between * random.normal(size=(5, 1))
         nominal_s = NOMINAL_S * math.exp(float(np.median(np.median(readings, axis=1))))
         return _covers(_sampled(random, shape, nominal_s))
 
@@ -140,8 +140,8 @@ def _coverage() -> list[Case]:
             cases.append(
                 Case(f"coverage, {count} samples: drift, {name}", COVERAGE_RUNS, _fixed(shape, count, _covers), goal)
             )
-    four = _fixed(runs.shape(runs.normal, runs.drift), FIRST_SAMPLES, _covers, 4)
-    cases.append(Case(f"coverage, {FIRST_SAMPLES} samples, 4 to a reading: drift, iid", COVERAGE_RUNS, four, goal))
+    four = _fixed(runs.shape(runs.normal, runs.drift), ENOUGH_SAMPLES, _covers, 4)
+    cases.append(Case(f"coverage, {ENOUGH_SAMPLES} samples, 4 to a reading: drift, iid", COVERAGE_RUNS, four, goal))
     return cases
 
 
@@ -229,16 +229,16 @@ def _detection() -> list[Case]:
     bad.append(("stops of 5 samples' time", runs.shape(runs.normal, runs.flat, runs.stops), None))
     cases = [
         Case(f"not trusted, {count} samples: {name}", DETECTION_RUNS, _fixed(shape, count, _not_trusted), wanted)
-        for count in (FIRST_SAMPLES, 120)
+        for count in (ENOUGH_SAMPLES, 120)
         for name, shape, wanted in bad
-        if wanted or count == FIRST_SAMPLES
+        if wanted or count == ENOUGH_SAMPLES
     ]
     for name, shape in (
         ("a throttling step", runs.shape(runs.normal, runs.throttled)),
         ("two clocks, mixed", runs.shape(runs.normal, runs.levels(2))),
     ):
-        blocked = _fixed(shape, FIRST_SAMPLES, _not_trusted, 4)
-        told = f"not trusted, {FIRST_SAMPLES} samples, 4 to a reading: {name}, model and reference"
+        blocked = _fixed(shape, ENOUGH_SAMPLES, _not_trusted, 4)
+        told = f"not trusted, {ENOUGH_SAMPLES} samples, 4 to a reading: {name}, model and reference"
         cases.append(Case(told, DETECTION_RUNS, blocked, goal))
     for name, run_s in (("10 ms", TRUE_S), ("0.3 s", 0.3)):
         told = f"not trusted, samples of {name}: the phone stands still for 50 ms of every 200"

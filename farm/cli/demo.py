@@ -145,9 +145,10 @@ def _one_host(
             options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
             _typed(farm, progress, "tune", _network(farm, TUNED), *options)
         with Client(farm.socket) as client:
-            outcomes = [client.job(each.id, fetch_outputs=False) for each in reversed(client.jobs())]
+            own = [each.id for each in reversed(client.jobs()) if each.name in (network.name, f"{TUNED}.onnx")]
+            outcomes = [client.job(each, fetch_outputs=False) for each in own]
         typer.echo()
-        for line in summary_lines(farm.status()["devices"], outcomes, time.monotonic() - started):
+        for line in summary_lines(farm.status()["devices"], outcomes, time.monotonic() - started, stays=stay):
             print_line(line)
         if stay:
             _stay(farm)

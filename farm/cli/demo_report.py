@@ -87,13 +87,16 @@ class DemoProgress:
         return process.returncode
 
 
-def summary_lines(phones: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], took_s: float) -> Iterator[str]:
+def summary_lines(
+    phones: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], took_s: float, *, stays: bool = False
+) -> Iterator[str]:
     """What the demo found, for a screen of 80 x 24: phones, numbers with verdicts, both runtimes, speed-up, what next.
 
     Args:
         phones: rows of the status.
         outcomes: of its jobs.
         took_s: the demo's duration.
+        stays: whether it stays up now, as the first advice is.
     """
     from farm.kinds.bench.command import result_lines
     from farm.kinds.compare.outcome import CompareOutcome
@@ -112,7 +115,8 @@ def summary_lines(phones: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcom
             times = f"{each.speedup:.2f} times as fast ({_between(each.interval)})"
             yield f"Tuned by {each.trials} trials: {times}: {each.result['speedup']['answer']}."
     yield "What next:"
-    yield from (f"  {command:<{max(len(each) for each, _ in NEXT)}}  {what}" for command, what in NEXT)
+    advice = NEXT[stays:]
+    yield from (f"  {command:<{max(len(each) for each, _ in advice)}}  {what}" for command, what in advice)
 
 
 def _between(interval: tuple[float, float]) -> str:

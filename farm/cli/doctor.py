@@ -185,7 +185,7 @@ def folders(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether the disks of the state and runtime folders have room."""
     for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
-        yield judge_folder(name, path, shutil.disk_usage(existing).free)
+        yield judge_folder(name, path, shutil.disk_usage(existing).free, exists=existing == path)
 
 
 def database(config: FarmConfig) -> Iterator[Diagnosis]:

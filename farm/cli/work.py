@@ -269,6 +269,7 @@ class WaitLimit:
         self._limit_s = limit_s
         self._timer: Timer | None = None
         self._cancelled: dict[str, str] = {}  # job -> why it waited
+        self._todo = ""  # what an operator would have to do for the first of them
 
     def begin(self) -> None:
         """A job waits from now on; others may wait already."""
@@ -294,13 +295,15 @@ class WaitLimit:
         why = "; ".join(dict.fromkeys(filter(None, self._cancelled.values())))
         message = f"no phone within {format_duration(self._limit_s)}" + (f": {why}" if why else "")
         if len(self._cancelled) == jobs:
-            raise NoPhoneError(message, hint="wait longer (--wait), or choose others: farm device list")
+            first = f"{self._todo} (an operator)" if self._todo else "wait longer (--wait)"
+            raise NoPhoneError(message, hint=f"{first}, or choose others: farm device list")
         print_note(f"{_some(sorted(self._cancelled))}: {message}")
 
     def _expire(self) -> None:
         try:
             waiting = self._farm.jobs(jobs=self._names[:ASKED_NAMES], state=WAITING[:-1], limit=MOST_JOBS)
             self._cancelled |= {job.id: job.waits for job in waiting}
+            self._todo = self._farm.needs_operator(waiting[0].id) if waiting else ""
             within = format_duration(self._limit_s or 0)
             self._farm.cancel([job.id for job in waiting], why=f"no phone within {within} (--wait)")
         except FarmError as error:

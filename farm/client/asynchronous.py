@@ -393,10 +393,12 @@ class AsyncClient:
                     lease = await granted(self.connection, job, on_wait, for_operator=for_operator)
             except TimeoutError as error:
                 waits = (await self.connection.call("job.show", job=job))["job"]["waits"]
+                todo = await self.needs_operator(job)
                 message = f"no phone within {format_duration(wait_s or 0.0)}"
                 await self.cancel(job, why=message)
                 message += f": {waits}" if waits else ""
-                raise NoPhoneError(message, hint="wait longer, or choose others: farm device list") from error
+                first = f"{todo} (an operator)" if todo else "wait longer"
+                raise NoPhoneError(message, hint=f"{first}, or choose others: farm device list") from error
             if lease is None:
                 (await self.job(job)).raise_for_error()
                 raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")

@@ -53,9 +53,9 @@ def judge_usb(phones: int, closed: Sequence[str], problem: str) -> Iterator[Diag
         yield Diagnosis("usb permission", OK, f"{phones} phones with adb on USB may be opened")
 
 
-def judge_folder(check: str, path: Path, free_bytes: int) -> Diagnosis:
+def judge_folder(check: str, path: Path, free_bytes: int, *, exists: bool = True) -> Diagnosis:
     """Whether a folder's disk has room."""
-    detail = f"{path}, {free_bytes / 10**9:.0f} GB free"
+    detail = f"{path}{'' if exists else ' (farm serve makes it)'}, {free_bytes / 10**9:.0f} GB free"
     if free_bytes > ROOM_BYTES:
         return Diagnosis(check, OK, detail)
     return Diagnosis(

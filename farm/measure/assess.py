@@ -195,8 +195,8 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
     return [
         *_too_little(found, half_width),
         *_reference(found),
-        *_levels("step", found.step, found.reference_step, _describe_step),
-        *_levels("modes", found.modes, found.reference_modes, _describe_modes),
+        *_levels("step", COOL, found.step, found.reference_step, _describe_step),
+        *_levels("modes", END_OTHER_WORK, found.modes, found.reference_modes, _describe_modes),
         *_outliers("", found.outliers),
         *_outliers("reference_", found.reference_outliers),
     ]
@@ -261,13 +261,15 @@ _Level = TypeVar("_Level", LevelStep, Modes)
 
 
 def _levels(
-    code: str, own: _Level | None, reference: _Level | None, describe: Callable[[_Level], tuple[float, str, str]]
-) -> Iterator[Reason]:
+    code: str, of_clock: str, own: _Level | None, reference: _Level | None,
+    describe: Callable[[_Level], tuple[float, str, str]],
+) -> Iterator[Reason]:  # fmt: skip
+    """`of_clock`: the hint where the reference kernel shows them."""
     for where, what, level in (("", "unstable samples", own), ("reference_", "unstable clock", reference)):
         if level is not None:
             size, cause, evidence = describe(level)
             verdict = Verdict.REJECTED if abs(size) > REJECTED_CHANGE else Verdict.SUSPECT
-            yield Reason(where + code, verdict, f"{what}: {cause}", evidence, COOL if where else AGAIN)
+            yield Reason(where + code, verdict, f"{what}: {cause}", evidence, of_clock if where else AGAIN)
 
 
 def _describe_step(step: LevelStep) -> tuple[float, str, str]:
@@ -296,7 +298,6 @@ def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
         yield Reason(where + "burst", Verdict.SUSPECT, cause, "Something else ran on the phone.", END_OTHER_WORK)
 
 
-FIRST_SAMPLES = FEWEST_TRUSTED + 10  # what warm-up takes is not missing then
 LEAST_GROWTH = 0.5  # each look at the data is a chance to stop too early: few looks, far apart
 MOST_GROWTH = 1.0
 MARGIN = 1.1  # aim a little further: the width itself is only estimated

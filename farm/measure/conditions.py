@@ -98,6 +98,7 @@ MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 COOL = "let the phone cool, then measure again"
 LONGER = "measure longer: --measure 2m"
 MIN_LONGER_S, MAX_LONGER_S = 120.0, 3600.0  # the time that LONGER names; the longest that --measure takes
+ENOUGH_SAMPLES = 40  # for a trusted median, what warm-up takes included; `few_samples` asks for less
 LONGER_FACTOR = 4  # from the time, or the samples, of a run that did not suffice to those of the next
 AGAIN = "measure again"
 END_OTHER_WORK = "end other work on the phone, then measure again"
@@ -146,7 +147,7 @@ def next_step(reason: Reason, spec: Mapping[str, Any]) -> str:
     if repeat >= MAX_REPEAT or (measured_s >= MAX_LONGER_S and not repeat):
         return "use a quieter phone, or a wider --half-width"
     if repeat:
-        return f"take more samples: --repeat {min(MAX_REPEAT, LONGER_FACTOR * repeat)}"
+        return f"take more samples: --repeat {min(MAX_REPEAT, max(LONGER_FACTOR * repeat, ENOUGH_SAMPLES))}"
     if measured_s >= MIN_LONGER_S:
         longer = format_duration(min(MAX_LONGER_S, LONGER_FACTOR * measured_s)).replace(" ", "")
         return f"measure longer: --measure {longer}"

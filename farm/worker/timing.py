@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from farm.common.errors import Code, PhoneError, UserError
-from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
+from farm.measure.assess import Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
-from farm.measure.conditions import PhoneCondition
+from farm.measure.conditions import ENOUGH_SAMPLES, PhoneCondition
 from farm.measure.series import LONGEST_S, SHORTEST_S, SampleSeries, series
 from farm.model.specs import BundleUse
 from farm.worker.session import on_phone
@@ -186,7 +186,7 @@ def measure(
     first_s = first_runs(model, 1 if plan.number else FIRST_RUNS)
     taken = TakenSamples(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
     began_s = clock()
-    wanted = plan.repeat or FIRST_SAMPLES
+    wanted = plan.repeat or ENOUGH_SAMPLES
     at_once = plan.block or block_size(taken.number)
     next_look_s = LOOK_EVERY_S
     while True:

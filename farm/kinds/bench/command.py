@@ -128,6 +128,9 @@ def bench(
     work.refuse_host(fields["on"], "bench")
     if require_offload and not fields["profile"]:
         raise UserError("--require-offload needs --profile", hint="add --profile, or leave out --require-offload")
+    if detach and (require != "any" or require_offload):
+        option = "--require-offload" if require_offload else "--require"
+        raise UserError(f"{option} judges the result, and --detach does not wait for it", hint="leave out one of them")
     check_runtime_options(runtime, **{"--set": settings, "--runtime-folder": runtime_folder})
     waiting = {"wait": wait, "detach": detach, "json": json}
     _submit_instead(model, fields, runtime, memory=memory, energy=energy, sustain=sustain, **waiting)

@@ -95,6 +95,7 @@ def test_the_summary_fits_a_screen_and_says_what_next():
     assert "ort 1.31.1: 0.50 of TVM's time (99 %: 0.40 to 0.60): faster." in text
     assert "Tuned by 16 trials: 3.50 times as fast (99 %: 2.50 to 4.50): faster." in text
     assert "farm demo --stay" in text
+    assert "farm demo --stay" not in "\n".join(summary_lines([{}] * 4, benches + others, 99.4, stays=True))
 
 
 class Daemon:

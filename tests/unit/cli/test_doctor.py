@@ -126,6 +126,7 @@ def test_a_finding_that_is_not_ok_has_what_mends_it() -> None:
             assert not fix[0].endswith(".hint"), (name, call.lineno)
     assert of_error("adb", DoctorVerdict.FAIL, UserError("no adb")).fix
     assert judge_folder("state folder", Path("/var/lib/farm"), 0).fix
+    assert "(farm serve makes it)" in judge_folder("state folder", Path("/var/lib/farm"), 10**12, exists=False).detail
 
 
 def test_usb_permission_is_judged_in_one_place_and_by_the_daemon_where_one_answers(

@@ -36,16 +36,24 @@ def test_durations_and_seconds(text, seconds):
     assert wait_s(text) == seconds
 
 
-def test_jobs_that_waited_too_long_are_cancelled_with_that_reason():
+@pytest.mark.parametrize(
+    ("operator", "first"),
+    [("", "wait longer (--wait)"), ("farm device release pixel", "farm device release pixel (an operator)")],
+)
+def test_jobs_that_waited_too_long_are_cancelled_with_that_reason(operator, first):
     cancelled = {}
     farm = SimpleNamespace(
         jobs=lambda **_: [SimpleNamespace(id="bench-1", waits="pixel is leased")],
         cancel=lambda jobs, *, why: cancelled.update(dict.fromkeys(jobs, why)),
+        needs_operator=lambda job: operator,
     )
     limit = WaitLimit(farm, ("bench-1",), 0.001)
     limit.begin()
     limit._timer.join()
     assert cancelled == {"bench-1": "no phone within 0s (--wait)"}
+    with pytest.raises(NoPhoneError, match="no phone within 0s: pixel is leased") as raised:
+        limit.check(1)
+    assert raised.value.hint == f"{first}, or choose others: farm device list"
 
 
 @pytest.mark.parametrize("text", ["-5", "0s", "soon", "1 fortnight"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from farm.measure.assess import (
-    FIRST_SAMPLES,
     LEAST_SLOW_NOISE,
     MOST_SLOW_NOISE,
     assess,
@@ -14,7 +13,7 @@ from farm.measure.assess import (
     measure_again,
     more_samples,
 )
-from farm.measure.conditions import Conditions, PhoneCondition, Verdict
+from farm.measure.conditions import ENOUGH_SAMPLES, Conditions, PhoneCondition, Verdict
 from farm.measure.interval import slow_noise
 from tests.unit.measure.shapes import NOMINAL_S, a_run, ar, noise, stepped
 
@@ -44,11 +43,11 @@ def test_a_narrower_interval_takes_more_but_never_more_than_as_many_again():
 
 
 def test_the_first_batch_alone_is_enough_for_independent_samples():
-    assert more_samples(assess(a_run(noise(FIRST_SAMPLES)), NOMINAL_S), 0.02) == 0
+    assert more_samples(assess(a_run(noise(ENOUGH_SAMPLES)), NOMINAL_S), 0.02) == 0
 
 
 def test_samples_like_their_neighbours_need_more():
-    assert more_samples(assess(a_run(ar(FIRST_SAMPLES, 0.9, seed=3)), NOMINAL_S), 0.5) > 0
+    assert more_samples(assess(a_run(ar(ENOUGH_SAMPLES, 0.9, seed=3)), NOMINAL_S), 0.5) > 0
 
 
 def test_samples_that_resemble_their_neighbours_need_a_long_look():
@@ -59,7 +58,7 @@ def test_samples_that_resemble_their_neighbours_need_a_long_look():
 
 
 def test_a_run_below_a_second_sees_no_slow_noise_and_goes_on():
-    quiet = assess(a_run(noise(FIRST_SAMPLES)), NOMINAL_S)
+    quiet = assess(a_run(noise(ENOUGH_SAMPLES)), NOMINAL_S)
     assert more_samples(quiet, 0.5) == 0
     assert more_samples(replace(quiet, span_s=0.6), 0.5) == 20
 

@@ -86,6 +86,10 @@ def test_one_sample_is_printed_without_an_interval(capsys):
         ("compare net.onnx net.onnx --on host", "farm compare runs on phones, not on this host"),
         ("bench net.farm.tar --on android --profile", "holds no operators to time"),
         ("bench net.onnx --on android --require-offload", "--require-offload needs --profile"),
+        (
+            "bench net.onnx --on android --detach --require trusted",
+            "--require judges the result",
+        ),
         ("bench net.onnx --on android --memory --repeat 5", "--repeat does not go with --memory"),
         ("bench net.onnx --on android --memory --runtime litert", "--memory is for TVM, not for litert"),
         ("bench net.onnx --on android --sustain 10s --measure 4", "--measure does not go with --sustain"),
@@ -170,6 +174,7 @@ def test_a_cause_stands_whole_below_its_row_where_80_columns_have_no_room():
         ({"measure_s": 1350.0}, "Measure longer: --measure 1h."),
         ({"measure_s": 3600.0}, "Use a quieter phone, or a wider --half-width."),
         ({"measure_s": 3600.0, "repeat": 40}, "Take more samples: --repeat 160."),
+        ({"measure_s": 30.0, "repeat": 5}, "Take more samples: --repeat 40."),
         ({"measure_s": 30.0, "repeat": 20_000}, "Use a quieter phone, or a wider --half-width."),
     ],
 )
