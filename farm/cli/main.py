@@ -361,6 +361,18 @@ def _run() -> Any:
         name = str(error.name)
         missing = f"this needs the Python package {name.partition('.')[0]}, which is not installed"
         return print_error(HostError(missing, hint=pip_install(extra_of(name), sys.executable)))
+    except Exception as error:  # noqa: BLE001 - what is no FarmError is a bug, or an answer that makes no sense
+        return print_error(_unforeseen(error))
+
+
+def _unforeseen(error: Exception) -> FarmError:
+    """The error with the places in farm that it went through."""
+    from traceback import extract_tb
+
+    trace = extract_tb(error.__traceback__)
+    places = [f"{Path(each.filename).name}:{each.lineno}" for each in trace if f"{os.sep}farm{os.sep}" in each.filename]
+    hint = "compare farm --version with the daemon's (farm status); if they are the same, report this as a bug of farm"
+    return FarmError(f"farm failed: {type(error).__name__}: {error}", hint=hint, evidence=" > ".join(places))
 
 
 def _of_older_daemon(error: MissingFieldError) -> FarmError:

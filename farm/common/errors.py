@@ -333,7 +333,7 @@ def error_from_wire(described: object) -> FarmError:
     base = _BY_FAULT.get(fault) if isinstance(fault, str) else None
     if base is None or not isinstance(code, str):
         return FarmError("the peer reported an error in a form this version does not know", evidence=str(described))
-    if not isinstance(exit_code, int) or isinstance(exit_code, bool):
+    if not isinstance(exit_code, int) or isinstance(exit_code, bool) or not 0 < exit_code < 256:
         exit_code = base.exit_code
     known = next((each for each in _family(base) if each.code == code and each.__init__ is FarmError.__init__), base)
     error = known(_text(fields, "message"), hint=_text(fields, "hint"), evidence=_text(fields, "evidence"))

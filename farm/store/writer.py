@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, Table, and_, bindparam, select, update
-from sqlalchemy.exc import DataError, IntegrityError, StatementError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
@@ -52,6 +52,7 @@ MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 smal
 ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
 NUMBER = "written"  # in `meta`: of the latest transaction on a server
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
+DATATYPE_MISMATCH = "42804"  # of PostgreSQL's error codes
 
 
 Outcomes = list[tuple[Any, BaseException | None]]
@@ -501,11 +502,22 @@ async def _outcome(done: Future[T]) -> T:
 
 def _error_of(error: Exception) -> Exception:
     """The error for the caller of one write; raises an error of the disk, the file or the server."""
-    if isinstance(error, IntegrityError | DataError):  # DataError: a value that is too large or of an unknown form
+    if not isinstance(error, StatementError):
+        if outage_of(error) is not None:
+            raise error
+        return error
+    if _is_unfit(error) or isinstance(error, IntegrityError | DataError):  # DataError: too large, or of another form
         return FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
     if outage_of(error) is not None:
         raise error
-    return _not_written(str(error.orig)) if isinstance(error, StatementError) else error
+    return _not_written(str(error.orig))
+
+
+def _is_unfit(error: StatementError) -> bool:
+    """Whether a value is of a type that its column does not take, as SQLAlchemy, SQLite or PostgreSQL tells it."""
+    if not isinstance(error, DBAPIError):
+        return True
+    return "binding parameter" in str(error.orig) or getattr(error.orig, "sqlstate", "") == DATATYPE_MISMATCH
 
 
 def _not_written(evidence: str) -> StoreWriteError:

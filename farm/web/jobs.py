@@ -77,13 +77,16 @@ async def jobs_csv(request: Request, wanted: Wanted) -> Response:
     """The jobs that match as a file, newest first."""
     asked = wanted.asked(caller_of(request).user)
     rows: list[Mapping[str, Any]] = []
-    for _ in range(CSV_PAGES):
-        answer = await ask(request, "job.list", **{**asked, "limit": CSV_PAGE_JOBS}, results=True)
-        rows += answer["jobs"]
-        if not answer["before"]:
-            break
-        asked["before"] = answer["before"]
-    text = await asyncio.to_thread(csv_of, rows)
+    async with web_of(request).drawing:
+        for _ in range(CSV_PAGES):
+            if await request.is_disconnected():
+                break
+            answer = await ask(request, "job.list", **{**asked, "limit": CSV_PAGE_JOBS}, results=True)
+            rows += answer["jobs"]
+            if not answer["before"]:
+                break
+            asked["before"] = answer["before"]
+        text = await asyncio.to_thread(csv_of, rows)
     headers = {"content-disposition": 'attachment; filename="jobs.csv"'}
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -183,14 +186,14 @@ async def _submit_again(request: Request, job: str) -> Mapping[str, Any]:
 
 async def _cancel_one(request: Request, job: str) -> None:
     answer = await ask(request, "job.cancel", job=job)
-    if job not in answer["changed"]:
+    if not answer["changed"]:
         raise UserError(f"it stays {answer['jobs'][0]['state']}")
 
 
 async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable[object]], word: str) -> Response:
     """Call `act` for each chosen job; the notice counts those that are `word` and gives the reason for each refusal."""
     fields = await form_fields(request)
-    chosen = list(dict.fromkeys(value for name, value in fields if name == "job"))
+    chosen = list(dict.fromkeys(value for name, value in fields if name == "job" and value))
     if not chosen:
         raise UserError("no job is chosen", hint="go back and tick the boxes of the jobs")
     refused: dict[str, list[str]] = {}

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli import doctor, doctor_host
-from farm.cli.main import app
+from farm.cli.main import app, main
 from farm.cli.watch_picture import picture_of
 from farm.client.model import job_from
-from farm.common.errors import FarmError, MissingFieldError
+from farm.common.errors import ExitCode, FarmError, MissingFieldError
 from farm.config import load
 from farm.control.client import ControlClient
 from farm.control.messages import Reply, ShownFields, decode_reply, encode_reply
@@ -106,6 +106,18 @@ def test_doctor_has_its_other_findings(daemon, kind, monkeypatch, tmp_path):
         daemon[kind] = made
         found = {finding.check for finding in doctor._daemon(config)}
         assert found >= {"exposure", "daemon"}, (path, name)
+
+
+def test_an_answer_that_makes_no_sense_is_one_error_with_its_place(daemon, monkeypatch, capsys):
+    daemon["status"]["devices"] = 7
+    monkeypatch.setattr("sys.argv", ["farm", "status"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == ExitCode.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("error: farm failed: TypeError: ")
+    assert "status.py:" in said
+    assert "Traceback" not in said
 
 
 def test_the_other_cells_of_a_row_stay(daemon):

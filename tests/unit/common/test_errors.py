@@ -42,6 +42,11 @@ def family(cls: type[FarmError]) -> Iterator[type[FarmError]]:
         yield from family(child)
 
 
+@pytest.mark.parametrize("code", [0, -1, 999, True, "3"])
+def test_no_peer_makes_an_error_end_well(code):
+    assert error_from_wire({**error_to_wire(UserError("no")), "exit": code}).exit_code == UserError.exit_code
+
+
 def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
     faults = {cls.__name__: cls.fault for cls in family(FarmError)}
     nodes = list(sources())

@@ -14,7 +14,7 @@ from farm.store.mailbox import Letter, WakeUpListener, WakeUps
 from farm.store.schema import device_state, request, to_head, to_host
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
-from farm.store.writer import StoreWriteError, Writer
+from farm.store.writer import Writer
 from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, lease
 
@@ -82,7 +82,7 @@ async def test_a_failed_deletion_of_letters_spares_the_write_that_it_went_with(s
 
 
 async def test_a_letter_that_is_no_json_has_one_clear_error(store):
-    with pytest.raises(StoreWriteError, match="could not be written"):
+    with raises_code(Code.STORE_CONFLICT, match="refused a write"):
         await store.mailbox.send(Letter(ONE, {"kind": "of a phone", "celsius": float("nan")}))
 
 

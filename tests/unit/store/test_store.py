@@ -8,14 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import event, literal_column, update
+from sqlalchemy import event, insert, literal_column, update
 
 from farm.common.errors import Code
 from farm.model.health import Battery, ClusterReading, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.model.identity import Confidence, CpuCluster, DeviceIdentity, Gpu, Soc
 from farm.store.devices import DeviceRecord
 from farm.store.files import StateFolderLock
-from farm.store.schema import device
+from farm.store.schema import device, nominal
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
@@ -102,6 +102,13 @@ async def test_a_refused_write_spares_the_others_of_its_commit(store):
     results = await asyncio.gather(*writes, store.devices.save(DeviceRecord("X2", "pixel")), return_exceptions=True)
     assert [getattr(result, "code", result) for result in results] == [None] * 50 + [Code.STORE_CONFLICT]
     assert len(store.devices.all()) == 51
+
+
+@pytest.mark.parametrize("value", ["fast", [1.0], 10**400])
+async def test_a_value_of_another_type_is_refused_and_not_tried_again(store, value):
+    write = insert(nominal).values(device="pixel", epoch="e", kernel="k", reference_s=value, at=datetime.now(UTC))
+    with raises_code(Code.STORE_CONFLICT):
+        await store.database.execute(write)
 
 
 async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store):
