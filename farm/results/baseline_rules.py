@@ -15,7 +15,8 @@ DIRTY = "-dirty"  # behind a commit: the folder had changes that are in no commi
 # What results that are not comparable differ in, in words; the model's file differs with each commit.
 _DIFFERENCES = {
     "epoch": "system version of the phone", "target": "target", "precision": "precision", "tuned": "use of records",
-    "textures": "use of textures", "placement": "threads and cores", "kernel": "reference kernel",
+    "textures": "use of textures", "inputs": "shapes and types of inputs",
+    "placement": "threads and cores", "kernel": "reference kernel",
 }  # fmt: skip
 
 

@@ -11,19 +11,30 @@ from farm.results.series import has_interval
 # Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
 COLUMNS: Mapping[str, type] = {
     "job": str, "at": str, "model": str, "model_sha256": str, "device": str, "soc": str, "gpu": str, "epoch": str,
-    "target": str, "precision": str, "tuned": bool, "textures": bool, "placement": str, "runtime": str, "tvm": str,
-    "bundle": str, "library_sha256": str, "branch": str, "commit": str,
+    "target": str, "precision": str, "tuned": bool, "textures": bool, "inputs": str, "placement": str,
+    "runtime": str, "tvm": str, "bundle": str, "library_sha256": str, "branch": str, "commit": str,
     "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
     "reference_kernel": str, "reference_s": float, "nominal_s": float,
 }  # fmt: skip
 # The columns that name model, phone and build of a result.
-SERIES_LABELS = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned", "textures", "placement")
+SERIES_LABELS = (
+    "model",
+    "model_sha256",
+    "device",
+    "soc",
+    "target",
+    "precision",
+    "tuned",
+    "textures",
+    "inputs",
+    "placement",
+)
 TRAITS = ("tuned", "textures")  # of a build, true or false
 
 
 def traits_of(row: Mapping[str, Any]) -> list[str]:
     """In words, what sets its build apart from others for the same target in the same precision."""
-    return [name for name in TRAITS if row.get(name)] + ([row["placement"]] if row.get("placement") else [])
+    return [name for name in TRAITS if row.get(name)] + [row[name] for name in ("inputs", "placement") if row.get(name)]
 
 
 def runtime_words(row: Mapping[str, Any]) -> str:

@@ -14,7 +14,15 @@ from farm.results.columns import COLUMNS, columns_of
 
 MS = 1000
 JOB_TAG = "farm.job"  # a job that has a run is not logged again
-BUILD = ("model", "target", "precision", "tuned", "textures", "placement")  # columns that are parameters of a run
+BUILD = (
+    "model",
+    "target",
+    "precision",
+    "tuned",
+    "textures",
+    "inputs",
+    "placement",
+)  # columns that are parameters of a run
 _PAGE = 1000
 
 

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 ResultSeries = Sequence[Mapping[str, Any]]
 # Columns that comparable results have alike: all else that shapes a number explains its changes. Times of different
 # reference kernels have nothing in common to compare them by.
-COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "placement", "kernel")
+COMPARABLE_BY = (
+    "model",
+    "device",
+    "epoch",
+    "target",
+    "precision",
+    "tuned",
+    "textures",
+    "inputs",
+    "placement",
+    "kernel",
+)
 
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:

@@ -138,11 +138,19 @@ def insert_measurement(connection: Connection, job: Job, ended: Attempt, result:
             nominal_s=reference.get("nominal_s"),
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate}
-            | {name: job.spec[name] for name in _SOURCES if job.spec.get(name)},
+            | {name: job.spec[name] for name in _SOURCES if job.spec.get(name)}
+            | ({"inputs": inputs} if (inputs := _inputs(job.spec)) else {}),
         )
     )
     if kernel:
         _fix_nominal(connection, ended, epoch, kernel)
+
+
+def _inputs(spec: Mapping[str, Any]) -> str:
+    """The shapes and types that a job gave its model's inputs: `x:[1,64], x:float16`; "" for none."""
+    shapes = (f"{name}:[{','.join(map(str, shape))}]" for name, shape in (spec.get("shapes") or {}).items())
+    types = (f"{name}:{dtype}" for name, dtype in (spec.get("dtypes") or {}).items())
+    return ", ".join((*sorted(shapes), *sorted(types)))
 
 
 def _counts_for_nominal(certificate: Mapping[str, Any]) -> bool:

@@ -31,7 +31,19 @@ PAGE_RESULTS = 100
 BOARD_RESULTS = 1000  # the newest, whose models and phones `/history` begins with
 BOARD_PAGE = 500
 # Results that differ in one of these are not one line over time.
-SAME = ("target", "precision", "tuned", "textures", "placement", "runtime", "tvm", "bundle", "epoch", "device")
+SAME = (
+    "target",
+    "precision",
+    "tuned",
+    "textures",
+    "inputs",
+    "placement",
+    "runtime",
+    "tvm",
+    "bundle",
+    "epoch",
+    "device",
+)
 
 Text = Annotated[str, Query(max_length=255)]
 Point = tuple[float, float | None, float | None, str]  # median, low and high in seconds (None: no interval), verdict

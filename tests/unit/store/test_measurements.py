@@ -7,6 +7,7 @@ import pytest
 
 from farm.control.verbs.records import HistoryVerbs
 from farm.model.job import AttemptState, JobState
+from farm.results.series import series_of
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention
 from farm.store.store import Store
@@ -30,11 +31,11 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
-        reasons=(), median_s=0.002,
+        reasons=(), median_s=0.002, given=None,
     ):  # fmt: skip
         nonlocal count
         count += 1
-        one = job(f"j{count}", kind=kind, spec={"model": model, "name": name})
+        one = job(f"j{count}", kind=kind, spec={"model": model, "name": name, **(given or {})})
         await store.jobs.add([one])
         tried = attempt(count, one.id, 1, device)
         assert await begin(store, tried)
@@ -53,6 +54,14 @@ def bench(store):
         return one.id
 
     return bench
+
+
+async def test_results_of_other_input_shapes_are_other_series(store, bench):
+    for shape in ([1, 64], [32, 64], [1, 64]):
+        await bench(given={"shapes": {"x": shape}, "dtypes": {"x": "float16"}})
+    rows = (await HistoryVerbs(store.measurements).page(model=A))["rows"]
+    apart = [(series[0]["inputs"], len(series)) for series in series_of(rows)]
+    assert apart == [("x:[1,64], x:float16", 2), ("x:[32,64], x:float16", 1)]
 
 
 async def test_models_are_found_by_name_and_by_hash(store, bench):
