@@ -279,7 +279,7 @@ def _result(row: Mapping[str, Any]) -> tuple[str, str]:
     estimate, compared = result.get("estimate") or {}, result.get("comparison") or {}
     if median_ms := estimate.get("median_ms"):
         return result.get("verdict") or "-", f"{digits(median_ms)} ms"
-    if compared:
+    if compared.get("ratio"):
         return compared.get("answer") or "-", f"B/A {ratio_words(compared['ratio'])}"
     if gain := (result.get("speedup") or {}).get("times"):
         return "-", f"{gain:.2f} times as fast"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -156,6 +157,11 @@ def in_one_unit(values_ms: Sequence[float | None]) -> list[str]:
 def time_unit(shortest_ms: float) -> tuple[str, float]:
     """The unit for times whose shortest is `shortest_ms`, and the factor from milliseconds to it."""
     return ("s", 1e-3) if shortest_ms >= 1e3 else ("ms", 1.0) if shortest_ms >= MIN_MS else ("µs", 1e3)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value out of JSON is a number, and a float can hold it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < sys.float_info.max
 
 
 def format_duration(seconds: float) -> str:

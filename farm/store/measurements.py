@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
+from farm.common.durations import is_number
+from farm.measure.conditions import Verdict
 from farm.model.job import MEASURING_KINDS, Attempt, AttemptState, Job
 from farm.store.database import TableAccess, insert_new
 from farm.store.schema import measurement, nominal
@@ -23,6 +26,7 @@ _SUMMARY = (
     "estimate", "verdict", "reasons", "target", "precision", "tuned", "textures", "tvm", "soc", "gpu", "bundle",
     "library_sha256", "runtime", "placement", "notes",
 )  # fmt: skip
+log = logging.getLogger(__name__)
 _SOURCES = ("branch", "commit")  # of the job's spec: from what the model was built
 
 
@@ -123,6 +127,9 @@ def insert_measurement(connection: Connection, job: Job, ended: Attempt, result:
     certificate = (result or {}).get("certificate")
     if job.kind not in MEASURING_KINDS or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
         return
+    if not _is_certificate(certificate):
+        log.warning("the result of job %s is in no history: its certificate is not of the form that farm makes", job.id)
+        return
     reference = certificate.get("reference") or {}
     epoch, kernel = str(certificate.get("epoch", "")), str(reference.get("kernel", ""))
     connection.execute(
@@ -144,6 +151,19 @@ def insert_measurement(connection: Connection, job: Job, ended: Attempt, result:
     )
     if kernel:
         _fix_nominal(connection, ended, epoch, kernel)
+
+
+def _is_certificate(found: Mapping[str, Any]) -> bool:
+    """Whether all who read histories can read it: a hostile model may have had a hand in its worker's report."""
+    estimate, reference, reasons = found.get("estimate"), found.get("reference") or {}, found.get("reasons", ())
+    return (
+        found.get("verdict") in tuple(Verdict)
+        and isinstance(reference, Mapping)
+        and all(is_number(reference.get(name)) for name in ("median_s", "nominal_s") if reference.get(name) is not None)
+        and (estimate is None or (isinstance(estimate, Mapping) and is_number(estimate.get("median_s"))))
+        and isinstance(reasons, list | tuple)
+        and all(isinstance(each, Mapping) for each in reasons)
+    )
 
 
 def _inputs(spec: Mapping[str, Any]) -> str:

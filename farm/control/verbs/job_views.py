@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from farm.common.durations import is_number
 from farm.common.errors import Code, HostError
 from farm.common.events import Event, EventLog
 from farm.common.tasks import end_tasks
@@ -295,8 +296,18 @@ def job_row(job: Job, latest: Attempt | None, waits: str, step: Step | None = No
 
 
 def in_brief(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a result that a list shows."""
-    return {name: result[name] for name in BRIEF if name in result}
+    """The part of a result that a list shows, by form: a hostile model may have had a hand in the report."""
+    return {name: found for name in BRIEF if (found := _figures(name, result.get(name))) is not None}
+
+
+def _figures(name: str, value: object) -> Any:
+    """Numbers, verdicts and answers of a result's field; None for what is none of them."""
+    if name in ("verdict", "answer"):
+        return value if isinstance(value, str) else None
+    if isinstance(value, Mapping):
+        plain = ((each, inner) for each, inner in value.items() if not isinstance(inner, Mapping))
+        return {each: found for each, inner in plain if (found := _figures(each, inner)) is not None}
+    return value if is_number(value) else None
 
 
 def attempt_row(attempt: Attempt, *, with_facts: bool) -> dict[str, Any]:

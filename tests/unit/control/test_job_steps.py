@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.common.events import EventLog
-from farm.control.verbs.job_views import JobSteps
+from farm.control.verbs.job_views import JobSteps, in_brief
 
 
 def progress(events, step, *, attempt=1, **data):
@@ -49,3 +49,10 @@ def test_another_attempt_begins_with_nothing():
     progress(events, "trial 1", tuning={"trials": 1, "wanted": 2, "points": [[1, 1, 1]], "points_from": 0})
     progress(events, "reading the model", attempt=2)
     assert (steps.of("j1").done, steps.of("j1").curve) == (None, ())
+
+
+def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown() -> None:
+    right = {"verdict": "trusted", "estimate": {"median_ms": 1.5, "count": 40}, "comparison": {"answer": "faster"}}
+    assert in_brief({**right, "samples_s": [1.0]}) == right
+    forged = {"verdict": ["a"], "estimate": {"median_ms": "fast", "low_ms": 10**400, "x": {}}, "exit_code": True}
+    assert in_brief({**forged, "speedup": "x"}) == {"estimate": {}}

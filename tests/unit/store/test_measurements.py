@@ -31,7 +31,7 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
-        reasons=(), median_s=0.002, given=None,
+        reasons=(), median_s=0.002, given=None, whole_reasons=(),
     ):  # fmt: skip
         nonlocal count
         count += 1
@@ -41,7 +41,7 @@ def bench(store):
         assert await begin(store, tried)
         told = {
             "epoch": epoch, "verdict": verdict,
-            "reasons": [{"verdict": "rejected", "code": each} for each in reasons],
+            "reasons": whole_reasons or [{"verdict": "rejected", "code": each} for each in reasons],
             "estimate": {"median_s": median_s}, "samples": [1] * 1000,
             "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
@@ -54,6 +54,20 @@ def bench(store):
         return one.id
 
     return bench
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"verdict": {"a": 1}}, {"verdict": None}, {"reasons": ("few",)}, {"median_s": "fast"}, {"median_s": None},
+        {"reference_s": [1.0]}, {"nominal_s": 10**400},
+    ],
+)  # fmt: skip
+async def test_a_certificate_that_farm_does_not_make_is_in_no_history(store, bench, report):
+    reasons = report.pop("reasons", ())
+    await bench(**report, whole_reasons=reasons)
+    assert store.measurements.page(A) == ()
+    assert store.jobs.get("j1").state is JobState.DONE
 
 
 async def test_results_of_other_input_shapes_are_other_series(store, bench):
