@@ -27,7 +27,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     with opened(daemon.open_session()) as session:
         golden = Path(payload["golden"])
         daemon.progress("running the golden kernels")
-        with on_phone("running the golden kernels"):
+        with on_phone("golden kernels"):
             found = run_golden(session.raw, golden)
         if found.ok and KIND_OPENCL in payload["kinds"]:
             found = _with_opencl(found, session, golden, daemon)
@@ -41,7 +41,7 @@ def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: 
         return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
     daemon.progress("running the golden kernels for OpenCL")
     try:
-        with on_phone("running the golden kernels for OpenCL"):
+        with on_phone("golden kernels for OpenCL"):
             gpu = run_golden(session.raw, golden, KIND_OPENCL)
     except ModelError as error:  # any driver in order builds these kernels
         raise PhoneError(error.message, Code.SESSION_FAILED, evidence=error.evidence) from error

@@ -170,7 +170,7 @@ def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> C
         worst = max(worst, error)
         if not error <= case["tolerance"]:
             allowed = f"at most {case['tolerance']:.3g} allowed"
-            wrong.append(f"{name} is off by {error:.3g} ({allowed}; {_where(actual, expected)})")
+            wrong.append(f"{name} is off by {error:.3g}; {allowed}, {_where(actual, expected)}")
     session.remove(library)
     if wrong:
         return CheckResult(False, f"wrong numbers on {device_kind}: {'; '.join(wrong)}")

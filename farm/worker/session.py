@@ -164,7 +164,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
         if refusal := kernel_refusal(error):
             raise _refused(step, refusal, evidence) from error
         if _ENDED.search(text):
-            died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
+            died = "the phone's RPC worker died; a crash of the kernel, or a cut session"
             raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION_FAILED, evidence=evidence) from error
         raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION_FAILED, evidence=evidence) from error
 

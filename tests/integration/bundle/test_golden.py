@@ -199,7 +199,7 @@ def test_wrong_numbers_are_told_with_the_kernels_name(
     np.savez(folder / "cpu.npz", **arrays)
     result = run_golden(session, folder)
     assert not result.ok
-    error = re.match(rf"wrong numbers on cpu: {function} is off by (\S+) ", result.detail)
+    error = re.match(rf"wrong numbers on cpu: {function} is off by (\S+); ", result.detail)
     assert error
     assert 0.04 < float(error[1]) <= 1.01
 
