@@ -122,7 +122,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
 
 
 def _rescaled(row: Mapping[str, Any]) -> str:
-    """The median at today's nominal speed; "" where the job reported it at that clock."""
+    """The median at today's nominal speed, "" if that is the reported one."""
     return f"{digits(common_estimate(row)['median_s'] * 1000)} ms" if moved_nominal([row]) else ""
 
 

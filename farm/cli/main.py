@@ -366,7 +366,7 @@ def _run() -> Any:
 
 
 def _unforeseen(error: Exception) -> FarmError:
-    """The error with the places in farm that it went through."""
+    """The error and its places in farm."""
     from traceback import extract_tb
 
     trace = extract_tb(error.__traceback__)

@@ -35,7 +35,7 @@ from farm.web.rendering import Asset
 COOKIE = "farm_session"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
-MOST_FIELDS = 256  # a box for each row of the longest list
+MAX_FIELDS = 256  # a box for each row of the longest list
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
 PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reaches the port
@@ -249,7 +249,7 @@ async def form_fields(request: Request) -> list[tuple[str, str]]:
         UserError: it is no form.
     """
     try:
-        form = await request.form(max_files=0, max_fields=MOST_FIELDS)
+        form = await request.form(max_files=0, max_fields=MAX_FIELDS)
     except HTTPException as error:
         raise UserError("this is no form that the farm understands", hint="go back and send it again") from error
     return [(name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile)]
