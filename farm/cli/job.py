@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from json import loads
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -403,14 +404,14 @@ def submit(
             else:
                 _print_submitted(planned, submitted)
             return
-        with interruptible():
-            work.follow(farm, submitted, quiet=json, limit_s=limit_s)
         names = {job: plan.name for plan, each in zip(planned, submitted, strict=True) for job in each.ids}
-        outcomes = [farm.job(job, fetch_outputs=False) for job in names]
-    work.finish(
-        outcomes, {}, json=json, show=lambda ended: _print_outcomes(names.values(), ended),
-        more=lambda each: {"name": names[each.job.id]},
-    )  # fmt: skip
+        finish = partial(
+            work.finish, document={}, json=json, show=lambda ended: _print_outcomes(names.values(), ended),
+            more=lambda each: {"name": names[each.job.id]},
+        )  # fmt: skip
+        with interruptible():
+            work.follow(farm, submitted, quiet=json, limit_s=limit_s, finish=finish)
+        finish(work.outcomes_of(farm, submitted))
 
 
 def _print_plan(planned: Sequence[Planned], *, json: bool) -> None:

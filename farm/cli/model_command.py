@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -16,7 +17,7 @@ from farm.kinds import KINDS
 from farm.model.specs import JobSpec
 
 if TYPE_CHECKING:
-    from farm.client.model import Outcome
+    from farm.client.model import Outcome, Submitted
 
 EXIT_CODES = (
     "Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model, input or option,"
@@ -55,7 +56,12 @@ def submit_model(
     """Submit a model's jobs of a kind, wait for them, print their results and failures, and end the command."""
     with work.client() as farm:
         given = farm.spec(spec.kind, model=model, **fields)
-        submitted, outcomes = work.submit_and_wait(farm, given, detach=detach or fields["hold"], wait=wait, json=json)
+        finish = partial(_finish, spec=given, json=json)
+        detached = detach or fields["hold"]
+        finish(*work.submit_and_wait(farm, given, detach=detached, wait=wait, json=json, finish=finish))
+
+
+def _finish(submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec, json: bool) -> NoReturn:
     print_results: Callable[[Sequence[Mapping[str, Any]]], None] = KINDS.kinds[spec.kind].part("command").print_results
 
     def show(ended: Sequence[Outcome]) -> None:
@@ -63,5 +69,5 @@ def submit_model(
             print_results(done)
         work.print_failures(ended)
 
-    document = {"job": submitted.array or submitted.ids[0], "spec": given.to_wire()}
+    document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
     work.finish(outcomes, document, json=json, show=show)

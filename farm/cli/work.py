@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -109,10 +111,12 @@ def submit_and_wait(
     json: bool,
     on_event: Callable[[Event], None] | None = None,
     show: Callable[[Event, str], None] | None = None,
+    finish: Callable[[Submitted, list[Outcome]], object] | None = None,
 ) -> tuple[Submitted, list[Outcome]]:
     """Submit a spec and wait for the end of its jobs. Detached, their ids are printed and the command is over.
 
-    `show` prints an event's line; None: on stderr, one after the other.
+    `show` prints an event's line; None: on stderr, one after the other. `finish` prints the outcomes at Ctrl-C, if a
+    job was done before.
 
     Raises:
         NoPhoneError: no phone matches, or none came within `wait`, a duration.
@@ -126,8 +130,14 @@ def submit_and_wait(
         if detach:
             print_ids([submitted], json=json)
             raise typer.Exit
-        follow(farm, [submitted], quiet=json, on_event=on_event, show=show, limit_s=limit_s)
-    return submitted, [farm.job(job, fetch_outputs=False) for job in submitted.ids]
+        finished = partial(finish, submitted) if finish is not None else None
+        follow(farm, [submitted], quiet=json, on_event=on_event, show=show, limit_s=limit_s, finish=finished)
+    return submitted, outcomes_of(farm, [submitted])
+
+
+def outcomes_of(farm: Client, submitted: Iterable[Submitted]) -> list[Outcome]:
+    """How each job stands, without its output files."""
+    return [farm.job(job, fetch_outputs=False) for each in submitted for job in each.ids]
 
 
 def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
@@ -135,8 +145,10 @@ def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
     from farm.client.model import names_of
 
     try:
-        cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
-        print_note(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
+        jobs = farm.cancel(submitted)
+        cancelled = [job for job in jobs if job.state == "cancelled"]
+        of = f" of {len(jobs)}" if len(cancelled) < len(jobs) else ""
+        print_note(f"cancelled {len(cancelled)}{of} job{'s' * (len(jobs) != 1)}")
         for job in cancelled:
             if KINDS.pooled(job.kind):
                 print_kept(job.id)
@@ -161,11 +173,12 @@ def follow(
     on_event: Callable[[Event], None] | None = None,
     show: Callable[[Event, str], None] | None = None,
     limit_s: float | None = None,
+    finish: Callable[[list[Outcome]], object] | None = None,
 ) -> None:
     """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
 
-    Ctrl-C cancels the jobs. Those that wait for a phone for `limit_s` are cancelled. Without a limit, jobs that only an
-    operator can free are left in the queue.
+    Ctrl-C cancels the jobs; `finish` then prints their outcomes, if one was done before. Those that wait for a phone
+    for `limit_s` are cancelled. Without a limit, jobs that only an operator can free are left in the queue.
 
     Raises:
         NoPhoneError: that was all of them.
@@ -201,6 +214,7 @@ def follow(
                     show(event, line)
     except KeyboardInterrupt:
         cancel(farm, submitted)
+        _finish_done(farm, submitted, finish)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except DaemonUnreachableError as error:
         raise DaemonUnreachableError(
@@ -211,6 +225,15 @@ def follow(
         waits.clear()
         limit.end()
     limit.check(jobs)
+
+
+def _finish_done(
+    farm: Client, submitted: Sequence[Submitted], finish: Callable[[list[Outcome]], object] | None
+) -> None:
+    outcomes = outcomes_of(farm, submitted) if finish is not None else []
+    if finish is not None and any(each.ok for each in outcomes):
+        with suppress(typer.Exit):
+            finish(outcomes)
 
 
 class WaitLine:

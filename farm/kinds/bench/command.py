@@ -146,11 +146,12 @@ def bench(
         raise UserError(f"{model} is a package, which holds no operators to time", hint="profile the model file")
     with work.client() as farm:
         spec = farm.spec("bench", model=model, **fields)
-        submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
-    finish_bench(
-        submitted, spec, outcomes,
-        require=require, require_offload=require_offload, json=json, plot=plot, stats=stats, why=why,
-    )  # fmt: skip
+        finish = partial(
+            finish_bench, spec=spec,
+            require=require, require_offload=require_offload, json=json, plot=plot, stats=stats, why=why,
+        )  # fmt: skip
+        detached = detach or fields["hold"]
+        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
 
 
 def _submit_instead(
@@ -234,7 +235,7 @@ def own_fields(fields: Mapping[str, Any], spec: type[JobSpec]) -> tuple[dict[str
 
 
 def finish_bench(
-    submitted: Submitted, spec: JobSpec, outcomes: Sequence[Outcome], *,
+    submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec,
     require: Require, json: bool, plot: bool, stats: bool, why: bool, require_offload: bool = False,
 ) -> NoReturn:  # fmt: skip
     """Print the outcomes, and end the command."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -111,8 +112,9 @@ def compare(
             "program_b": packed_runtime(runtime_b, runtime_folder_b, Path(b or a), fields["settings_b"]),
         }
         spec = farm.spec("compare", model=a, model_b=b, on=on, **{**fields, **programs})
-        submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
-    _finish(submitted, spec, outcomes, json=json, why=why)
+        finish = partial(_finish, spec=spec, json=json, why=why)
+        detached = detach or fields["hold"]
+        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
 
 
 def _check_model(path: Path) -> None:
@@ -121,7 +123,7 @@ def _check_model(path: Path) -> None:
     checked_file(path)
 
 
-def _finish(submitted: Submitted, spec: JobSpec, outcomes: Sequence[Outcome], *, json: bool, why: bool) -> NoReturn:
+def _finish(submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec, json: bool, why: bool) -> NoReturn:
     """Print the outcomes and what all phones say together, and end the command."""
     document: dict[str, Any] = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
     if found := [_comparison(each.result["comparison"]) for each in outcomes if each.ok]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -214,8 +215,9 @@ def _finish(
 ) -> NoReturn:
     with work.client() as farm:
         spec = farm.spec("program", **given)
-        submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or given["hold"], wait=wait, json=json)
-    finish_bench(submitted, spec, outcomes, require=require, json=json, plot=plot, stats=stats, why=why)
+        finish = partial(finish_bench, spec=spec, require=require, json=json, plot=plot, stats=stats, why=why)
+        detached = detach or given["hold"]
+        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
 
 
 def print_job(outcome: ProgramOutcome, _record_set: Mapping[str, Any] | None) -> None:

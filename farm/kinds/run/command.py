@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -21,8 +22,9 @@ from farm.model.specs import OUTPUT
 
 if TYPE_CHECKING:
     from farm.client import Client
-    from farm.client.model import Outcome
+    from farm.client.model import Outcome, Submitted
     from farm.kinds.run.outcome import RunOutcome
+    from farm.model.specs import JobSpec
 
 
 @spec_options(RunSpec)
@@ -71,8 +73,15 @@ def run(
         return
     with work.client() as farm:
         spec = farm.spec("run", model=model, on=on, **fields)
-        _, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
-        written = dict(_written(farm, outcomes, output)) if output is not None else {}
+        finish = partial(_finish, farm, spec=spec, output=output, json=json)
+        detached = detach or fields["hold"]
+        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
+
+
+def _finish(
+    farm: Client, _submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec, output: Path | None, json: bool
+) -> NoReturn:
+    written = dict(_written(farm, outcomes, output)) if output is not None else {}
 
     def show(outcomes: Sequence[Outcome]) -> None:
         print_outcomes(outcomes)

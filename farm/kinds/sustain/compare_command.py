@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -53,9 +54,16 @@ def compare_sustained(
         if detach or a.hold:
             work.print_ids(submitted, json=json)
             raise typer.Exit
-        work.follow(farm, submitted, quiet=json, limit_s=limit_s)
-    outcomes = [[farm.job(each.ids[0], fetch_outputs=False) for each in pair] for pair in jobs.values()]
-    found, refused = _compared_pairs(outcomes, fields["min_effect"])
+        finish = partial(_finish, specs=(a, b), min_effect=fields["min_effect"], json=json, why=why)
+        work.follow(farm, submitted, quiet=json, limit_s=limit_s, finish=finish)
+    finish(work.outcomes_of(farm, submitted))
+
+
+def _finish(
+    outcomes: Sequence[Outcome], *, specs: Iterable[JobSpec], min_effect: float, json: bool, why: bool
+) -> NoReturn:
+    """Print what the runs of A and B, in turns, say of each phone, and end the command."""
+    found, refused = _compared_pairs(zip(outcomes[::2], outcomes[1::2], strict=True), min_effect)
 
     def show(ended: Sequence[Outcome]) -> None:
         print_compared(found, why=why)
@@ -63,10 +71,10 @@ def compare_sustained(
             print_note(f"error: not compared: {each}")
         work.print_failures(ended)
 
-    specs, failed = [a.to_wire(), b.to_wire()], {"ok": False} if refused else {}
-    document = {"specs": specs, **failed, **_document(found), "not_compared": refused}
+    failed = {"ok": False} if refused else {}
+    document = {"specs": [each.to_wire() for each in specs], **failed, **_document(found), "not_compared": refused}
     try:
-        work.finish([each for pair in outcomes for each in pair], document, json=json, show=show)
+        work.finish(outcomes, document, json=json, show=show)
     except typer.Exit as end:
         raise typer.Exit(end.exit_code or (ExitCode.FAILED if refused else ExitCode.OK)) from None
 

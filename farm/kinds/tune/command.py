@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from json import loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -28,7 +28,7 @@ from farm.model.specs import OUTPUT
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
-    from farm.client.model import Outcome
+    from farm.client.model import Outcome, Submitted
     from farm.kinds.tune.outcome import TuneOutcome
 
 BAR_CELLS = 20
@@ -74,15 +74,21 @@ def tune(
     with work.client() as farm:
         spec = farm.spec("tune", model=model, on=on, **fields)
         live = Live(tty=terminal.is_lively(sys.stderr))
-        submitted, outcomes = work.submit_and_wait(
-            farm, spec, detach=detach or fields["hold"], wait=wait, json=json, show=live.show
-        )
-        live.end()
-        for each in outcomes:
-            if each.ok:
-                _write(farm, each.result, output, plot, model.name)
-    document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
-    work.finish(outcomes, document, json=json, show=partial(_print_outcomes, model=model, on=on, output=output))
+
+        def finish(submitted: Submitted, outcomes: Sequence[Outcome]) -> NoReturn:
+            live.end()
+            for each in outcomes:
+                if each.ok:
+                    _write(farm, each.result, output, plot, model.name)
+            document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
+            work.finish(outcomes, document, json=json, show=partial(_print_outcomes, model=model, on=on, output=output))
+
+        detached = detach or fields["hold"]
+        finish(
+            *work.submit_and_wait(
+                farm, spec, detach=detached, wait=wait, json=json, show=live.show, finish=finish,
+            )
+        )  # fmt: skip
 
 
 def _check(model: Path, output: Path | None, plot: Path | None, *, waits: bool) -> None:

@@ -9,7 +9,15 @@ from farm import Client, ShellSpec
 from farm.cli import work
 from farm.cli.output import terminal
 from farm.common.errors import DaemonUnreachableError, ExitCode, PhoneError, UserError
+from tests.support.tiny_model import tiny_onnx
 from tests.support.typed import LIMIT_S, until_printed
+
+BENCHED = {
+    "verdict": "trusted", "soc": "SM8650", "target": "cpu", "max_abs_error": 1e-6,
+    "latency": {"count": 40, **{f"{each}_ms": 1.0 for each in ("min", "median", "mean", "max", "std", "low", "high")}},
+    "certificate": {"count": 40},
+    "estimate": {"median_ms": 1.0, "low_ms": 0.99, "high_ms": 1.01},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -20,6 +28,33 @@ def test_whatever_ends_a_waiting_command_cancels_its_jobs(daemon, typed, number)
     assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
     assert "cancelled 2 jobs\n" in command.stderr.read()
     assert {shown["job"]["state"] for shown in daemon.jobs.values()} == {"cancelled"}
+
+
+def test_ctrl_c_prints_what_is_finished_and_cancels_the_rest(daemon, typed, tmp_path):
+    (tmp_path / "net.onnx").write_bytes(tiny_onnx())
+    command = typed("bench", str(tmp_path / "net.onnx"), "--on", "android", "--devices", "all")
+    daemon.until_called("job.watch")
+    daemon.begin("job-0001", "pixel")
+    daemon.end("job-0001", BENCHED)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
+    assert "cancelled 1 of 2 jobs\n" in command.stderr.read()
+    assert [line.split()[:2] for line in command.stdout][:2] == [["PHONE", "MEDIAN"], ["pixel", "1.000"]]
+    assert daemon.jobs["job-0002"]["job"]["state"] == "cancelled"
+
+
+def test_ctrl_c_of_submit_prints_what_is_finished(daemon, typed, tmp_path):
+    (tmp_path / "jobs.toml").write_text(
+        "".join(f'[[job]]\nkind = "shell"\non = "android"\ncommand = "{name}"\n' for name in ("id", "ls"))
+    )
+    command = typed("submit", str(tmp_path / "jobs.toml"), "--wait")
+    daemon.until_called("job.watch")
+    daemon.begin("job-0001", "pixel")
+    daemon.end("job-0001", {"exit_code": 0})
+    command.send_signal(signal.SIGINT)
+    assert command.wait(LIMIT_S) == ExitCode.INTERRUPTED
+    states = [line.split()[2:4] for line in command.stdout][1:]
+    assert states == [["pixel", "done"], ["-", "cancelled"]]
 
 
 def test_two_signals_at_once_are_one(daemon, typed):
