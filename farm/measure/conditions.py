@@ -192,8 +192,9 @@ def _known(conditions: Conditions, name: str) -> list[float]:
 
 def clock_factor(result: Mapping[str, Any]) -> float:
     """The factor from a result's times as measured to those of its headline, at nominal speed; 1: none is known."""
-    headline, measured = ((result.get(name) or {}).get("median_ms") for name in ("estimate", "latency"))
-    return float(headline / measured) if headline and measured else 1.0
+    medians = ((result.get(name) or {}).get("median_ms") for name in ("estimate", "latency"))
+    headline, measured = (each if isinstance(each, int | float) else 0.0 for each in medians)
+    return headline / measured if headline and measured else 1.0
 
 
 def common_estimate(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.common.durations import digits
 from farm.devices.health.series import SHOWN
+from farm.measure.conditions import clock_factor
 from farm.web.plots import (
     TABLE_ROWS,
     KindPage,
@@ -51,13 +52,9 @@ class Samples:
     low_s: float | None = None
     high_s: float | None = None
     nominal_s: float | None = None  # the median at nominal speed
+    correction: float = 1.0  # the factor from times by the clock to those at nominal speed
     sensor: str = ""  # of the temperatures
     celsius: Sequence[tuple[float, float]] = ()  # seconds after the start, °C
-
-    @property
-    def correction(self) -> float:
-        """The factor from times by the clock to those of the headline, at nominal speed; 1: none is known."""
-        return self.nominal_s / self.median_s if self.nominal_s and self.median_s else 1.0
 
     @property
     def odd(self) -> list[int]:
@@ -95,7 +92,7 @@ def bench_samples(
         runs = float(certificate.get("number") or 1)
         starts = [0.0, *accumulate(each * runs for each in seconds[:-1])]
     about = object_of(tries[reported]) if reported < len(tries) else {}
-    latency = object_of(result.get("latency"))
+    latency, estimate = (object_of(result.get(name)) for name in ("latency", "estimate"))
     warmup = int(certificate.get("warmup") or 0)
     odd = object_of(certificate.get("outliers")).get("indices") or ()
     conditions = object_of(certificate.get("conditions"))
@@ -109,7 +106,8 @@ def bench_samples(
         median_s=_seconds(latency.get("median_ms")),
         low_s=_seconds(latency.get("low_ms")),
         high_s=_seconds(latency.get("high_ms")),
-        nominal_s=_seconds(object_of(result.get("estimate")).get("median_ms")),
+        nominal_s=_seconds(estimate.get("median_ms")),
+        correction=clock_factor({"latency": latency, "estimate": estimate}),
         sensor=sensor,
         celsius=celsius,
     )

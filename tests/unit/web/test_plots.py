@@ -110,7 +110,7 @@ def test_a_distribution_leaves_a_few_far_ones_out_and_says_so():
 
 def test_a_distribution_has_the_headline_s_clock():
     values = [1e-3 + number * 1e-6 for number in range(101)]
-    plot = distribution_plot(taken(values, median_s=median(values), nominal_s=2 * median(values)))
+    plot = distribution_plot(taken(values, median_s=median(values), correction=2.0))
     (middle,) = [mark.at for mark in plot.panels[0].marks if mark.name == "median"]
     assert middle == pytest.approx(2 * median(values) * 1000)
     assert "Half of the runs took 2.050 ms to 2.150 ms" in plot.summary

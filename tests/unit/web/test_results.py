@@ -28,7 +28,8 @@ RESULT = {
 
 def test_starts_come_from_the_reported_try_of_the_raw_samples():
     raw = {"tries": [{"start_s": [9, 9, 9]}, {"start_s": [0.5, 1.5, 2.5]}]}
-    taken = bench_samples(RESULT, raw)
+    taken = bench_samples({**RESULT, "estimate": {"median_ms": 2.0}}, raw)
+    assert (taken.nominal_s, taken.correction) == (pytest.approx(2e-3), 2.0)
     assert (taken.start_s, taken.exact_start) == ([0.5, 1.5, 2.5], True)
     assert (taken.warmup, taken.outliers, taken.median_s) == (1, frozenset({2}), pytest.approx(1e-3))
     assert taken.celsius == [(0.0, 29.0), (8.0, 31.0)]
@@ -40,6 +41,11 @@ def test_without_raw_samples_starts_are_sums_and_that_is_told(raw):
     assert taken.start_s == pytest.approx([0.0, 0.01, 0.03])
     assert not taken.exact_start
     assert "estimated" in bench_plots(PlotSource(shown={"result": RESULT}, samples=raw))[0].summary
+
+
+@pytest.mark.parametrize("estimate", [None, "x", {}, {"median_ms": "x"}, {"median_ms": 0.0}])
+def test_a_result_without_a_headline_is_not_corrected(estimate):
+    assert bench_samples({**RESULT, "estimate": estimate}, None).correction == 1.0
 
 
 @pytest.mark.parametrize("result", [{}, {"samples_s": []}, {"samples_s": [0.0]}, {"samples_s": ["x"]}])
