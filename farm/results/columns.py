@@ -6,30 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.measure.conditions import common_estimate
-from farm.results.series import has_interval
+from farm.results.series import BUILD, has_interval
+
+TRAITS = ("tuned", "textures")  # of a build, true or false
 
 # Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
 COLUMNS: Mapping[str, type] = {
     "job": str, "at": str, "model": str, "model_sha256": str, "device": str, "soc": str, "gpu": str, "epoch": str,
-    "target": str, "precision": str, "tuned": bool, "textures": bool, "inputs": str, "placement": str,
+    **{name: bool if name in TRAITS else str for name in BUILD},
     "runtime": str, "tvm": str, "bundle": str, "library_sha256": str, "branch": str, "commit": str,
     "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
     "reference_kernel": str, "reference_s": float, "nominal_s": float,
 }  # fmt: skip
 # The columns that name model, phone and build of a result.
-SERIES_LABELS = (
-    "model",
-    "model_sha256",
-    "device",
-    "soc",
-    "target",
-    "precision",
-    "tuned",
-    "textures",
-    "inputs",
-    "placement",
-)
-TRAITS = ("tuned", "textures")  # of a build, true or false
+SERIES_LABELS = ("model", "model_sha256", "device", "soc", *BUILD)
 
 
 def traits_of(row: Mapping[str, Any]) -> list[str]:

@@ -11,18 +11,11 @@ from typing import Any
 from farm.common.errors import HostError, UserError
 from farm.common.install import pip_install
 from farm.results.columns import COLUMNS, columns_of
+from farm.results.series import BUILD
 
 MS = 1000
 JOB_TAG = "farm.job"  # a job that has a run is not logged again
-BUILD = (
-    "model",
-    "target",
-    "precision",
-    "tuned",
-    "textures",
-    "inputs",
-    "placement",
-)  # columns that are parameters of a run
+PARAMETERS = ("model", *BUILD)  # columns that are parameters of a run
 _PAGE = 1000
 
 
@@ -88,8 +81,8 @@ def _log_run(client: Any, experiment: str, row: Mapping[str, Any]) -> None:
         metrics=[
             Metric(name, value, at_ms, 0) for name, value in times.items() if value is not None and math.isfinite(value)
         ],
-        params=[Param(name, words[name]) for name in BUILD if name in words],
-        tags=[RunTag(f"farm.{name}", value) for name, value in words.items() if name not in BUILD],
+        params=[Param(name, words[name]) for name in PARAMETERS if name in words],
+        tags=[RunTag(f"farm.{name}", value) for name, value in words.items() if name not in PARAMETERS],
     )
 
 

@@ -17,20 +17,11 @@ if TYPE_CHECKING:
 
 # Rows that may be compared, oldest first.
 ResultSeries = Sequence[Mapping[str, Any]]
+# Columns of a build: results of different builds are different series.
+BUILD = ("target", "precision", "tuned", "textures", "inputs", "placement")
 # Columns that comparable results have alike: all else that shapes a number explains its changes. Times of different
 # reference kernels have nothing in common to compare them by.
-COMPARABLE_BY = (
-    "model",
-    "device",
-    "epoch",
-    "target",
-    "precision",
-    "tuned",
-    "textures",
-    "inputs",
-    "placement",
-    "kernel",
-)
+COMPARABLE_BY = ("model", "device", "epoch", *BUILD, "kernel")
 
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:

@@ -20,7 +20,7 @@ from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
 from farm.results.board import HEIGHT, WIDTH, Board, board_of
 from farm.results.columns import runtime_words, traits_of
-from farm.results.series import has_interval, has_median, times_of
+from farm.results.series import BUILD, has_interval, has_median, times_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
@@ -31,19 +31,7 @@ PAGE_RESULTS = 100
 BOARD_RESULTS = 1000  # the newest, whose models and phones `/history` begins with
 BOARD_PAGE = 500
 # Results that differ in one of these are not one line over time.
-SAME = (
-    "target",
-    "precision",
-    "tuned",
-    "textures",
-    "inputs",
-    "placement",
-    "runtime",
-    "tvm",
-    "bundle",
-    "epoch",
-    "device",
-)
+SAME = (*BUILD, "runtime", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
 Point = tuple[float, float | None, float | None, str]  # median, low and high in seconds (None: no interval), verdict
