@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from math import isclose
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -34,7 +34,17 @@ BOARD_PAGE = 500
 SAME = (*BUILD, "runtime", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
-Point = tuple[float, float | None, float | None, str]  # median, low and high in seconds (None: no interval), verdict
+
+
+class HistoryPoint(NamedTuple):
+    """One result in a plot of several. Seconds."""
+
+    median_s: float
+    low_s: float | None  # None: no interval
+    high_s: float | None
+    verdict: str
+    at: str = ""  # when it was measured, ISO 8601; "": x is the number of the result
+    reported_s: float | None = None  # the median that its job reported, drawn where it differs from the point's
 
 
 @router.get("/history")
@@ -135,7 +145,8 @@ async def _board(request: Request) -> Board:
 
 def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
     """A and B beside each other; nothing but for two."""
-    plot = history_plot([_point(row) for row in pair], log=log) if len(pair) == 2 else None
+    points = [HistoryPoint(*times_of(row), str(row.get("verdict", ""))) for row in pair]
+    plot = history_plot(points, log=log) if len(pair) == 2 else None
     return [] if plot is None else [replace(plot, id="pair", title="A and B", x_label="1: A, 2: B")]
 
 
@@ -149,15 +160,14 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
     ordered = sorted(oldest_first, key=lambda row: (line(row), row["at"]))  # a host's clock may have been set back
     for number, (_, group) in enumerate(groupby(ordered, key=line)):
         results = [row for row in group if has_median(row)]
-        reported = [row["estimate"]["median_s"] for row in results]
-        plot = history_plot([_point(row) for row in results], [row["at"] for row in results], reported, log=log)
+        points = [
+            HistoryPoint(*times_of(row), str(row.get("verdict", "")), row["at"], row["estimate"]["median_s"])
+            for row in results
+        ]
+        plot = history_plot(points, log=log)
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))
     return plots
-
-
-def _point(row: Mapping[str, Any]) -> Point:
-    return (*times_of(row), str(row.get("verdict", "")))
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
@@ -170,60 +180,61 @@ def build_words(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (target, *traits_of(row), runtime_words(row))))
 
 
-def history_plot(
-    points: Sequence[Point], at: Sequence[str] = (), reported_s: Sequence[float] = (), *, log: bool = False
-) -> Plot | None:
+def history_plot(points: Sequence[HistoryPoint], *, log: bool = False) -> Plot | None:
     """Results of one model on one phone: medians with their intervals. None for fewer than two.
 
     Args:
-        points: oldest first.
-        at: when each was measured (ISO 8601), oldest first: x is time. Empty: x is the number of the result, from 1.
-        reported_s: the median that the job of each reported, seconds; drawn where it differs from the point's.
+        points: oldest first; x is time if they say when they were measured, else their number, from 1.
         log: whether times have a logarithmic axis.
     """
     if len(points) < 2:
         return None
-    factor, unit = unit_of(median([point[0] for point in points]))
-    x: list[float] = [round(datetime.fromisoformat(each).timestamp()) for each in at] or [
-        float(n + 1) for n in range(len(points))
-    ]
-    room = max((x[-1] - x[0]) * 0.04, 10.0) if at else 1.0
+    factor, unit = unit_of(median([point.median_s for point in points]))
+    timed = all(point.at for point in points)
+    x = [round(datetime.fromisoformat(each.at).timestamp()) if timed else n for n, each in enumerate(points, 1)]
+    room = max((x[-1] - x[0]) * 0.04, 10.0) if timed else 1.0
 
-    def of(place: int, *, trusted: bool | None = None) -> list[float | None]:
-        return [
-            value / factor if value is not None and (trusted is None or (verdict == "trusted") is trusted) else None
-            for *times, verdict in points
-            for value in (times[place],)
-        ]
+    def scaled(values: Iterable[float | None]) -> list[float | None]:
+        return [None if each is None else each / factor for each in values]
 
-    pairs = zip(reported_s or (point[0] for point in points), points, strict=True)
-    first = [None if isclose(then, now[0], rel_tol=1e-3) else then / factor for then, now in pairs]
+    def medians(*, trusted: bool) -> list[float | None]:
+        return scaled(each.median_s if (each.verdict == "trusted") is trusted else None for each in points)
+
+    first = scaled(
+        None if then is None or isclose(then, median_s, rel_tol=1e-3) else then for median_s, *_, then in points
+    )
     rescaled = sum(each is not None for each in first)
     lines = [
-        Line(name="trusted", values=of(0, trusted=True), tone="a"),
-        Line(name="suspect or rejected", values=of(0, trusted=False), tone="warn"),
-        Line(name="interval, high", values=of(2), kind="high", tone="quiet"),
-        Line(name="interval, low", values=of(1), kind="low", tone="quiet"),
+        Line(name="trusted", values=medians(trusted=True), tone="a"),
+        Line(name="suspect or rejected", values=medians(trusted=False), tone="warn"),
+        Line(name="interval, high", values=scaled(each.high_s for each in points), kind="high", tone="quiet"),
+        Line(name="interval, low", values=scaled(each.low_s for each in points), kind="low", tone="quiet"),
     ]
-    summary = f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}."
+    summary = f"{len(points)} results, the newest {time_words(points[-1].median_s)},"
+    summary += f" the first {time_words(points[0].median_s)}."
     if rescaled:
         lines.append(Line(name="as reported then", values=first, tone="quiet"))
         summary += f" {rescaled} rescaled to today's nominal speed: what they reported then is grey."
     shown = [
-        (n, digits(m / factor), interval_words({"low_s": low_s, "high_s": high_s}, "s", 1 / factor, "to"), verdict)
-        for n, (m, low_s, high_s, verdict) in zip([moment(each) for each in at] or map(str, x), points, strict=True)
+        (
+            moment(each.at) if timed else str(n),
+            digits(each.median_s / factor),
+            interval_words(each._asdict(), "s", 1 / factor, "to"),
+            each.verdict,
+        )
+        for n, each in enumerate(points, 1)
     ]
     then = [("-" if each is None else digits(each),) for each in first] if rescaled else [()] * len(points)
     return Plot(
         id="history",
         title="Medians over time",
         summary=summary,
-        x_label="measured at" if at else "result, oldest first",
+        x_label="measured at" if timed else "result, oldest first",
         span=(round(x[0] - room), round(x[-1] + room)),
-        time=bool(at),
+        time=timed,
         panels=[Panel(label=f"median, {unit}", x=x, log=log, lines=lines)],
         table=Table(
-            head=("measured at" if at else "result", f"median, {unit}", f"interval, {unit}", "verdict",
+            head=("measured at" if timed else "result", f"median, {unit}", f"interval, {unit}", "verdict",
                   *([f"reported then, {unit}"] if rescaled else ())),
             rows=[(*row, *more) for row, more in zip(shown, then, strict=True)],
         ),

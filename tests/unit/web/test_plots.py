@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farm.kinds.bench.page import Samples, distribution_plot, samples_plot
 from farm.kinds.compare.page import compare_plot
 from farm.kinds.tune.page import tuning_plot
-from farm.web.measured import history_plot
+from farm.web.measured import HistoryPoint, history_plot
 from farm.web.plots import MOST_BINS, TABLE_ROWS, bins, counted, quantile, time_words, unit_of
 
 TIMES = st.lists(st.floats(1e-6, 10), min_size=2, max_size=300)
@@ -137,14 +137,15 @@ def test_a_comparison_shows_both_sides_and_the_ratio_of_each_pair():
     assert compare_plot([], [], {"ratio": 1, "low": 1, "high": 1}) is None
 
 
-POINT = (1e-3, 9e-4, 2e-3, "trusted")
+POINT = HistoryPoint(1e-3, 9e-4, 2e-3, "trusted")
+SLOWER = HistoryPoint(2e-3, 1e-3, 3e-3, "rejected")
 
 
 def test_a_history_keeps_what_is_not_trusted_apart():
-    plot = history_plot([(1e-3, 9e-4, 2e-3, "trusted"), (2e-3, 1e-3, 3e-3, "rejected")])
+    plot = history_plot([POINT, SLOWER])
     assert drawn(plot, "trusted") == [0]
     assert drawn(plot, "suspect or rejected") == [1]
-    assert history_plot([(1e-3, 9e-4, 2e-3, "trusted")]) is None
+    assert history_plot([POINT]) is None
     assert (plot.panels[0].log, history_plot([POINT, POINT], log=True).panels[0].log) == (False, True)
     assert [(each.kind, each.values) for each in plot.panels[0].lines[2:]] == [  # error bars
         ("high", pytest.approx([2.0, 3.0])), ("low", pytest.approx([0.9, 1.0])),
@@ -152,8 +153,8 @@ def test_a_history_keeps_what_is_not_trusted_apart():
 
 
 def test_a_history_lies_on_an_axis_of_time_and_keeps_what_was_reported_first():
-    at = ["2026-11-22T06:00:00+00:00", "2026-11-24T06:00:00+00:00"]
-    plot = history_plot([POINT, POINT], at, [3e-3, 1e-3])
+    older = POINT._replace(at="2026-11-22T06:00:00+00:00", reported_s=3e-3)
+    plot = history_plot([older, POINT._replace(at="2026-11-24T06:00:00+00:00", reported_s=1e-3)])
     assert plot.data()["time"] is True
     first, last = plot.data()["panels"][0]["x"]  # as the browser gets it
     assert last - first == 2 * 86400
@@ -168,10 +169,10 @@ def test_a_history_lies_on_an_axis_of_time_and_keeps_what_was_reported_first():
 
 
 def test_a_result_without_an_interval_has_no_error_bar():
-    plot = history_plot([(1e-3, None, None, "rejected"), (2e-3, 1e-3, 3e-3, "trusted")])
+    plot = history_plot([HistoryPoint(1e-3, None, None, "rejected"), POINT])
     assert drawn(plot, "suspect or rejected") == [0]
     assert [next(iter(each.values)) for each in plot.panels[0].lines[2:]] == [None, None]
-    assert [row[2] for row in plot.table.rows] == ["-", "1.000 to 3.000"]
+    assert [row[2] for row in plot.table.rows] == ["-", "0.9000 to 2.000"]
 
 
 def test_both_medians_are_drawn_and_named():
