@@ -77,7 +77,7 @@ async def jobs_csv(request: Request, wanted: Wanted) -> Response:
     """The jobs that match as a file, newest first."""
     asked = wanted.asked(caller_of(request).user)
     rows: list[Mapping[str, Any]] = []
-    async with web_of(request).drawing:
+    async with web_of(request).heavy_work:
         for _ in range(CSV_PAGES):
             if await request.is_disconnected():
                 break
@@ -284,7 +284,7 @@ async def _plots(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
         return drawn
     raw = await _raw(request, shown) if page.samples else None
     readings = await _readings(request, shown) if page.readings else []
-    async with web_of(request).drawing:
+    async with web_of(request).heavy_work:
         plots, samples_removed = await asyncio.to_thread(_drawn, page, shown, raw, readings)
     return {**drawn, "plots": plots, "samples_gone": page.samples and samples_removed}
 

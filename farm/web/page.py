@@ -125,7 +125,7 @@ class Web:
     of_other_hosts: Callable[[tuple[str, str]], Awaitable[Mapping[str, Any]]]  # farm.web.hosts.other_hosts
     lab: bool
     sign_ins: SignIns = field(default_factory=SignIns)
-    drawing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one plot or file at a time: others work too
+    heavy_work: asyncio.Lock = field(default_factory=asyncio.Lock)  # plots and CSV files are made one at a time
 
 
 def web_of(request: Request) -> Web:
