@@ -42,44 +42,34 @@ class PowerExecutor(ModelExecutor):
             await rails.close()
 
     async def source(self, view: DeviceView) -> PowerSource:
-        """What measures a phone's power now.
+        """What a phone has that measures its power; `why_not` says whether it can now.
 
         Raises:
-            UserError: nothing does.
             PhoneError: the phone does not answer.
         """
         meter = tuple(self.parts.meters.get(view.name, ()))
         found = "" if meter else await rails_period(self.parts.client, view.serial)
         period_s, no_rails = (None, found) if isinstance(found, str) else (found, "")
-        source = PowerSource(meter=meter, rails_period_s=period_s, no_rails=no_rails)
-        await self.refuse_fed(view, source)
-        return source
+        return PowerSource(meter=meter, rails_period_s=period_s, no_rails=no_rails)
 
-    async def refuse_fed(self, view: DeviceView, source: PowerSource) -> None:
-        """Refuse a gauge while a cable feeds the phone, and a meter while its battery is charged.
+    async def why_not(self, view: DeviceView, source: PowerSource) -> str:
+        """Why a phone's power cannot be measured now, words that follow the phone's name; "" where it can.
+
+        A gauge cannot while a cable feeds the phone, a meter not while the battery is charged.
 
         Raises:
-            UserError: it is so.
             PhoneError: the phone does not answer.
         """
         if source.rails_period_s is not None:  # they see what the chip takes, from wherever it comes
-            return
+            return ""
         health, _ = await probe(self.parts.client, view.serial, MOMENT_SECTIONS, timeout_s=BATTERY_LIMIT_S)
         battery = health.battery
-        if not source.meter and (why := why_not_by_gauge(battery)):
-            meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
-            raise UserError(
-                f"{view.name} has no power meter, no power rails that serve ({source.no_rails}), and its own fuel gauge"
-                f" sees only what the battery gives: {why}",
-                Code.POWER_NOT_MEASURABLE,
-                hint=BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)",
-            )
-        if source.meter and battery.status == CHARGING:
-            raise UserError(
-                f"{view.name} charges its battery: its power meter sees the charging current, too",
-                Code.POWER_NOT_MEASURABLE,
-                hint="wait until it is full, or hold the charge back (docs/configuration.md, [charge])",
-            )
+        if source.meter:
+            charging = battery.status == CHARGING
+            return "charges its battery: its power meter sees the charging current, too" if charging else ""
+        why = why_not_by_gauge(battery)
+        missing = f"no power meter, no power rails that serve ({source.no_rails})"
+        return f"has {missing}, and its own fuel gauge sees only what the battery gives: {why}" if why else ""
 
 
 class EnergyExecutor(PowerExecutor):
@@ -95,7 +85,7 @@ class EnergyExecutor(PowerExecutor):
         """
         task = await self.task(context)
         report = await self.measured(context, task)
-        await self.refuse_fed(context.view, task.power)
+        await self._require_measurable(context.view, task.power)
         return report
 
     async def task(self, context: AttemptContext) -> EnergyTask:
@@ -104,7 +94,19 @@ class EnergyExecutor(PowerExecutor):
         Raises:
             UserError: the phone's power cannot be measured.
         """
-        return EnergyTask(**self.model(context), power=await self.source(context.view))
+        source = await self.source(context.view)
+        await self._require_measurable(context.view, source)
+        return EnergyTask(**self.model(context), power=source)
+
+    async def _require_measurable(self, view: DeviceView, source: PowerSource) -> None:
+        why = await self.why_not(view, source)
+        if not why:
+            return
+        meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
+        hint = BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)"
+        if source.meter:
+            hint = "wait until it is full, or hold the charge back (docs/configuration.md, [charge])"
+        raise UserError(f"{view.name} {why}", Code.POWER_NOT_MEASURABLE, hint=hint)
 
 
 def why_not_by_gauge(battery: Battery) -> str:

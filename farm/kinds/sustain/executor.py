@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from farm.common.errors import PhoneError, UserError
+from farm.common.errors import PhoneError
 from farm.jobs.executor import AttemptContext
 from farm.kinds.energy.executor import PowerExecutor
 from farm.kinds.energy.spec import PowerSource
@@ -29,10 +29,8 @@ class SustainExecutor(PowerExecutor):
         report = await self.measured(context, task)
         if task.power.meter:
             with suppress(PhoneError):  # one that is silent now has done its run
-                try:
-                    await self.refuse_fed(context.view, task.power)
-                except UserError as error:
-                    report["certificate"]["notes"].append(error.message)
+                if why := await self.why_not(context.view, task.power):
+                    report["certificate"]["notes"].append(f"{context.view.name} {why}")
         return report
 
     async def task(self, context: AttemptContext) -> SustainTask:
@@ -43,8 +41,7 @@ class SustainExecutor(PowerExecutor):
         """
         placements = placement_on(context.spec, context.view)
         stop_c = self.parts.fleet.findings.battery_hot_c - BELOW_LIMIT_C
-        try:
-            power = await self.source(context.view)
-        except UserError as error:
-            power = PowerSource(none=error.message.replace(context.view.name, "it", 1))
+        power = await self.source(context.view)
+        if why := await self.why_not(context.view, power):
+            power = PowerSource(none=f"it {why}")
         return SustainTask(**self.model(context), placements=placements, stop_c=stop_c, power=power)
