@@ -212,7 +212,7 @@ class LocalHead(Head):
 
     async def explain(self, subject: str) -> Explanation:
         """See `RequestQueue.explain`."""
-        return self.requests.explain(subject)
+        return self.requests.explain(subject, self.requests.class_of(subject))
 
     async def explain_job(self, job_id: str) -> JobExplanation:
         """See `Head.explain_job`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from farm.common.selector import normalise
 from farm.head.allocator.model import AllocatorPolicy, DeviceReason
 from farm.head.config import UserConfig
 from farm.model.requests import LeaseClass, LeaseRequest
@@ -26,6 +27,10 @@ class LeasePolicy:
         """This user's limits."""
         return self.users.get(user, self.quota)
 
+    def class_of(self, key: str) -> LeaseClass:
+        """The class of requests for a stock TVM key."""
+        return self.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
@@ -39,12 +44,12 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request for `subject` waits, or would. `estimate_s`: how long yet, were the order to stay."""
+    """Why a request for `subject` waits, or what one made now would get."""
 
     subject: str
     waiting: tuple[WaitingRequest, ...]  # the foremost of those concerned
     devices: tuple[DeviceReason, ...]
-    estimate_s: float | None = None
+    estimate_s: float | None = None  # until the foremost for exactly `subject` is served, were the order to stay
     waiting_more: int = 0  # concerned too, further behind
     limits: tuple[str, ...] = ()  # why it gets no device at all, whatever each of them does
 

@@ -14,7 +14,7 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.explain import AVOIDED, NOT_IDENTICAL
 from farm.head.model import Explanation, WaitingRequest
 from farm.model.device import DeviceState
-from farm.model.requests import LeaseRequest, LeaseSource
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.leases import UsageRow
 
@@ -60,18 +60,20 @@ def merged(parts: Iterable[FleetSummary]) -> FleetSummary:
 def explain(
     allocator: Allocator,
     subject: str,
+    lease_class: LeaseClass,
     foremost: Sequence[WaitingRequest],
     wanted: Mapping[tuple[Selector, str], int],
     now_s: float,
 ) -> Explanation:
-    """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
+    """Why requests for `subject` (a device name, a TVM key or a selector) wait, and what one would get now.
 
-    The reasons are those of the foremost waiting request for exactly `subject`, else of one that would come now. For a
-    device name, the requests that could get this device are listed, and only this device's reason.
+    The devices' reasons are those of a request that comes now, whatever keeps those that wait. For a device name, the
+    requests that could get this device are listed, and only this device's reason.
 
     Args:
         allocator: who decides.
         subject: what is asked about.
+        lease_class: of the request that comes now.
         foremost: requests that wait, in the order they would be served; of many, the first.
         wanted: how many wait in all, by what they mean.
         now_s: monotonic seconds.
@@ -89,12 +91,9 @@ def explain(
     }
     waiting = [each for each in foremost if (each.request.selector, each.request.device) in concerned]
     exact = next((each for each in waiting if each.request.selector == selector and not device), None)
-    request = LeaseRequest(selector, "", LeaseSource.JOB, device=device) if exact is None else exact.request
-    reasons = allocator.explain(request, now_s, "" if exact is None else exact.id)
-    shown = tuple(
-        replace(each, why="" if each is exact else obstacle_of(allocator, each.request, now_s))
-        for each in waiting[:WAITING_SHOWN]
-    )
+    request = LeaseRequest(selector, "", LeaseSource.JOB, lease_class=lease_class, device=device)
+    reasons = allocator.explain(request, now_s)
+    shown = tuple(replace(each, why=obstacle_of(allocator, each.request, now_s)) for each in waiting[:WAITING_SHOWN])
     return Explanation(
         subject,
         shown,

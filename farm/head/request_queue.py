@@ -43,7 +43,7 @@ from farm.head.model import LeasePolicy
 from farm.head.waiting_requests import JobRequester, PendingGrant, PendingRequest, WaitingRequests
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
 from farm.model.device import DeviceState, Life
-from farm.model.requests import Lease, LeaseRequest
+from farm.model.requests import Lease, LeaseClass, LeaseRequest
 from farm.store.leases import LeaseTable
 from farm.store.mailbox import Letter
 
@@ -184,6 +184,10 @@ class RequestQueue(WaitingRequests):
     def quota_of(self, user: str) -> UserConfig:
         """This user's limits."""
         return self._policy.of(user)
+
+    def class_of(self, key: str) -> LeaseClass:
+        """The class of requests for a stock TVM key."""
+        return self._policy.class_of(key)
 
     def load_usage(self, by_user: Mapping[str, float]) -> None:
         """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""

@@ -18,7 +18,7 @@ from farm.common.peers import name_at
 from farm.common.selector import Selector, normalise
 from farm.head.reports import merged
 from farm.leasing.sessions import digest, invented_key
-from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord
 
@@ -68,7 +68,7 @@ class TvmLeases:
             user = name_at(user, self.users_at)
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._leasing.quota_of(user).priority)
-        lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
+        lease_class = self._leasing.policy.class_of(key)
         selector, match_key = Selector.parse(key), invented_key(key)
         await self._leasing.acquire(
             LeaseRequest(

@@ -23,6 +23,7 @@ from farm.model.requests import LeaseClass, LeaseRequest
 NAMED_USERS = 3  # in one reason
 YIELDED_S = 15.0  # of a tune lease that was asked: its candidate ends within 10 s by default, and the phone is cleaned
 NOT_IDENTICAL = "it is not identical to the other phones of its job"
+FREE = "free"
 AVOIDED = "it failed this job, or a sibling has it"
 
 
@@ -53,7 +54,7 @@ def in_order(state: AllocatorState) -> Iterator[QueuedRequest]:
 
 
 def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s: float) -> tuple[DeviceReason, ...]:
-    """Per device, why `request` has not got it; the devices it could ever get first."""
+    """Per device, why `request` has not got it: those that are free first, then those it could ever get."""
     now_s = max(now_s, state.now_s)
     waiting = state.queues.waiting.get(request_id)
     terms = RequestTerms.of(request)
@@ -77,7 +78,9 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
             mismatch = _mismatch(request, view)
             passes = mismatch in (NOT_IDENTICAL, AVOIDED)
             reasons.append(DeviceReason(view.name, matches=False, reason=mismatch, host=view.host, operator=not passes))
-    return tuple(sorted(reasons, key=lambda reason: (not reason.matches, natural(reason.device))))
+    return tuple(
+        sorted(reasons, key=lambda reason: (not reason.matches, reason.reason != FREE, natural(reason.device)))
+    )
 
 
 def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
@@ -95,7 +98,7 @@ def _reason(view: DeviceState, facts: Iterable[str]) -> DeviceReason:
     cause, *more = *filter(None, facts), ""
     hint = needs_operator(view)
     return DeviceReason(
-        view.name, matches=True, reason=cause or "free", host=view.host, operator=bool(hint), hint=hint,
+        view.name, matches=True, reason=cause or FREE, host=view.host, operator=bool(hint), hint=hint,
         evidence="\n".join(filter(None, more)),
     )  # fmt: skip
 

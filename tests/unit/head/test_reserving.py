@@ -100,7 +100,7 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     lab.ask("ci", longest_s=60)
     await until(lambda: lab.got)
     assert [lease.request.user for lease in lab.got] == ["ci"]
-    (reason,) = requests_of(lab.leasing).explain("android").devices
+    (reason,) = (await lab.leasing.head.explain("android")).devices
     assert "reserved" in reason.evidence
     lab.leasing.release(lab.got[0].id)
     assert [each.id for each in lab.registry.all()] == [record.id]

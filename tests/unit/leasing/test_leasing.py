@@ -322,17 +322,18 @@ async def test_explain_and_summary():
     lease = await lab.want()
     waiting = [lab.want(), lab.want("a"), lab.want("mali")]
     await settle()
-    explained = requests_of(lab.leasing).explain("android")
+    explained = await lab.leasing.head.explain("android")
     assert len(explained.waiting) == 2
     reasons = {each.device: each.reason for each in explained.devices}
     assert reasons["a"].startswith(f"held by {lease.request.user} for 0 s")
     assert reasons["b"] == "checking: golden kernel"
-    about_device = requests_of(lab.leasing).explain("a")
+    about_device = await lab.leasing.head.explain("a")
     assert [each.device for each in about_device.devices] == ["a"]
     assert len(about_device.waiting) == 2
-    assert not any(each.matches for each in requests_of(lab.leasing).explain("mali").devices)
+    mali = await lab.leasing.head.explain("mali")
+    assert not any(each.matches for each in mali.devices)
     with raises_code(Code.BAD_SELECTOR):
-        requests_of(lab.leasing).explain("=")
+        await lab.leasing.head.explain("=")
     rows = {row.key: (row.free, row.pending) for row in lab.leasing.tvm.summary().keys}
     assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}
     assert {(row.key, row.device) for row in lab.leasing.tvm.summary().servers} == {
@@ -342,16 +343,38 @@ async def test_explain_and_summary():
         task.cancel()
 
 
+WARM = Closed("skin 41.0 °C is above 38 °C for bench", 60.0)
+
+
+async def test_a_phone_that_is_free_is_not_hidden_by_who_waits_for_it():
+    lab = Lab("a", "b")
+    await lab.want(device="a")
+    lab.devices.become("b", Life.READY, closed={LeaseClass.BENCH: WARM})
+    bench = LeaseRequest(Selector.parse("android"), "bob", LeaseSource.JOB, lease_class=LeaseClass.BENCH)
+    waiting = lab.leasing.ask(bench, lambda _: None)
+    explained = await lab.leasing.head.explain("android")
+    assert [(each.device, each.reason) for each in explained.devices] == [("b", "free"), ("a", "held by alice for 0 s")]
+    assert [(each.id, each.why) for each in explained.waiting] == [(waiting, "2 phones: 1 held, 1 skin")]
+    assert (await lab.want()).device == "b"  # as it said
+
+
+async def test_a_request_for_a_key_of_a_class_is_explained_as_of_that_class():
+    lab = Lab("a", policy=LeasePolicy(tvm_class={"android": LeaseClass.BENCH}))
+    lab.devices.become("a", Life.READY, closed={LeaseClass.BENCH: WARM})
+    explained = [await lab.leasing.head.explain(subject) for subject in ("android", "name=a")]
+    assert [each.reason for answer in explained for each in answer.devices] == [str(WARM), "free"]
+
+
 async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
     lab = Lab("a", "b", policy=LeasePolicy(users={"alice": UserConfig(devices=1)}))
     await lab.want()
     waiting = [lab.want(), lab.want("a")]
     await settle()
-    explained = requests_of(lab.leasing).explain("android")
+    explained = await lab.leasing.head.explain("android")
     limit = "alice holds 1 device of at most 1"
-    assert explained.limits == (limit,)
-    assert limit not in str(explained.devices)
-    assert [each.why for each in explained.waiting] == ["", limit]  # of the one explained the phones are told
+    assert explained.limits == ()  # of another user's request
+    assert [each.reason for each in explained.devices] == ["free", "held by alice for 0 s"]
+    assert [each.why for each in explained.waiting] == [limit, limit]
     request = explained.waiting[0].id
     assert requests_of(lab.leasing).why((request,)) == {request: limit}
     for task in waiting:
@@ -371,7 +394,7 @@ async def test_a_forgotten_device_is_explained_no_more():
     view = lab.devices._views.pop("a")
     for listener in tuple(lab.devices._listeners):
         listener(replace(view, life=Life.GONE))
-    assert requests_of(lab.leasing).explain("android").devices == ()
+    assert (await lab.leasing.head.explain("android")).devices == ()
     assert not lab.leasing.tvm.serves("android")
 
 
