@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def output_fields(
     """Each output in few words, its largest elements if asked, and where the inputs came from: a result's fields."""
     arrays = dict(zip(built.output_names, map(_storable, outputs), strict=True))
     return {
-        "arrays": [_about(name, array) for name, array in arrays.items()],
+        "arrays": [summary_of(name, array) for name, array in arrays.items()],
         "top_k": {name: largest(array, top_k, labels) for name, array in arrays.items()} if top_k else {},
         "given": list(built.given),
         "filled": [name for name in built.inputs if name not in built.given],
@@ -36,18 +37,21 @@ def save_arrays(path: Path, names: Sequence[str], arrays: Sequence[Array]) -> No
     write_arrays(path, dict(zip(names, map(_storable, arrays), strict=True)))
 
 
-def _about(name: str, array: Array) -> dict[str, Any]:
-    """A summary of an output; small ones whole. JSON has no NaN: values that are not finite are left out."""
+def summary_of(name: str, array: Array) -> dict[str, Any]:
+    """A summary of an output; small ones whole. JSON has no NaN: it is "nan", as infinities are "inf" and "-inf"."""
     numbers = array.astype(np.float64).ravel()
-    finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
+    finite = numbers[np.isfinite(numbers)]
+    few = 0 < numbers.size <= FEW_VALUES
     return {
         "name": name,
         "shape": list(array.shape),
         "dtype": str(array.dtype),
-        "min": float(numbers.min()) if finite else None,
-        "max": float(numbers.max()) if finite else None,
-        "mean": float(numbers.mean()) if finite else None,
-        "values": numbers.tolist() if finite and numbers.size <= FEW_VALUES else None,
+        "nan": int(np.isnan(numbers).sum()),
+        "inf": int(np.isinf(numbers).sum()),
+        "min": float(finite.min()) if finite.size else None,
+        "max": float(finite.max()) if finite.size else None,
+        "mean": float(finite.mean()) if finite.size else None,
+        "values": [each if isfinite(each) else str(each) for each in numbers.tolist()] if few else None,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -146,13 +147,24 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
             for array in each["arrays"]:
                 if array.get("values") is not None:
                     print_line(f"{each['device']} {array['name']}: {' '.join(map(_number, array['values']))}")
+    for each in results:
+        for array in each["arrays"]:
+            if words := _not_finite(array):
+                print_line(f"{each['device']} {array['name']}: {words}")
     filled = {(name, each["fill"]) for each in results for name in each.get("filled", ())}
     for name, fill in sorted(filled):
         print_note(f"input {name!r} filled: {fill}")
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"
+def _not_finite(array: Mapping[str, Any]) -> str:
+    """How many numbers of an output are NaN or infinite; empty: none."""
+    counts = ((array.get("nan"), "NaN"), (array.get("inf"), "infinite"))
+    found = [f"{count} {name}" for count, name in counts if count]
+    return f"{' and '.join(found)} of {prod(array['shape'])} numbers" if found else ""
+
+
+def _number(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _ranked(result: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
