@@ -294,7 +294,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "battery is at 5 %, and the phone does not charge",
         (lab("battery", level=5, charging=False), do.probed("battery_percent", lambda now: now == 5)),
-        (), _NOBODY, meanwhile=READY, undo=(lab("battery", level=100, charging=True),), undone_by="it charges",
+        ("device.finding ~ battery-low",), _PROBE, meanwhile=READY, undo=(lab("battery", level=100, charging=True),),
+        undone_by="it charges", then=("device.finding_over ~ battery-low",),
     ),
     Fault(
         "clocks are stuck at half", (lab("clock_stuck", share=0.5),), ("device.finding ~ clock-held",), _PROBE,

@@ -233,6 +233,7 @@ class FindingKind(StrEnum):
     SERVER_GONE = "server-gone"  # no RPC server on a phone that is ready
     BATTERY_HOT = "battery-hot"
     BATTERY_COLD = "battery-cold"
+    BATTERY_LOW = "battery-low"  # nearly empty, and nothing charges it
     BATTERY_BAD = "battery-bad"  # dead, failed or over its voltage, says the phone
     BATTERY_SWOLLEN = "battery-swollen"  # signs of a cell that gases
     BATTERY_WORN = "battery-worn"

@@ -46,6 +46,8 @@ class HealthConfig:
     # quarantine: cells are made for up to 60 °C; leases end at [heat.end_leases]
     battery_hot_c: Annotated[float, Field(ge=20, le=80)] = 55.0
     battery_cold_c: Amount = 0.0  # charging below 0 °C plates lithium
+    # warning, unless it charges: Android itself warns there; an empty phone turns off
+    battery_low_percent: Annotated[int, Field(ge=0, le=100)] = 15
     battery_margin_c: Amount = 8.0  # so far below `battery_hot_c` it must fall again
     # of the design capacity: makers call 80 % the end, a lab can wait a little
     worn_percent: Annotated[int, Field(ge=0, le=100)] = 65
@@ -242,6 +244,15 @@ def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
             "look at it now, and unplug it if it bulges or is hot",
             DeviceFault.BATTERY,
         )
+    resting = battery.status in ("discharging", "not-charging")
+    if resting and battery.percent is not None and battery.percent < policy.battery_low_percent:
+        yield Finding(
+            FindingKind.BATTERY_LOW,
+            f"battery at {battery.percent} %, and it does not charge",
+            "try another cable, or a charger: its port gives it too little power" if battery.powered_by
+            else "plug it into a charger or a hub with a power supply",
+            evidence=f"Less than {policy.battery_low_percent} %: it turns off when it is empty.",
+        )  # fmt: skip
     yield from _gauge(now)
 
 

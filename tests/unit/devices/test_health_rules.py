@@ -211,6 +211,24 @@ def test_a_hot_battery_must_cool_by_a_margin(celsius, health, known, hot):
         assert kinds[K.BATTERY_HOT].fault is DeviceFault.HOT
 
 
+@pytest.mark.parametrize(
+    ("percent", "status", "powered_by", "hint"),
+    [
+        (3, "discharging", (), "plug it into a charger or a hub with a power supply"),
+        (3, "not-charging", ("usb",), "try another cable, or a charger: its port gives it too little power"),
+        (14, "discharging", ("usb",), "try another cable, or a charger: its port gives it too little power"),
+        (15, "discharging", (), None),
+        (3, "charging", ("usb",), None),
+        (None, "discharging", (), None),
+    ],
+)
+def test_a_nearly_empty_battery_that_does_not_charge_is_a_warning(percent, status, powered_by, hint):
+    low = found(battery(percent=percent, status=status, powered_by=powered_by)).get(K.BATTERY_LOW)
+    assert (low and low.hint) == hint
+    if low:
+        assert (low.cause, low.act) == (f"battery at {percent} %, and it does not charge", False)
+
+
 def test_a_cold_battery_is_a_warning():
     assert not found(battery(celsius=-3.5))[K.BATTERY_COLD].act
     assert K.BATTERY_COLD in found(battery(health="cold"))
