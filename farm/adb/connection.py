@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from farm.adb.errors import AdbError, AdbLinkLost, AdbServerUnreachable, failure
 from farm.adb.host_protocol import BlockReader, Fail, StatusReader, encode_request
 from farm.common.errors import UserError
 
+DEFAULT_PORT = 5037  # every `adb` looks here, and starts a server if none listens
 CONNECT_RETRY_S = 0.002  # adb listens with a backlog of 4: a full unix-socket queue returns EAGAIN at once
 RECEIVE_BYTES = 256 << 10  # one recv; larger than the largest packet burst seen from a phone's shell
 _QUOTED_CHARS = 120
@@ -66,6 +68,15 @@ class ServerAddress:
         if not self.path:
             return f"tcp:{'localhost' if self.host in _LOOPBACK else self.host}:{self.port}"
         return f"localabstract:{self.path[1:]}" if self.path[0] == "\0" else f"localfilesystem:{self.path}"
+
+    def command(self, serial: str) -> str:
+        """How a person begins a call of adb for this phone, ready for a shell: `adb -P 5038 -s SERIAL`."""
+        words = ["adb", "-s", serial]
+        if self.path:
+            words[1:1] = ["-L", self.spec]
+        elif self != ServerAddress("127.0.0.1", DEFAULT_PORT):
+            words[1:1] = [*(() if self.host in _LOOPBACK else ("-H", self.host)), "-P", str(self.port)]
+        return shlex.join(words)
 
 
 @asynccontextmanager

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from farm.adb.connection import ServerAddress
+from farm.adb.connection import DEFAULT_PORT, ServerAddress
 from farm.adb.errors import AdbNotInstalled
 from farm.common.peers import peer_process, user_name
 
-DEFAULT_PORT = 5037  # every `adb` looks here, and starts a server if none listens
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
 PEER_TIMEOUT_S = 2  # for a place in the backlog of a busy server
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")

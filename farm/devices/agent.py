@@ -95,6 +95,11 @@ class Agent:
         return self._lifecycle.state
 
     @property
+    def adb(self) -> str:
+        """How a person begins a call of adb for it."""
+        return self._context.client.address.command(self.serial)
+
+    @property
     def transitions(self) -> tuple[str, ...]:
         """Its last transitions, one line each."""
         return self._lifecycle.transitions

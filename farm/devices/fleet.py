@@ -444,7 +444,7 @@ class Fleet:
         agent.device, before = device, agent.device
         if before is None or before.devpath != device.devpath:
             self._locate(agent)
-        agent.on_event(listed(device))
+        agent.on_event(listed(device, agent.adb))
 
     def _locate(self, agent: Agent) -> None:
         """Where it is plugged in; one that is away is where it was. A phone's own word is no proof."""

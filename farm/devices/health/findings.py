@@ -117,6 +117,7 @@ class Findings:
             ready=ready,
             held=held or known.held,
             in_hands=in_hands,
+            adb=agent.adb,
             dealt=known.dealt if ready else None,
             known=known.account.known | (kinds_of(kept.fault) if kept else frozenset()),
         )

@@ -71,6 +71,7 @@ class Situation:
     held: bool = False  # a lease has it
     in_hands: bool = False  # a person has it, with a shell: what runs is theirs
     dealt: Collection[str] | None = None  # lines of GPU faults before it last passed its check; None: unknown
+    adb: str = "adb"  # how a person begins a call of adb for it, with server and serial
     known: Collection[FindingKind] = ()  # what the probe before found: limits of these are left by a margin
 
 
@@ -121,13 +122,17 @@ def _storage(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
             yield Finding(
                 FindingKind.DATA_FULL,
                 f"/data has {free_mb:.0f} MB left, {full_mb:.0f} MB are needed",
-                "remove files or apps on the phone: adb shell du -h -d 1 /data/local/tmp",
+                f"remove files or apps on the phone: {situation.adb} shell du -h -d 1 /data/local/tmp",
                 DeviceFault.STORAGE,
                 "It comes back by itself.",
             )
         elif free_mb < policy.data_low_mb:
             text = f"/data has {free_mb:.0f} MB left, less than {policy.data_low_mb} MB"
-            yield Finding(FindingKind.DATA_LOW, text, "remove files or apps on the phone")
+            yield Finding(
+                FindingKind.DATA_LOW,
+                text,
+                f"remove files or apps on the phone: {situation.adb} shell du -h -d 1 /data/local/tmp",
+            )
     if available is not None and available / 1e6 < policy.memory_low_mb:
         total = f" of {now.memory_total_bytes / 1e6:.0f}" if now.memory_total_bytes else ""
         yield Finding(
@@ -253,17 +258,18 @@ def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
             else "plug it into a charger or a hub with a power supply",
             evidence=f"Less than {policy.battery_low_percent} %: it turns off when it is empty.",
         )  # fmt: skip
-    yield from _gauge(now)
+    yield from _gauge(now, situation)
 
 
-def _gauge(now: Health) -> Iterable[Finding]:
+def _gauge(now: Health, situation: Situation) -> Iterable[Finding]:
     battery = now.battery
     hint, evidence = "charge it full, which often sets the gauge right", "Its charge is not known."
     odd = [each for each in now.dropped if each.source == "battery" and each.raw != _NO_BATTERY]
     if odd:
         text, evidence = f"battery gauge says {odd[0].sensor}={odd[0].raw}", odd[0].reason
         if odd[0].raw == _SET_BY_HAND:
-            text, hint, evidence = "the battery's values were set by hand", "adb shell dumpsys battery reset", ""
+            text, hint = "the battery's values were set by hand", f"{situation.adb} shell dumpsys battery reset"
+            evidence = ""
     elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
         text = f"battery gauge says 0 % at {battery.voltage_mv} mV"
     else:
@@ -324,7 +330,7 @@ def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation
         yield Finding(
             FindingKind.FOREIGN_LOAD,
             f"{worst.name} keeps the phone busy",
-            f"stop that app on the phone: adb shell am force-stop {quote(worst.name)}",
+            f"stop that app on the phone: {situation.adb} shell am force-stop {quote(worst.name)}",
             evidence=f"{_named(worst)}, load {now.load_1min:.1f}: measurements are disturbed.",
         )
 

@@ -144,7 +144,7 @@ async def read_identity(client: AdbClient, serial: str) -> RawIdentity:
         raise PhoneError(
             f"phone {serial} runs commands but `getprop` printed no property",
             Code.NO_IDENTITY,
-            hint=f"try `adb -s {serial} shell getprop`; the phone may still be booting",
+            hint=f"try `{client.address.command(serial)} shell getprop`; the phone may still be booting",
             evidence=evidence,
         )
     return raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from shlex import quote
 
 from farm.adb.devices import AdbDevice, AdbState
 from farm.devices.lifecycle.recovery import RecoveryAction
@@ -341,16 +342,16 @@ _WORDS: dict[AdbState, tuple[str, str]] = {
         "the adb server may not open its USB node",
         "install udev rules for Android (Debian: android-sdk-platform-tools-common), then replug it",
     ),
-    AdbState.RECOVERY: ("it is in recovery mode", "reboot it: adb reboot"),
+    AdbState.RECOVERY: ("it is in recovery mode", "reboot it: {adb} reboot"),
     AdbState.SIDELOAD: ("it waits for a sideload", "reboot it"),
     AdbState.RESCUE: ("it is in rescue mode", "reboot it"),
-    AdbState.BOOTLOADER: ("it is in its bootloader", "reboot it: fastboot reboot"),
-    AdbState.DETACHED: ("it was detached from the adb server", "adb attach, or replug it"),
+    AdbState.BOOTLOADER: ("it is in its bootloader", "reboot it: fastboot -s {serial} reboot"),
+    AdbState.DETACHED: ("it was detached from the adb server", "{adb} attach, or replug it"),
 }
 
 
-def listed(device: AdbDevice) -> Listed:
-    """The event for one line of adb's list."""
+def listed(device: AdbDevice, adb: str) -> Listed:
+    """The event for one line of adb's list. `adb`: how a person begins a call of adb for it."""
     if device.state is AdbState.DEVICE:
         return Listed(LinkState.USABLE)
     if device.state is AdbState.UNAUTHORIZED:
@@ -361,4 +362,5 @@ def listed(device: AdbDevice) -> Listed:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
     # A handshake that went wrong leaves `offline`, or a state that says nothing (`host`): made anew it may go right.
     reconnectable = device.state is AdbState.OFFLINE or device.state not in _WORDS
+    hint = hint.format(adb=adb, serial=quote(device.serial))
     return Listed(LinkState.OFFLINE, reason, hint, reconnectable=reconnectable)

@@ -39,6 +39,19 @@ def test_socket_specs(spec: str, written: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "command"),
+    [
+        ("tcp:5037", "adb -s 'a b'"),
+        ("tcp:localhost:5038", "adb -P 5038 -s 'a b'"),
+        ("tcp:lab2:5037", "adb -H lab2 -P 5037 -s 'a b'"),
+        ("localfilesystem:/run/farm/adb.sock", "adb -L localfilesystem:/run/farm/adb.sock -s 'a b'"),
+    ],
+)
+def test_a_person_reaches_the_phone_at_the_same_server(spec, command):
+    assert ServerAddress.parse(spec).command("a b") == command
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         "",

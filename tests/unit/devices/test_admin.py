@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -63,7 +63,7 @@ async def fleet_on(folder: Path, events: EventLog | None = None) -> AsyncIterato
         await store.devices.save(record)
     unused = Unused()
     fleet = Fleet(
-        cast(AdbClient, None),
+        AdbClient("tcp:5038"),
         Silence(),
         Rollouts(unused.for_abi, tuple, store.rollouts, EventLog(), RolloutConfig()),
         unused,

@@ -33,6 +33,7 @@ class Bench:
         # Not a SimpleNamespace: findings are remembered by agent, weakly.
         self.agent: Any = type("Agent", (), {})()
         self.agent.name, self.agent.health_at, self.agent.used_at, self.agent.findings = "pixel", 0.0, 0.0, ()
+        self.agent.adb = "adb -P 5038 -s S1"
         self.agent.identity = SimpleNamespace(model="SM-A556B")
         self.agent.state = LifecycleState(life=Life.READY, follow=4, ready_at=1.0)
 
@@ -157,3 +158,10 @@ def test_what_a_person_released_it_with_counts_again_when_the_phone_says_somethi
     assert [each.cause for each in bench.agent.findings] == ["the phone calls its battery dead"]
     assert [each.fault for each in bench.probe(says("failure"))] == [DeviceFault.BATTERY]
     assert [each.fault for each in bench.probe(says("dead"))] == [DeviceFault.BATTERY]
+
+
+def test_a_hint_calls_adb_for_this_phone_at_its_server(bench: Bench) -> None:
+    for _ in range(2):
+        bench.probe(FULL)
+    (finding,) = bench.agent.findings
+    assert finding.hint.endswith("adb -P 5038 -s S1 shell du -h -d 1 /data/local/tmp")

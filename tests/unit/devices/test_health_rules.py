@@ -247,7 +247,7 @@ def test_a_gauge_that_says_nonsense():
     board = replace(WELL, dropped=(Dropped("battery", "battery", "present: false", "there is no battery"),))
     assert found(board) == {}
     by_hand = replace(WELL, dropped=(Dropped("battery", "battery", "UPDATES STOPPED", "by hand"),))
-    assert found(by_hand)[K.GAUGE].hint == "adb shell dumpsys battery reset"
+    assert found(by_hand, adb="adb -s S1")[K.GAUGE].hint == "adb -s S1 shell dumpsys battery reset"
 
 
 # --- clocks, foreign load ---------------------------------------------------------------------------------------------
@@ -373,3 +373,14 @@ def test_a_finding_that_holds_is_told_in_its_latest_words():
     *_, last = run(HOT, HOT, hotter)
     assert last.held[K.BATTERY_HOT].cause == "battery too hot: 61.0 °C, above 55 °C"
     assert last.faults == {DeviceFault.HOT}
+
+
+def test_each_hint_that_names_adb_has_the_phone_and_the_server():
+    by_hand = Dropped("battery", "battery", "UPDATES STOPPED", "by hand")
+    for wrong in (
+        replace(WELL, data_free_bytes=1), replace(WELL, data_free_bytes=500_000_000), replace(WELL, dropped=(by_hand,)),
+        replace(WELL, load_1min=5.0, busiest=(process(900),)),
+    ):  # fmt: skip
+        before = replace(WELL, busiest=(process(900),))
+        (finding,) = found(wrong, before, adb="adb -P 5038 -s S1").values()
+        assert "adb -P 5038 -s S1 shell " in finding.hint

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.adb.connection import ServerAddress
 from farm.common.errors import Code
 from farm.common.phone_text import SECTION, decode, parse_getprop
 from farm.devices.health.probe.parse import probe_command
@@ -371,6 +372,7 @@ class Printed:
 class FakeClient:
     def __init__(self, output: bytes) -> None:
         self.output = output
+        self.address = ServerAddress.parse("tcp:5038")
         self.commands: list[tuple[str, str]] = []
 
     async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> Printed:
@@ -390,6 +392,7 @@ async def test_an_answer_without_properties_is_a_phone_error_with_evidence() -> 
     with raises_code(Code.NO_IDENTITY) as caught:
         await read_identity(FakeClient(b"/system/bin/sh: getprop: not found\n"), "S1")
     assert "S1" in caught.value.message
+    assert "`adb -P 5038 -s S1 shell getprop`" in caught.value.hint
     assert "not found" in caught.value.evidence
 
 

@@ -21,4 +21,4 @@ from farm.devices.lifecycle.messages import listed
     ],
 )
 def test_only_a_link_that_may_come_right_by_itself_is_made_anew(state: AdbState, reconnectable: bool) -> None:
-    assert listed(AdbDevice("S1", state)).reconnectable is reconnectable
+    assert listed(AdbDevice("S1", state), "adb").reconnectable is reconnectable

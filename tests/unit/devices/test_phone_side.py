@@ -116,15 +116,16 @@ def test_a_death_in_words(line: str, said: str) -> None:
 
 @pytest.mark.parametrize("state", AdbState)
 def test_every_state_of_adb_says_why_and_only_device_is_usable(state: AdbState) -> None:
-    event = listed(AdbDevice("s", state))
+    event = listed(AdbDevice("s", state), "adb -P 5038 -s s")
     assert (event.link is LinkState.USABLE) == (state is AdbState.DEVICE)
     assert event.reason or event.link is LinkState.USABLE
+    assert ("adb " in event.hint) == ("adb -P 5038 -s s " in event.hint)
 
 
 def test_missing_permissions_are_told_in_adbs_words_too() -> None:
     text = "0123456789ABCDEF       no permissions (user in plugdev group; are your udev rules wrong?) usb:1-2"
     device = parse_device_list(text)[0]
-    event = listed(device)
+    event = listed(device, "adb")
     assert event.link is LinkState.OFFLINE
     assert "USB node" in event.reason
     assert "udev" in event.reason + event.hint

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -62,7 +61,7 @@ async def bench(
     unused = Unused()
     config = FleetConfig(rules=rules, usb=UsbConfig(places or {}, str(folder)))
     fleet = Fleet(
-        cast(AdbClient, None),
+        AdbClient("tcp:5038"),
         Silence(),
         Rollouts(unused.for_abi, tuple, store.rollouts, EventLog(), RolloutConfig()),
         unused,
