@@ -162,8 +162,7 @@ def linked(text: str) -> Markup:
         else:
             by = f"?{found['by']}={quote(found['whose'])}" if found["by"] else ""
             to = _PAGES[(found["list"] or found["page"]).partition(" ")[0]] + by
-        words = found[0].strip("`").removeprefix("farm ")
-        parts += [_coded(text[at : found.start()]), _LINK.format(to, words)]
+        parts += [_coded(text[at : found.start()]), _LINK.format(to, found[0].strip("`"))]
         at = found.end()
     return Markup("").join([*parts, _coded(text[at:])])
 
