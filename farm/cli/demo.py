@@ -233,7 +233,7 @@ def _say_addresses(farm: VirtualFarm) -> None:
     status = farm.status()
     host, port = farm.tracker()
     farm.daemon.keep_ports(port, web_port=urlsplit(status["web"]).port or 0)
-    typer.echo("\nIt stays up until Ctrl-C. In another shell:")
+    typer.echo("\nIt stays up until Ctrl-C, and these addresses go with it. In another shell:")
     if status["web"]:
         typer.echo(f"  {status['web']}   # the web page; to sign in: farm auth new me --role operator --web")
     typer.echo(f"  export FARM_SOCKET={farm.socket} FARM_CONFIG={farm.daemon.config}   # farm status, farm bench, ...")

@@ -159,7 +159,7 @@ def _run(shown: str, arguments: list[str]) -> None:
 
 def _say_addresses(lab: VirtualHosts) -> None:
     """Print the way to each host for other shells: before the phones are ready, which takes its time."""
-    typer.echo("\nIt stays up until Ctrl-C. In another shell, one of:")
+    typer.echo("\nIt stays up until Ctrl-C, and these addresses go with it. In another shell, one of:")
     for name, farm in lab.farms.items():
         host, port = farm.tracker()
         farm.daemon.keep_ports(port, web_port=urlsplit(farm.status()["web"]).port or 0)

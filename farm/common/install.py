@@ -8,6 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# For a variable that names what is not there: where `farm demo --stay` exported it, the farm went with the demo.
+ENDED_DEMO_HINT = (
+    "if a farm demo that has ended exported it: unset FARM_SOCKET FARM_CONFIG TVM_TRACKER_HOST TVM_TRACKER_PORT "
+    "ADB_SERVER_SOCKET, or start it again and take its new exports; else correct it"
+)
 TVM_SOURCE_VARIABLE = "FARM_TVM_SOURCE"  # of the environment: the folder of a checkout of TVM
 
 

@@ -24,7 +24,7 @@ from pydantic import Field
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
-from farm.common.install import TVM_SOURCE_VARIABLE, default_runtime_dir, default_state_dir
+from farm.common.install import ENDED_DEMO_HINT, TVM_SOURCE_VARIABLE, default_runtime_dir, default_state_dir
 from farm.config.consistency import mistakes
 from farm.devices.battery_policy import BatteryConfig
 from farm.devices.health.health_rules import HealthConfig
@@ -239,6 +239,10 @@ def _read_file(path: Path | None, environ: Mapping[str, str], *, optional: bool)
         return {}, "defaults"
     try:
         return _parse(_read(chosen)), str(chosen)
+    except FileNotFoundError as error:
+        if path is None:
+            raise ConfigError(f"FARM_CONFIG names {chosen}, which does not exist", hint=ENDED_DEMO_HINT) from error
+        raise ConfigError(f"cannot read {chosen}: {error.strerror}", hint="check --config") from error
     except tomllib.TOMLDecodeError as error:
         hint = f"close every bracket and quote, and write each key once; {VALUES_HINT}"
         raise ConfigError(f"cannot read {chosen}: it is not valid TOML: {error}", hint=hint) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.common.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
-from farm.common.install import default_runtime_dir
+from farm.common.install import ENDED_DEMO_HINT, default_runtime_dir
 
 CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
 BUSY_POLL_S = 0.02
@@ -164,8 +164,10 @@ def notice_dead_links(opened: Any) -> None:
     opened.tcp_maxrt = 1000 * DEAD_LINK_S
 
 
-def probe(where: Where) -> None:
+def probe(where: Where, environ: Mapping[str, str] = os.environ) -> None:
     """Check that a daemon listens: ZeroMQ would retry silently for ever, the kernel reports it at once.
+
+    `environ`: the environment, which may name a farm that is no more.
 
     Raises:
         DaemonUnreachableError: none does.
@@ -190,6 +192,10 @@ def probe(where: Where) -> None:
                 hint="have an operator add you to the group farm: sudo usermod -aG farm USER, then log in again",
             ) from error
         except OSError as error:
+            if environ.get("FARM_SOCKET") == str(where) and not where.parent.exists():
+                raise DaemonUnreachableError(
+                    f"FARM_SOCKET names {where}, and no farm is there", hint=ENDED_DEMO_HINT
+                ) from error
             raise DaemonUnreachableError(
                 f"no farm daemon listens on {where}",
                 hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",

@@ -136,6 +136,23 @@ def test_a_mistake_is_one_clear_message_and_its_exit_code(tmp_path, arguments, c
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["status"], 4, "FARM_SOCKET names {}/run/control.sock, and no farm is there"),
+        (["doctor"], 2, "FARM_CONFIG names {}/farm.toml, which does not exist"),
+        (["serve"], 2, "FARM_CONFIG names {}/farm.toml, which does not exist"),
+    ],
+)
+def test_exports_of_a_demo_that_has_ended_are_named(tmp_path, arguments, code, said):
+    gone = tmp_path / "farm-ab12"
+    exports = {"FARM_SOCKET": str(gone / "run/control.sock"), "FARM_CONFIG": str(gone / "farm.toml")}
+    done = run_farm(*arguments, environ={**os.environ, **exports})
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said.format(gone) in done.stderr
+    assert "unset FARM_SOCKET FARM_CONFIG " in done.stderr.replace("\n", " ").replace("  ", " ")
+
+
 @pytest.mark.parametrize("start", [("-m", "farm"), ("-c", "from {} import {}; {}()")], ids=["module", "script"])
 @pytest.mark.parametrize(
     "moment", ["signal", "farm.cli.main", "typer", "farm.cli.output", "farm.cli.status", "zmq", "exit"]
