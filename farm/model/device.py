@@ -183,6 +183,17 @@ class DeviceView(DeviceState):
 _STATE = [each.name for each in fields(DeviceState)]
 
 
+def state_word(view: DeviceState, *, held: bool) -> str:
+    """One word for a device's three facts and its lease: the obstacle to the next user, else `ready`."""
+    if view.life is not Life.READY:
+        return view.life.value
+    if held:
+        return "busy" if view.service is Service.IN else f"busy, {view.service.value}"
+    if view.service is not Service.IN:
+        return view.service.value
+    return view.heat.value if view.heat is not Heat.OK else Life.READY.value
+
+
 def _roughly(seconds: float) -> str:
     """An estimate for a person, no finer than it deserves."""
     return f"{max(1.0, seconds / 60):.0f} min" if seconds >= 90 else f"{10 * max(1, round(seconds / 10))} s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,8 +13,9 @@ from farm.common.durations import format_duration
 from farm.control.verbs import json_of
 from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, budgets_left
 from farm.devices.lifecycle.state import LifecycleState
-from farm.model.device import DeviceView, Heat, Service
-from farm.model.health import DeviceFault, Finding, Health, Quarantine
+from farm.head.allocator.explain import FREE
+from farm.model.device import DeviceView, Heat, Life, Service, state_word
+from farm.model.health import DeviceFault, Finding, Health, Quarantine, ReleaseRule
 from farm.model.requests import LeaseClass
 from farm.store.devices import RecoveryRecord
 
@@ -82,7 +83,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
             "fault": kept.fault.value,
             "rule": kept.rule.value,
             "at": None if facts.quarantined_at is None else facts.quarantined_at.isoformat(),
-            "evidence": list(_steps(kept, facts.quarantined_at)),
+            "evidence": [step for step, _ in _steps(kept, facts.quarantined_at)],
         },
         "probe": {
             "age_s": None if facts.probed_s_ago is None else round(facts.probed_s_ago, 1),
@@ -99,34 +100,48 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
 
 def as_lines(facts: DeviceFacts) -> list[str]:
     """For people."""
-    parts = (_quarantine(facts), facts.bundles, _recovery(facts), _probe(facts), _place(facts))
+    parts = (facts.bundles, _recovery(facts), _probe(facts), _place(facts))
     return [*_state(facts), *_classes(facts.view), *(line for part in parts for line in part)]
 
 
+def steps_before(facts: DeviceFacts) -> list[str]:
+    """The last steps of the device's life before its quarantine; none if it is in no quarantine."""
+    kept = facts.state.quarantine
+    shown = (facts.view.reason, *(brief(each.cause) for each in facts.actions))
+    return [] if kept is None else [step for step, line in _steps(kept, facts.quarantined_at, shown) if step != line]
+
+
+def repeats_state(view: DeviceView, reason: str) -> bool:
+    """Whether a reason of the allocator says only what the state says."""
+    life = view.life is not Life.READY and reason.startswith(view.life.value)
+    return reason == FREE or life or (view.service is not Service.IN and reason.startswith(view.service.value))
+
+
 def _state(facts: DeviceFacts) -> Iterator[str]:
-    view = facts.view
-    held = f"leased by {facts.holder}" if facts.holder else "not leased"
-    service = "in service" if view.service is Service.IN else view.service
-    yield f"{view.name}: {view.life}, {service}, heat {_heat(view)}, {held}"
-    if view.reason and facts.state.quarantine is None:  # else that says it
+    view, kept = facts.view, facts.state.quarantine
+    word = state_word(view, held=bool(facts.holder))
+    since = f" since {facts.quarantined_at:%Y-%m-%d %H:%M:%S} UTC" if kept and facts.quarantined_at else ""
+    held = f", leased by {facts.holder}" if facts.holder else ""
+    heat = f", {view.heat}" if view.heat is not Heat.OK and view.heat.value != word else ""
+    yield f"{view.name}: {word}{since}{held}{heat}" + (f": {kept.cause}" if kept else "")
+    hint = (view.hint or (kept.hint if kept else "")).replace("NAME", view.name)
+    if hint:
+        yield f"  what to do: {hint}"
+    if kept and not (kept.rule is ReleaseRule.PERSON and f"farm device release {view.name}" in hint):
+        yield f"  {kept.rule.ends(view.name)}"
+    if kept:
+        yield from (f"    {step}" for step, line in _steps(kept, facts.quarantined_at) if step == line)
+    elif view.reason:
         yield f"  why: {view.reason}"
         yield from (f"    {line}" for line in view.evidence.splitlines())
-    if hint := view.hint or (facts.state.quarantine.hint if facts.state.quarantine else ""):
-        yield f"  what to do: {hint.replace('NAME', view.name)}"
     if view.service is not Service.IN:
         order = f"{view.service}, {facts.ordered}" if facts.ordered else str(view.service)
         yield f"  out of service by an operator's order ({order}), undo: farm device release {view.name}"
 
 
-def _heat(view: DeviceView) -> str:
-    """The state of its heat, with the classes it is too warm for."""
-    warm = [each.value for each in LeaseClass if each in view.closed and view.closed[each].heat]
-    return f"warm: closed to {', '.join(warm)}" if warm and view.heat is Heat.OK else view.heat.value
-
-
 def _classes(view: DeviceView) -> Iterator[str]:
-    if not view.leasable and not view.closed:
-        return  # not available, for the reason above
+    if view.life is not Life.READY or view.service is not Service.IN or view.withheld:
+        return  # not available to any class, for the reason above
     for each in LeaseClass:
         why = _why_not(view, each)
         yield f"  {each}: {f'closed: {why}' if why else 'open'}"
@@ -146,23 +161,16 @@ def _opens(view: DeviceView, lease_class: LeaseClass) -> float | None:
     return None if shut is None else shut.opens_in_s
 
 
-def _quarantine(facts: DeviceFacts) -> Iterator[str]:
-    kept = facts.state.quarantine
-    if kept is None:
-        return
-    since = f" since {facts.quarantined_at:%Y-%m-%d %H:%M:%S} UTC" if facts.quarantined_at else ""
-    yield f"quarantine{since}: {kept.cause}"
-    yield f"  {kept.rule.ends(facts.view.name)}"
-    yield from (f"    {line}" for line in _steps(kept, facts.quarantined_at))
+def _steps(kept: Quarantine, last_at: datetime | None, shown: Container[str] = ()) -> Iterator[tuple[str, str]]:
+    """A quarantine's evidence, each line for people and as it is; those of steps differ.
 
-
-def _steps(kept: Quarantine, last_at: datetime | None) -> Iterator[str]:
-    """A quarantine's evidence; steps are in words, by the clock where its end is known (the last of them)."""
+    Steps are in words, by the clock where its end is known (the last of them). `shown`: reasons that stand elsewhere.
+    """
     steps = [(line, _STEP.fullmatch(line)) for line in kept.evidence.splitlines()]
     ends_s = next((float(match[1]) for _, match in reversed(steps) if match), 0.0)
     for line, match in steps:
         if match is None:
-            yield line
+            yield line, line
             continue
         at_s, event, values, before, after = match.groups()
         what = " ".join(_WORD.findall(event)).lower()
@@ -170,7 +178,8 @@ def _steps(kept: Quarantine, last_at: datetime | None) -> Iterator[str]:
         reason = brief(found[1]) if found else ""
         at = "" if last_at is None else f"{last_at - timedelta(seconds=ends_s - float(at_s)):%H:%M:%S} "
         step = before if before == after else f"{before} -> {after}"
-        yield f"{at}{step}: {what}" + (f" ({reason})" if reason and reason != kept.cause else "")
+        why = f" ({reason})" if reason and reason != kept.cause and reason not in shown else ""
+        yield f"{at}{step}: {what}{why}", line
 
 
 def _recovery(facts: DeviceFacts) -> Iterator[str]:
@@ -181,12 +190,13 @@ def _recovery(facts: DeviceFacts) -> Iterator[str]:
         yield f"recovery: {progress.under_way.action} under way for {took}: {brief(progress.under_way.cause)}"
     if kept is None:  # else they are its evidence
         yield from (f"recovery: not taken: {each}" for each in progress.skipped)
-    if facts.actions:
-        count = len(facts.actions)
-        yield f"recovery and orders in the last 24 h ({count}; UTC):"
-    if len(facts.actions) > ACTIONS_SHOWN:
-        yield f"  ... {len(facts.actions) - ACTIONS_SHOWN} before these"
-    for each in facts.actions[-ACTIONS_SHOWN:]:
+    # The quarantine that it is in stands above.
+    actions = [each for each in facts.actions if each.action != RecoveryAction.QUARANTINE or each.outcome is not None]
+    if actions:
+        yield f"recovery and orders in the last 24 h ({len(actions)}; UTC):"
+    if len(actions) > ACTIONS_SHOWN:
+        yield f"  ... {len(actions) - ACTIONS_SHOWN} before these"
+    for each in actions[-ACTIONS_SHOWN:]:
         cause, detail = brief(each.cause), brief(each.detail)
         why = "" if cause in shown else f" ({cause})"
         then = "" if not detail or detail in (cause, *shown) else f", then: {detail}"
@@ -202,7 +212,7 @@ def _recovery(facts: DeviceFacts) -> Iterator[str]:
 def _ended(taken: RecoveryRecord) -> str:
     """How the action ended; an operator's order repairs nothing, and a quarantine lasts."""
     if taken.outcome is None:
-        return "still" if taken.action == RecoveryAction.QUARANTINE else "under way"
+        return "under way"
     if taken.action == RecoveryAction.QUARANTINE:
         return f"lasted {format_duration(taken.took_s or 0.0)}"
     word = "by order" if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.REPAIRED else taken.outcome
@@ -216,7 +226,10 @@ def _probe(facts: DeviceFacts) -> Iterator[str]:
         return
     readings = _readings(facts.view, health) or "nothing that is believed"
     yield f"probe {format_duration(facts.probed_s_ago)} ago: {readings}"
+    kept = facts.state.quarantine
     for each in facts.findings:
+        if kept and each.cause == kept.cause:
+            continue
         yield f"  {each.cause}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
 
 

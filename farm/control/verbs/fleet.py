@@ -20,7 +20,7 @@ from farm.devices.registry import Aliases
 from farm.leasing.lab_rules import lab_problems, next_step
 from farm.leasing.lab_view import HostView, LabView
 from farm.leasing.leases import Leasing
-from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.device import DeviceView, Life, Service, state_word
 from farm.model.requests import LeaseClass
 
 _MOST_ENTRIES = 32  # of a list in a row
@@ -197,17 +197,6 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UserError(f"{text!r} is not KEY=VALUE", hint="e.g. --label rack=3; an empty value removes the label")
     return name, value
-
-
-def state_word(view: DeviceView, *, held: bool) -> str:
-    """One word for a device's three facts and its lease: the obstacle to the next user, else `ready`."""
-    if view.life is not Life.READY:
-        return view.life.value
-    if held:
-        return "busy" if view.service is Service.IN else f"busy, {view.service.value}"
-    if view.service is not Service.IN:
-        return view.service.value
-    return view.heat.value if view.heat is not Heat.OK else Life.READY.value
 
 
 def _ordered(view: DeviceView) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from farm.control.callers import Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, json_of, verb
 from farm.control.verbs.device import device_facts
-from farm.control.verbs.explain_device import as_lines, as_values
+from farm.control.verbs.explain_device import as_lines, as_values, repeats_state, steps_before
 from farm.devices.fleet import Fleet
 from farm.devices.registry import Aliases
 from farm.devices.tunnels import TunnelKeeper
@@ -140,13 +140,16 @@ class LeaseVerbs(VerbGroup):
         self._fleet.note_view()
         facts = await device_facts(self._fleet, view.name)
         explanation = await self._head.explain(view.name)
-        lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
+        left = tuple(each for each in explanation.devices if not repeats_state(view, each.reason))
+        lines = [
+            *as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(replace(explanation, devices=left))
+        ]  # fmt: skip
         if self._lab.own:
             lines.insert(1, f"  host: {self._lab.own}")
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
         else:
-            lines += ["", "lately (UTC):", *self._lately(view.name)]
+            lines += ["", "lately (UTC):", *(steps_before(facts) or self._lately(view.name))]
         estimate = {"estimate_s": explanation.estimate_s}
         return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
 

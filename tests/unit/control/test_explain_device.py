@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from farm.common.durations import format_duration
-from farm.control.verbs.explain_device import DeviceFacts, as_lines, as_values
+from farm.control.verbs.explain_device import DeviceFacts, as_lines, as_values, repeats_state, steps_before
+from farm.control.verbs.fleet import device_row
 from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext, RecoveryProgress
 from farm.devices.lifecycle.state import LifecycleState
-from farm.model.device import Closed, DeviceView, Life, Service, UsbPlace
+from farm.model.device import Closed, DeviceView, Heat, Life, Service, UsbPlace
 from farm.model.health import (
     Battery,
     DeviceFault,
@@ -50,7 +54,7 @@ def text(facts: DeviceFacts) -> str:
 
 def test_a_ready_phone_is_open_to_all_and_says_where_it_is() -> None:
     said = text(READY)
-    assert "pixel: ready, in service, heat ok, not leased" in said
+    assert said.startswith("pixel: ready\n")
     assert [f"{each}: open" in said for each in LeaseClass] == [True] * 3
     assert "plugged in at hub 1-4, port 2, beside nexus" in said
 
@@ -66,7 +70,7 @@ def test_a_closed_class_says_why_and_until_when() -> None:
 def test_a_phone_out_of_service_says_by_whose_order() -> None:
     view = replace(READY.view, service=Service.DRAINING)
     said = text(replace(READY, view=view, holder="ann"))
-    assert "draining, heat ok, leased by ann" in said
+    assert said.startswith("pixel: busy, draining, leased by ann\n")
     assert "out of service by an operator's order (draining), undo: farm device release pixel" in said
     said = text(replace(READY, view=view, ordered="bob at 12:00"))
     assert "an operator's order (draining, bob at 12:00)" in said
@@ -93,10 +97,11 @@ def test_a_quarantine_has_reason_rule_and_evidence() -> None:
     view = replace(READY.view, life=Life.QUARANTINED, reason=state.reason)
     facts = replace(READY, view=view, state=state, quarantined_at=AT)
     said = text(facts)
-    assert "quarantine since 2026-11-22 12:00:00 UTC: battery 52 °C" in said
+    assert said.startswith("pixel: quarantined since 2026-11-22 12:00:00 UTC: battery 52 °C\n")
     assert "until a probe finds it well, or farm device release pixel" in said
     assert "    2.0 FaultFound" in said
-    assert "heat cooling" not in said
+    assert "service" not in said
+    assert "cooling" not in said
     assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 FaultFound"]
 
 
@@ -129,10 +134,57 @@ def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> N
     )
     kept = Quarantine("wrong numbers on cpu: 3 of 4", "", DeviceFault.WRONG, ReleaseRule.PERSON, evidence)
     facts = replace(READY, state=LifecycleState(Life.QUARANTINED, quarantine=kept), quarantined_at=AT)
-    said = text(facts)
-    assert "    11:59:52 checking -> ready: check passed" in said
-    assert "    12:00:00 recovering -> quarantined: action failed\n" in said
-    assert "generation" not in said
+    assert steps_before(facts) == [
+        "11:59:52 checking -> ready: check passed",
+        "12:00:00 recovering -> quarantined: action failed",
+    ]
+    assert steps_before(READY) == []
+
+
+def test_a_quarantine_says_each_fact_once() -> None:
+    cause = "wrong numbers on cpu: matmul is off by 15.5"
+    way_out = "find the cause, then: farm device release pixel"
+    evidence = f"at most 0.1 allowed\n14632.500 WorkFailed(generation=8, reason={cause}) : checking -> quarantined []"
+    kept = Quarantine(cause, way_out.replace("pixel", "NAME"), DeviceFault.WRONG, ReleaseRule.PERSON, evidence)
+    state = LifecycleState(Life.QUARANTINED, adopted=True, cause=cause, quarantine=kept)
+    actions = (
+        RecoveryRecord("r1", "S1", "pixel", "re-push", "wrong", cause, AT, 2.0, "failed", cause),
+        RecoveryRecord("r2", "S1", "pixel", "quarantine", "wrong", cause, AT, None, None, ""),
+    )
+    shut = {each: Closed("skin 50.0 °C is above 48 °C for any lease") for each in LeaseClass}
+    view = replace(READY.view, life=Life.QUARANTINED, reason=cause, hint=way_out, closed=shut)
+    wrong = Finding(FindingKind.DATA_LOW, cause, way_out)
+    facts = replace(
+        READY, view=view, state=state, quarantined_at=AT, actions=actions, findings=(wrong,), probed_s_ago=1.0
+    )
+    lines = [*as_lines(facts), *steps_before(facts)]
+    assert lines[:4] == [
+        f"pixel: quarantined since 2026-11-22 12:00:00 UTC: {cause}",
+        f"  what to do: {way_out}",
+        "    at most 0.1 allowed",
+        "recovery and orders in the last 24 h (1; UTC):",
+    ]
+    said = "\n".join(lines)
+    assert [said.count(each) for each in (cause, "farm device release", "at most 0.1", "re-push failed")] == [1] * 4
+    assert repeats_state(view, f"quarantined: {cause}")
+    assert not repeats_state(view, "reserved for ci for another 2 h")
+
+
+@pytest.mark.parametrize(
+    ("facts", "holder", "word"),
+    [
+        ({}, "", "ready"),
+        ({}, "ann", "busy"),
+        ({"heat": Heat.COOLING}, "", "cooling"),
+        ({"service": Service.MAINTENANCE}, "", "maintenance"),
+        ({"life": Life.OFFLINE}, "", "offline"),
+    ],
+)
+def test_a_phone_s_state_has_the_word_of_farm_status(facts: dict[str, Any], holder: str, word: str) -> None:
+    view = replace(READY.view, **facts)
+    line = as_lines(replace(READY, view=view, holder=holder))[0]
+    assert line == f"pixel: {word}" + (f", leased by {holder}" if holder else "")
+    assert device_row(view, holder)["state"] == word
 
 
 def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
@@ -155,6 +207,6 @@ def test_a_warm_phone_does_not_call_its_heat_ok_and_small_sizes_are_no_zero() ->
     health = Health(data_free_bytes=50 * 10**6)
     view = replace(READY.view, closed=shut, health=health)
     said = text(replace(READY, view=view, probed_s_ago=1.0, busy_beside={"nexus": "ann"}))
-    assert "heat warm: closed to bench, not leased" in said
+    assert said.startswith("pixel: ready\n  interactive: open\n  bench: closed: skin 43.1 °C is above 38 °C for bench")
     assert "thermal status not known, /data 50 MB free" in said
     assert "ann has nexus: with --quiet-hub a bench waits" in said
