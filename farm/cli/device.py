@@ -21,6 +21,7 @@ from farm.common.durations import format_duration
 from farm.common.errors import NoPhoneError, PhoneError, UserError
 from farm.common.files import check_writable, checked_file
 from farm.control.client import ControlClient
+from farm.model.device import Service
 from farm.model.identity import target_typed
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
@@ -192,9 +193,6 @@ def _service(name: str, service: str, json: bool) -> None:
     emit(answer, service_lines(answer), json=json)
 
 
-_ORDERS = {"draining": "is draining", "maintenance": "is in maintenance", "in": "is in service"}
-
-
 def service_lines(answer: dict[str, Any]) -> Iterator[str]:
     """The effect of a change of a phone's service, and its limits."""
     name, service, before = answer["name"], answer["service"], answer["before"]
@@ -203,13 +201,14 @@ def service_lines(answer: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{name} was not out of service: nothing to release"
             if service == "in"
-            else f"{name} {_ORDERS[service]} already"
+            else f"{name} is {Service(service).words} already"
         )
     elif service == "in":
         undone = [f"{before} is over"] * (before != "in") + [f"its quarantine is over ({kept})"] * released
         yield f"{name} is back in service: {' and '.join(undone)}"
     else:
-        yield f"{name} {_ORDERS[service]}" + (f" (it was {before} before)" if before not in ("in", service) else "")
+        earlier = "" if before in ("in", service) else f" (it was {Service(before).words} before)"
+        yield f"{name} is {Service(service).words}{earlier}"
     if released:
         yield "it is checked before its next lease"
     for each in answer["still"]:

@@ -247,9 +247,11 @@ def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError 
 
 def _no_match(selector: Selector, devices: Sequence[DeviceState], matching: Sequence[DeviceState]) -> NoPhoneError:
     if matching:
-        out = ", ".join(f"{view.name} is {view.service}" for view in matching)
+        out = ", ".join(f"{view.name} is {view.service.words}" for view in matching[:SHOWN_PHONES])
+        more = f", and {len(matching) - SHOWN_PHONES} more" if len(matching) > SHOWN_PHONES else ""
         return NoPhoneError(
-            f"no phone that matches {selector} is in service: {out}", hint="`farm device list` shows every phone"
+            f"no phone that matches {selector} is in service: {out}{more}",
+            hint=f"back into service: farm device release {matching[0].name}",
         )
     adopted = [view for view in devices if view.adopted]
     strangers = [view.name for view in devices if view.life is Life.NEW]

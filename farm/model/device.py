@@ -84,6 +84,11 @@ class Service(StrEnum):
     DRAINING = "draining"
     MAINTENANCE = "maintenance"
 
+    @property
+    def words(self) -> str:
+        """What a phone is by it: in service, draining, in maintenance."""
+        return {Service.IN: "in service", Service.MAINTENANCE: "in maintenance"}.get(self, self.value)
+
 
 class Heat(StrEnum):
     """The answer of the thermal gate."""

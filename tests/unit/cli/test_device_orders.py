@@ -38,7 +38,7 @@ def test_a_release_says_what_it_undid_and_what_it_did_not() -> None:
 
 
 def test_an_order_beside_another_one_names_it() -> None:
-    assert said(service="draining", before="maintenance") == "pixel is draining (it was maintenance before)"
+    assert said(service="draining", before="maintenance") == "pixel is draining (it was in maintenance before)"
     assert said(service="draining", before="draining") == "pixel is draining already"
     assert "also stays in quarantine: dead" in said(service="maintenance", quarantine="dead", life="quarantined")
     assert "ann still has it" in said(service="draining", holder="ann")

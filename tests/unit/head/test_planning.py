@@ -12,7 +12,7 @@ from farm.kinds.bench.spec import BenchSpec
 from farm.kinds.shell.spec import ShellSpec
 from farm.kinds.sustain.spec import SustainSpec
 from farm.kinds.sweep.spec import SweepSpec
-from farm.model.device import DeviceView, Life
+from farm.model.device import DeviceView, Life, Service
 from farm.model.identity import CpuCluster, DeviceIdentity
 from farm.model.requests import LeaseClass
 from tests.support.errors import raises_code
@@ -59,6 +59,16 @@ def test_what_no_known_phone_meets_is_refused():
     spec = ShellSpec(on="soc=sm8750", command="true")
     with pytest.raises(NoPhoneError):
         plan(spec, "alice", (PIXEL, READY), NOW, iter(["a"]), must_match=True)
+
+
+def test_of_phones_out_of_service_it_says_why_and_how_they_come_back():
+    views = (replace(READY, service=Service.MAINTENANCE), replace(PIXEL, service=Service.DRAINING))
+    spec = ShellSpec(on="android", command="true", devices="all")
+    with pytest.raises(NoPhoneError) as refused:
+        plan(spec, "alice", views, NOW, iter(["a"]), must_match=True)
+    out = f"{READY.name} is in maintenance, {PIXEL.name} is draining"
+    assert refused.value.message == f"no phone that matches android is in service: {out}"
+    assert refused.value.hint == f"back into service: farm device release {READY.name}"
 
 
 def identified(view, *clusters):
