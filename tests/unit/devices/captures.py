@@ -1,9 +1,6 @@
 """Genuine captures (tests/data/phones, sources in SOURCES.tsv) put into the form in which a phone would answer."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from farm.common.phone_text import SECTION, decode
@@ -12,25 +9,23 @@ from farm.devices.health.probe.parse import SECTIONS
 PHONES = Path(__file__).parents[2] / "data" / "phones"
 
 
-def capture(name: str) -> bytes:
+def capture(name):
     """A capture by `kind/file`, without the .txt."""
     return (PHONES / f"{name}.txt").read_bytes()
 
 
-def every(kind: str) -> list[Path]:
+def every(kind):
     """All captures of one kind."""
     return sorted((PHONES / kind).glob("*.txt"))
 
 
-def first_lines(dump: bytes) -> dict[str, str]:
+def first_lines(dump):
     """First line per file of a `==> path <==` dump."""
     found = re.findall(r"^==> (\S+) <==\n([^\n]*)", decode(dump), re.MULTILINE)
     return {path: line for path, line in found if line and not line.startswith("==>")}
 
 
-def answer(
-    getprop: str, *, cpuinfo: str = "", files: tuple[str, ...] = (), extra: bytes = b"", gles: bytes = b""
-) -> bytes:
+def answer(getprop, *, cpuinfo="", files=(), extra=b"", gles=b""):
     """What `identity.READ_COMMAND` would print on a phone with these captures; `extra`: more `path=line` lines."""
     lines = {path: line for name in files for path, line in first_lines(capture(name)).items()}
     return b"\n".join(
@@ -48,7 +43,7 @@ def answer(
     )
 
 
-def probe_answer(*, end: bool = True, **sections: bytes) -> bytes:
+def probe_answer(*, end=True, **sections):
     """What the probe's command would print on a phone with these captures, in the order of its sections."""
     parts = [
         part for name in SECTIONS if name in sections for part in (f"{SECTION}{name}".encode(), sections[name].rstrip())
@@ -56,7 +51,7 @@ def probe_answer(*, end: bool = True, **sections: bytes) -> bytes:
     return b"\n".join([*parts, *([f"{SECTION}end".encode()] if end else []), b""])
 
 
-def texts(value: object) -> Iterator[str]:
+def texts(value):
     """Every text inside a record made of dicts and lists."""
     if isinstance(value, str):
         yield value

@@ -1,19 +1,14 @@
 """DeviceAdmin about devices that come at once: none is lost, and memory and store agree."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice
 from farm.adb.watch_policy import network_address
-from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import FarmError, HostError, NoSuchDeviceError, UserError
 from farm.common.events import EventLog
@@ -34,30 +29,30 @@ class Silence:
     server_lost = False
     failure = ""
 
-    async def run(self) -> None:
+    async def run(self):
         await asyncio.Event().wait()
 
-    async def snapshots(self) -> AsyncIterator[tuple[AdbDevice, ...]]:
+    async def snapshots(self):
         yield ()
         await asyncio.Event().wait()
 
-    def add_network(self, address: str) -> str:
+    def add_network(self, address):
         return network_address(address)
 
-    def remove_network(self, address: str) -> None:
+    def remove_network(self, address):
         pass
 
 
 class Unused:
-    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+    def for_abi(self, abi, platform=None):
         raise AssertionError("no phone is there")
 
-    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
+    async def check(self, device, bundle):
         raise AssertionError("no phone is there")
 
 
 @asynccontextmanager
-async def fleet_on(folder: Path, events: EventLog | None = None) -> AsyncIterator[tuple[Fleet, Store]]:
+async def fleet_on(folder, events=None):
     store = Store.open(folder / "farm.db")
     for record in REMEMBERED:
         await store.devices.save(record)
@@ -85,15 +80,15 @@ async def fleet_on(folder: Path, events: EventLog | None = None) -> AsyncIterato
         store.close()
 
 
-def kept(store: Store, serial: str = "S1") -> DeviceRecord:
+def kept(store, serial="S1"):
     return next(record for record in store.devices.all() if record.serial == serial)
 
 
-async def outcomes(*orders: Awaitable[Any]) -> list[Any]:
+async def outcomes(*orders):
     return list(await asyncio.gather(*orders, return_exceptions=True))
 
 
-async def test_no_label_is_lost(tmp_path: Path) -> None:
+async def test_no_label_is_lost(tmp_path):
     async with fleet_on(tmp_path) as (fleet, store):
         wanted = {f"l{number}": str(number) for number in range(5)}
         await asyncio.gather(*(fleet.admin.change("one", labels={key: value}) for key, value in wanted.items()))
@@ -101,7 +96,7 @@ async def test_no_label_is_lost(tmp_path: Path) -> None:
         assert wanted.items() <= dict(fleet.view("one").labels).items()
 
 
-async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) -> None:
+async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path):
     async with fleet_on(tmp_path) as (fleet, store):
         await asyncio.gather(
             fleet.admin.change("one", pool="desk"), fleet.admin.set_service("one", Service.MAINTENANCE)
@@ -111,7 +106,7 @@ async def test_pool_and_service_at_once_are_both_kept_and_shown(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("first", ["rename", "alias"])
-async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -> None:
+async def test_a_name_and_a_key_are_never_one_word(tmp_path, first):
     async with fleet_on(tmp_path) as (fleet, store):
         aliases = Aliases(fleet, store.aliases, {})
         orders = [fleet.admin.change("one", rename="word"), aliases.set("word", "pool=x")]
@@ -120,17 +115,17 @@ async def test_a_name_and_a_key_are_never_one_word(tmp_path: Path, first: str) -
         assert (kept(store).name == "word") is ("word" not in store.aliases.all())
 
 
-async def test_two_devices_do_not_get_one_name(tmp_path: Path) -> None:
+async def test_two_devices_do_not_get_one_name(tmp_path):
     async with fleet_on(tmp_path) as (fleet, _):
         results = await outcomes(fleet.admin.change("one", rename="same"), fleet.admin.change("two", rename="same"))
         assert isinstance(results[1], UserError)
         assert [view.name for view in fleet.views()] == ["same", "two"]
 
 
-async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_store_refuses_is_shown_no_more(tmp_path, monkeypatch):
     async with fleet_on(tmp_path) as (fleet, store):
 
-        async def full(_: DeviceRecord) -> None:
+        async def full(_):
             raise HostError("disk full")
 
         monkeypatch.setattr(store.devices, "save", full)
@@ -140,7 +135,7 @@ async def test_what_the_store_refuses_is_shown_no_more(tmp_path: Path, monkeypat
         assert [view.name for view in fleet.views()] == ["one", "two"]
 
 
-async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -> None:
+async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path):
     async with fleet_on(tmp_path) as (fleet, store):
         results = await outcomes(fleet.admin.forget("one"), fleet.admin.adopt("one"))
         assert isinstance(results[1], NoSuchDeviceError)
@@ -148,7 +143,7 @@ async def test_an_order_about_a_device_that_is_being_forgotten(tmp_path: Path) -
         assert [view.name for view in fleet.views()] == ["two"]
 
 
-async def test_an_order_is_told_with_who_gave_it(tmp_path: Path) -> None:
+async def test_an_order_is_told_with_who_gave_it(tmp_path):
     events = EventLog()
     async with fleet_on(tmp_path, events) as (fleet, _):
         for service in (Service.MAINTENANCE, Service.MAINTENANCE, Service.IN):
@@ -160,7 +155,7 @@ async def test_an_order_is_told_with_who_gave_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("service", list(Service))
-async def test_who_is_not_adopted_is_in_nobodys_service(tmp_path: Path, service: Service) -> None:
+async def test_who_is_not_adopted_is_in_nobodys_service(tmp_path, service):
     async with fleet_on(tmp_path) as (fleet, _):
         with pytest.raises(UserError, match="two is not adopted") as caught:
             await fleet.admin.set_service("two", service)
@@ -173,7 +168,7 @@ Order = Callable[[Fleet], Awaitable[Any]]
 @pytest.mark.parametrize(
     "order", [lambda f: f.admin.change("one", pool="::"), lambda f: f.admin.adopt("two", pool="::")]
 )
-async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> None:
+async def test_a_wrong_order_changes_nothing(tmp_path, order):
     async with fleet_on(tmp_path) as (fleet, store):
         before = store.devices.all()
         with pytest.raises(FarmError):
@@ -181,7 +176,7 @@ async def test_a_wrong_order_changes_nothing(tmp_path: Path, order: Order) -> No
         assert store.devices.all() == before
 
 
-async def test_a_bundle_on_its_way_is_in_use(tmp_path: Path) -> None:
+async def test_a_bundle_on_its_way_is_in_use(tmp_path):
     async with fleet_on(tmp_path) as (fleet, _):
         assert fleet.bundles_in_use() == {}
         for serial in ("S2", "S1"):
@@ -190,7 +185,7 @@ async def test_a_bundle_on_its_way_is_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_an_order_whose_caller_leaves_is_kept_and_believed_or_neither(tmp_path: Path, turns: int) -> None:
+async def test_an_order_whose_caller_leaves_is_kept_and_believed_or_neither(tmp_path, turns):
     async with fleet_on(tmp_path) as (fleet, store):
         aliases = Aliases(fleet, store.aliases, {})
         await aliases.set("old", "pool=x")
@@ -211,9 +206,7 @@ async def test_an_order_whose_caller_leaves_is_kept_and_believed_or_neither(tmp_
         assert {name: str(selector) for name, selector in aliases.selectors().items()} == store.aliases.all()
 
 
-async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(tmp_path, monkeypatch):
     async with fleet_on(tmp_path) as (fleet, _):
         assert not fleet.watcher.wanted("S1")
         fleet.is_awaited = lambda name: name == "one"
@@ -224,7 +217,7 @@ async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
         assert not fleet.watcher.wanted("S2")
 
 
-async def test_an_address_that_is_none_is_the_problem_of_its_device_alone(tmp_path: Path) -> None:
+async def test_an_address_that_is_none_is_the_problem_of_its_device_alone(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     await store.devices.save(DeviceRecord("S0", "zero", adopted=True, address="nonsense\0"))
     store.close()

@@ -1,7 +1,5 @@
 """Adoption rules and device names."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ ONEPLUS = DeviceIdentity(vendor="OnePlus", model="PJD110", market_name="一加 1
 REALME = DeviceIdentity(vendor="realme", model="RMX3560", market_name="真我GT NEO 3")
 
 
-def test_the_first_rule_that_matches_decides() -> None:
+def test_the_first_rule_that_matches_decides():
     rules = [
         AdoptRule("virtual=yes", "demo"),
         AdoptRule("gpu=adreno-735", "Fast Ones", "{vendor}-{soc}"),
@@ -30,13 +28,13 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert adopting_rule(rules, ONEPLUS, "S2") is rules[2]
 
 
-def test_without_a_matching_rule_a_phone_is_left_alone() -> None:
+def test_without_a_matching_rule_a_phone_is_left_alone():
     assert adopting_rule((), POCO, "S1") is None
     assert adopting_rule((AdoptRule("serial=s9"),), POCO, "S1") is None
     assert adopting_rule((AdoptRule("serial=s1"),), POCO, "S1") is not None
 
 
-def test_names_are_unique_and_never_another_alias() -> None:
+def test_names_are_unique_and_never_another_alias():
     assert device_name(POCO, "S1", set()) == "poco-f6"
     assert device_name(POCO, "S1", {"poco-f6"}) == "poco-f6-2"
     assert device_name(DeviceIdentity(model="Android"), "S1", set()) == "android-2"
@@ -45,7 +43,7 @@ def test_names_are_unique_and_never_another_alias() -> None:
     assert device_name(POCO, "S1", set(), "{gpu}") == "adreno-735-2"
 
 
-def test_a_name_that_cannot_be_spelt_falls_back() -> None:
+def test_a_name_that_cannot_be_spelt_falls_back():
     assert device_name(ONEPLUS, "S1", set()) == "pjd110"
     assert device_name(REALME, "S1", set()) == "rmx3560", "half of a market name is another phone's"
     assert device_name(DeviceIdentity(), "127.0.0.1:5555", set()) == "127.0.0.1-5555"
@@ -54,19 +52,19 @@ def test_a_name_that_cannot_be_spelt_falls_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["{modle}", "{model!r}", "{model:>9}", "{", "{0}", "{model.x}"])
-def test_a_bad_template_is_refused_with_the_rule_named(name: str) -> None:
+def test_a_bad_template_is_refused_with_the_rule_named(name):
     with raises_code(Code.BAD_CONFIG) as caught:
         AdoptRule("android", name=name).check()
     assert "'android'" in caught.value.message
 
 
-def test_a_misspelt_field_names_the_nearest() -> None:
+def test_a_misspelt_field_names_the_nearest():
     with raises_code(Code.BAD_CONFIG) as caught:
         AdoptRule("android", name="{modle}").check()
     assert caught.value.hint == "nearest is {model}"
 
 
-def test_a_bad_selector_is_refused() -> None:
+def test_a_bad_selector_is_refused():
     with raises_code(Code.BAD_SELECTOR):
         AdoptRule("gpu=").check()
 
@@ -75,7 +73,7 @@ texts = st.text(max_size=30)
 
 
 @given(texts, texts, texts, texts, st.sets(texts.map(normalise), max_size=5))
-def test_every_phone_gets_a_free_legal_name(model: str, market: str, vendor: str, serial: str, taken: set[str]) -> None:
+def test_every_phone_gets_a_free_legal_name(model, market, vendor, serial, taken):
     name = device_name(DeviceIdentity(vendor=vendor, model=model, market_name=market), serial, taken)
     assert name
     assert normalise(name) == name

@@ -1,13 +1,11 @@
 """Identical phones: one function says so for jobs' pools, the label `alike` and scripts."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest
 
 from farm.common.selector import normalise
-from farm.devices.identity.naming_rules import PoolingTraits, alike, differences, labels_of
+from farm.devices.identity.naming_rules import alike, differences, labels_of
 from farm.model.identity import DeviceIdentity, Gpu, Soc
 
 PHONE = DeviceIdentity(
@@ -19,7 +17,7 @@ PHONE = DeviceIdentity(
 )
 
 
-def of(identity: DeviceIdentity = PHONE, bundle: str = "b1") -> PoolingTraits:
+def of(identity=PHONE, bundle="b1"):
     found = alike(identity, bundle)
     assert found is not None
     return found
@@ -38,7 +36,7 @@ def of(identity: DeviceIdentity = PHONE, bundle: str = "b1") -> PoolingTraits:
         ("clock_policy", replace(PHONE, clock_policy="performance"), "b1"),
     ],
 )
-def test_each_field_splits(field: str, identity: DeviceIdentity, bundle: str) -> None:
+def test_each_field_splits(field, identity, bundle):
     other = of(identity, bundle)
     assert other != of()
     assert other.mark != of().mark
@@ -46,7 +44,7 @@ def test_each_field_splits(field: str, identity: DeviceIdentity, bundle: str) ->
     assert labels_of(identity, "p", bundle=bundle)["alike"] == other.mark != labels_of(PHONE, "p", bundle="b1")["alike"]
 
 
-def test_what_decides_no_time_splits_nobody() -> None:
+def test_what_decides_no_time_splits_nobody():
     twin = replace(
         PHONE, hardware_serial="S2", fingerprint="other", android_release="15", soc=Soc("SM8650", source="x")
     )
@@ -55,11 +53,11 @@ def test_what_decides_no_time_splits_nobody() -> None:
     assert differences(asdict(of()), asdict(of(twin))) == ()
 
 
-def test_a_mark_is_a_label_value_as_it_is() -> None:
+def test_a_mark_is_a_label_value_as_it_is():
     assert normalise(of().mark) == of().mark
 
 
-def test_nothing_is_alike_before_it_is_known() -> None:
+def test_nothing_is_alike_before_it_is_known():
     assert alike(None, "b1") is None
     assert alike(PHONE, "") is None
     assert "alike" not in labels_of(PHONE, "p")

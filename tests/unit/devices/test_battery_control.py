@@ -1,11 +1,8 @@
 """Charging is held back and allowed again on every way out; days are kept."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
 
 import pytest
 
@@ -27,44 +24,44 @@ NODE = "/sys/class/power_supply/battery/charging_enabled"
 
 
 class Said:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.text = text
 
 
 class Table(ReadsHere):
-    def __init__(self) -> None:
-        self.kept: list[BatteryDay] = []
-        self.kept_before: tuple[BatteryDay, ...] | Exception = (BatteryDay("2026-11-20", 10, 20),)
+    def __init__(self):
+        self.kept = []
+        self.kept_before = (BatteryDay("2026-11-20", 10, 20),)
 
-    def days(self, serial: str) -> tuple[BatteryDay, ...]:
+    def days(self, serial):
         if isinstance(self.kept_before, Exception):
             raise self.kept_before
         return self.kept_before
 
-    async def save(self, serial: str, day: BatteryDay) -> None:
+    async def save(self, serial, day):
         self.kept.append(day)
 
-    async def change_serial(self, serial: str, to: str) -> None:
+    async def change_serial(self, serial, to):
         return
 
 
 class Bench:
-    def __init__(self, window: Window = Window.PHONE) -> None:
+    def __init__(self, window=Window.PHONE):
         self.events, self.table, self.commands = EventLog(), Table(), list[str]()
-        self.answer: str | Exception = f"held {NODE}"
+        self.answer = f"held {NODE}"
         self.state, self.boot = "nothing", "boot-1"  # what the phone says of itself, and in which boot
         self.asked_state = 0
         self.now_s, self.wall = 0.0, datetime(2026, 11, 21, 12, tzinfo=UTC)
         self.controller = BatteryController(
-            cast(Any, self), self.events, BatteryConfig(window), HealthConfig(), 0.01, self.table,
+            self, self.events, BatteryConfig(window), HealthConfig(), 0.01, self.table,
             monotonic=lambda: self.now_s, wall=lambda: self.wall,
         )  # fmt: skip
-        self.agent: Any = type("Agent", (), {})()
+        self.agent = type("Agent", (), {})()
         self.agent.name, self.agent.serial = "pixel", "S"
         self.agent.state = LifecycleState(life=Life.READY, adopted=True)
         self.agent.health_at = 1.0
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> Said:
+    async def shell(self, serial, command, *, timeout_s):
         what = command.partition("charge.sh ")[2]
         if what == "state":
             self.asked_state += 1
@@ -74,20 +71,20 @@ class Bench:
             raise self.answer
         return Said(f"{self.answer}\n")
 
-    async def probe(self, percent: int) -> None:
+    async def probe(self, percent):
         self.agent.health = replace(FULL, battery=replace(FULL.battery, percent=percent), boot_id=self.boot)
         assert list(self.controller.findings(self.agent, self.agent.health)) == []
         await self.controller.update(self.agent)
 
     @property
-    def told(self) -> list[str]:
+    def told(self):
         return [event.kind for event in self.events.since()]
 
 
 HOLD = f"hold {HELD_S:.0f}"
 
 
-async def test_charging_is_held_renewed_and_allowed() -> None:
+async def test_charging_is_held_renewed_and_allowed():
     bench = Bench()
     await bench.probe(79)
     assert bench.commands == []
@@ -107,7 +104,7 @@ async def test_charging_is_held_renewed_and_allowed() -> None:
 
 
 @pytest.mark.parametrize("said", ["no-root", "no-switch"])
-async def test_a_phone_that_does_not_let_us_is_told_of_once(said: str) -> None:
+async def test_a_phone_that_does_not_let_us_is_told_of_once(said):
     bench = Bench()
     bench.answer = said
     await bench.probe(90)
@@ -120,14 +117,14 @@ async def test_a_phone_that_does_not_let_us_is_told_of_once(said: str) -> None:
     assert (await bench.controller.report(bench.agent)).held == ""
 
 
-async def test_nothing_is_written_unless_it_was_asked_for() -> None:
+async def test_nothing_is_written_unless_it_was_asked_for():
     bench = Bench(Window.OFF)
     await bench.probe(100)
     assert bench.commands == []
 
 
 @pytest.mark.parametrize("answer", [AdbLinkLost("gone"), f"failed {NODE}", ""], ids=["away", "failed", "says nothing"])
-async def test_a_phone_that_was_not_let_go_is_held_until_it_says_otherwise(answer: str | Exception) -> None:
+async def test_a_phone_that_was_not_let_go_is_held_until_it_says_otherwise(answer):
     bench = Bench()
     await bench.probe(90)
     bench.answer = answer
@@ -143,7 +140,7 @@ async def test_a_phone_that_was_not_let_go_is_held_until_it_says_otherwise(answe
     assert bench.told == ["battery.held", "battery.charges"]
 
 
-async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() -> None:
+async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot():
     bench = Bench()
     bench.state = f"held {NODE}"
     await bench.probe(60)
@@ -160,7 +157,7 @@ async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() 
     assert bench.asked_state == 2
 
 
-async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging() -> None:
+async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging():
     bench = Bench()
     bench.table.kept_before = HostError("the database cannot be read", Code.STORE_READ_FAILED)
     await bench.probe(90)
@@ -175,7 +172,7 @@ async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging()
     assert [day.day for day in (await bench.controller.report(bench.agent)).days] == ["2026-11-20", "2026-11-21"]
 
 
-async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemon_stops() -> None:
+async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemon_stops():
     bench = Bench(Window.OFF)
     await bench.probe(60)
     await bench.probe(65)
@@ -189,7 +186,7 @@ async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemo
     assert (bench.table.kept[-1].day, bench.table.kept[-1].percent_max) == ("2026-11-22", 70)
 
 
-async def test_old_days_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_days_go(monkeypatch):
     monkeypatch.setattr(battery_control, "KEPT_DAYS", 2)
     bench = Bench(Window.OFF)
     for _ in range(4):
@@ -198,7 +195,7 @@ async def test_old_days_go(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [day.day for day in (await bench.controller.report(bench.agent)).days] == ["2026-11-23", "2026-11-24"]
 
 
-async def test_a_daemon_that_stops_lets_everybody_charge() -> None:
+async def test_a_daemon_that_stops_lets_everybody_charge():
     bench = Bench()
     await bench.probe(90)
     running = asyncio.create_task(bench.controller.run(lambda: (bench.agent,)))
@@ -208,7 +205,7 @@ async def test_a_daemon_that_stops_lets_everybody_charge() -> None:
     assert bench.commands[-1] == "allow"
 
 
-async def test_days_go_on_and_are_kept_now_and_then() -> None:
+async def test_days_go_on_and_are_kept_now_and_then():
     bench = Bench(Window.OFF)
     await bench.probe(60)
     await bench.probe(61)

@@ -1,7 +1,5 @@
 """The charge window, a battery's days, and what they tell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

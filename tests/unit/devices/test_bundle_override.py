@@ -1,13 +1,9 @@
 """Who wants another bundle on a phone waits until it is ready with it, or hears why it is not; and falling back."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -31,46 +27,46 @@ class Phone:
 
     serial, name = "S1", "unit"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._life = Lifecycle(READY)
-        self.listening: list[Callable[[Any], None]] = []
-        self.overrides = BundleOverride(self.find, self.subscribe)  # type: ignore[arg-type]
+        self.listening = []
+        self.overrides = BundleOverride(self.find, self.subscribe)
 
     @property
-    def state(self) -> LifecycleState:
+    def state(self):
         return self._life.state
 
-    def find(self, name: str) -> Phone:
+    def find(self, name):
         if name != self.name:
             raise NoSuchDeviceError(f"there is no device {name}")
         return self
 
-    def subscribe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
+    def subscribe(self, callback):
         self.listening.append(callback)
         return lambda: self.listening.remove(callback)
 
-    def override_bundle(self, bundle: Bundle) -> None:
+    def override_bundle(self, bundle):
         self.on_event(m.BundleWanted(bundle.hash))
 
-    def on_event(self, event: m.DeviceEvent) -> None:
+    def on_event(self, event):
         self._life.handle(event, 0.0)
         for callback in self.listening:
             callback(SimpleNamespace(serial=self.serial))
 
 
 @pytest.fixture
-async def phone() -> Phone:
+async def phone():
     return Phone()
 
 
-async def asked(phone: Phone) -> asyncio.Task[None]:
+async def asked(phone):
     waiting = asyncio.create_task(phone.overrides.use("unit", B))
     await asyncio.sleep(0)
     assert phone.state.bundle_override == B.hash
     return waiting
 
 
-async def test_it_is_there_when_the_check_is_passed(phone: Phone) -> None:
+async def test_it_is_there_when_the_check_is_passed(phone):
     waiting = await asked(phone)
     phone.on_event(m.Provisioned(phone.state.generation, B.hash))
     phone.on_event(m.ServerStarted(phone.state.generation))
@@ -82,7 +78,7 @@ async def test_it_is_there_when_the_check_is_passed(phone: Phone) -> None:
     await phone.overrides.use("unit", B)  # it is there already
 
 
-async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
+async def test_why_it_was_not_taken_is_said(phone):
     waiting = await asked(phone)
     phone.on_event(m.WorkFailed(phone.state.generation, "no space left"))
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="unit does not run with bundle new: no space left"):
@@ -90,21 +86,21 @@ async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
     assert phone.listening == []
 
 
-async def test_who_waits_does_not_outlast_the_loan(phone: Phone) -> None:
+async def test_who_waits_does_not_outlast_the_loan(phone):
     waiting = await asked(phone)
     phone.overrides.give_back("unit")
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="it was given back meanwhile"):
         await waiting
 
 
-async def test_another_bundle_ends_the_wait_for_this_one(phone: Phone) -> None:
+async def test_another_bundle_ends_the_wait_for_this_one(phone):
     waiting = await asked(phone)
     phone.override_bundle(replace(B, hash="3" * 64))
     with raises_code(Code.BUNDLE_NOT_TAKEN):
         await waiting
 
 
-async def test_a_phone_that_is_gone_takes_none(phone: Phone) -> None:
+async def test_a_phone_that_is_gone_takes_none(phone):
     phone.on_event(m.PlainEvent.UNLISTED)
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="not listed by adb"):
         await phone.overrides.use("unit", B)
@@ -117,7 +113,7 @@ OLD, NEW = "1" * 64, "2" * 64
 NEW_ON_IT = RecoveryContext(fallback=OLD, on_trial=True)
 
 
-def getting_new(upto: Life) -> Lifecycle:
+def getting_new(upto):
     """A phone with a proven bundle that gets a candidate, as far as `upto`."""
     life = Lifecycle(replace(READY, proven=OLD))
     life.handle(m.PlainEvent.PROVISIONING_DUE, 100.0)
@@ -125,16 +121,14 @@ def getting_new(upto: Life) -> Lifecycle:
     for answer, *values in answers:
         if life.state.life is upto:
             break
-        life.handle(answer(life.state.generation, *values), 100.0, NEW_ON_IT)  # type: ignore[arg-type]
+        life.handle(answer(life.state.generation, *values), 100.0, NEW_ON_IT)
     assert life.state.life is upto
     return life
 
 
 @pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
 @pytest.mark.parametrize(("fault", "at_fault"), [(DeviceFault.START, True), (DeviceFault.WRONG, True), (None, False)])
-def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
-    at: Life, fault: DeviceFault | None, at_fault: bool
-) -> None:
+def test_a_new_bundle_that_fails_goes_back_before_any_recovery(at, fault, at_fault):
     life = getting_new(at)
     told = life.handle(m.WorkFailed(life.state.generation, "it exits with 3", fault=fault), 101.0, NEW_ON_IT)
     assert told[0] == m.ReportBundle("it exits with 3", at_fault)
@@ -144,7 +138,7 @@ def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
 
 
 @pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
-def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at: Life) -> None:
+def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at):
     life = getting_new(at)
     failed = m.WorkFailed(life.state.generation, "the link was lost", fault=DeviceFault.START)
     told = life.handle(failed, 101.0, replace(NEW_ON_IT, external_cause="the adb server went away"))
@@ -152,7 +146,7 @@ def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at: Life) -> None:
     assert isinstance(told[-1], m.RetryLater)
 
 
-def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_on_the_phone() -> None:
+def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_on_the_phone():
     life = getting_new(Life.READY)
     assert life.state.proven == OLD
     assert life.handle(m.BundleAccepted("3" * 64), 120.0) == ()
@@ -160,7 +154,7 @@ def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_
     assert life.state.proven == NEW
 
 
-def test_a_server_that_dies_twice_under_a_new_bundle_goes_back() -> None:
+def test_a_server_that_dies_twice_under_a_new_bundle_goes_back():
     life = getting_new(Life.READY)
     first = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 101.0, NEW_ON_IT)
     assert [type(each) for each in first] == [m.StartServer]  # one death may be a user's doing
@@ -170,7 +164,7 @@ def test_a_server_that_dies_twice_under_a_new_bundle_goes_back() -> None:
     assert second[0] == m.ReportBundle("it exited with 3", at_fault=True)
 
 
-def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle() -> None:
+def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle():
     life = Lifecycle(READY)
     life.handle(m.BugFound("signal 11"), 1.0)
     life.handle(m.ActionOrdered(RecoveryAction.REBOOT, "ordered by ann"), 2.0)

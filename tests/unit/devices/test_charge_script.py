@@ -1,14 +1,10 @@
 """charge.sh run by the shells that run it, over a /sys of plain files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -27,7 +23,7 @@ HOLD_S = "600"  # longer than any test takes
 class Phone:
     """The script's folder and a /sys beside it."""
 
-    def __init__(self, shell: str, folder: Path, **nodes: str) -> None:
+    def __init__(self, shell, folder, **nodes):
         self.shell, self.folder = shell, folder
         (folder / "bin").mkdir(parents=True)
         for name in ("charge.sh", "processes.sh", "rpc_supervise.sh"):
@@ -39,10 +35,10 @@ class Phone:
         for name, value in nodes.items():
             self.node(name).write_text(f"{value}\n")
 
-    def node(self, name: str) -> Path:
+    def node(self, name):
         return self.supply / "battery" / name
 
-    def stuck(self, name: str, *, stuck: bool) -> None:
+    def stuck(self, name, *, stuck):
         """Whether the driver takes no other value: what is written to a folder goes nowhere."""
         if stuck:
             self.node(name).rename(self.node(f"{name}.was"))
@@ -51,10 +47,10 @@ class Phone:
             self.node(name).rmdir()
             self.node(f"{name}.was").rename(self.node(name))
 
-    def says(self, name: str) -> str:
+    def says(self, name):
         return self.node(name).read_text().strip()
 
-    def run(self, *words: str, script: str = "charge.sh") -> str:
+    def run(self, *words, script="charge.sh"):
         own = {"FARM_SYS": self.sys, "FARM_BOOT_ID_FILE": self.folder / "boot_id", "FARM_RETRY_S": RETRY_S}
         done = subprocess.run(
             [self.shell, str(self.folder / "bin" / script), *words],
@@ -65,7 +61,7 @@ class Phone:
         return done.stdout.strip()
 
 
-def timers(folder: Path) -> list[psutil.Process]:
+def timers(folder):
     """Those of phones in that folder."""
     found = []
     for process in psutil.process_iter():
@@ -76,7 +72,7 @@ def timers(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def naps(phone: Phone) -> dict[str, psutil.Process]:
+def naps(phone):
     """The sleeping processes of the phone's timers by what they wait for, in seconds."""
     found = {}
     for timer in timers(phone.folder):
@@ -88,14 +84,14 @@ def naps(phone: Phone) -> dict[str, psutil.Process]:
     return found
 
 
-def expire(phone: Phone) -> None:
+def expire(phone):
     """Let the time of its last hold be over now."""
     until(lambda: HOLD_S in naps(phone))
     naps(phone)[HOLD_S].kill()
 
 
 @pytest.fixture(params=["mksh", "dash"])
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def shell(request, tmp_path):
     need(request.param)
     yield str(request.param)
     for timer in timers(tmp_path):
@@ -104,7 +100,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
                 process.kill()
 
 
-def test_charging_is_held_and_allowed(shell: str, tmp_path: Path) -> None:
+def test_charging_is_held_and_allowed(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
     assert phone.run("hold", "0").startswith("held ")
     until(lambda: phone.run("state") == "nothing")  # its time was over at once
@@ -117,7 +113,7 @@ def test_charging_is_held_and_allowed(shell: str, tmp_path: Path) -> None:
     assert phone.says("charging_enabled") == "1"
 
 
-def test_the_only_switch_is_taken_with_its_own_words(shell: str, tmp_path: Path) -> None:
+def test_the_only_switch_is_taken_with_its_own_words(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", input_suspend="0")
     assert phone.run("hold", HOLD_S) == f"held {phone.node('input_suspend')}"
     assert phone.says("input_suspend") == "1"
@@ -125,13 +121,13 @@ def test_the_only_switch_is_taken_with_its_own_words(shell: str, tmp_path: Path)
     assert phone.says("input_suspend") == "0"
 
 
-def test_a_phone_without_a_switch_says_so(shell: str, tmp_path: Path) -> None:
+def test_a_phone_without_a_switch_says_so(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="what")
     assert phone.run("hold", HOLD_S) == "no-switch"
     assert phone.says("charging_enabled") == "what"
 
 
-def test_after_a_reboot_nothing_is_written(shell: str, tmp_path: Path) -> None:
+def test_after_a_reboot_nothing_is_written(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     phone.run("hold", HOLD_S)
     (phone.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -140,7 +136,7 @@ def test_after_a_reboot_nothing_is_written(shell: str, tmp_path: Path) -> None:
     assert phone.says("charging_enabled") == "7"
 
 
-def test_what_is_held_is_told_until_the_phone_reboots(shell: str, tmp_path: Path) -> None:
+def test_what_is_held_is_told_until_the_phone_reboots(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     assert phone.run("state") == "nothing"
     phone.run("hold", HOLD_S)
@@ -149,7 +145,7 @@ def test_what_is_held_is_told_until_the_phone_reboots(shell: str, tmp_path: Path
     assert phone.run("state") == "nothing"
 
 
-def test_a_timer_goes_on_until_the_phone_charges(shell: str, tmp_path: Path) -> None:
+def test_a_timer_goes_on_until_the_phone_charges(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     phone.run("hold", HOLD_S)
     phone.stuck("charging_enabled", stuck=True)
@@ -161,7 +157,7 @@ def test_a_timer_goes_on_until_the_phone_charges(shell: str, tmp_path: Path) -> 
     until(lambda: phone.run("state") == "nothing")
 
 
-def test_a_timer_needs_no_folder(shell: str, tmp_path: Path) -> None:
+def test_a_timer_needs_no_folder(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     phone.run("hold", HOLD_S)
     until(lambda: HOLD_S in naps(phone))
@@ -171,7 +167,7 @@ def test_a_timer_needs_no_folder(shell: str, tmp_path: Path) -> None:
     until(lambda: phone.says("charging_enabled") == "1")
 
 
-def test_a_timer_leaves_a_later_hold_alone(shell: str, tmp_path: Path) -> None:
+def test_a_timer_leaves_a_later_hold_alone(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
     phone.run("hold", HOLD_S)
     phone.run("hold", f"{HOLD_S}.5")
@@ -180,7 +176,7 @@ def test_a_timer_leaves_a_later_hold_alone(shell: str, tmp_path: Path) -> None:
     assert phone.says("charging_enabled") == "0"
 
 
-def test_clean_lets_the_phone_charge_first(shell: str, tmp_path: Path) -> None:
+def test_clean_lets_the_phone_charge_first(shell, tmp_path):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     phone.run("hold", HOLD_S)
     phone.stuck("charging_enabled", stuck=True)
@@ -193,7 +189,7 @@ def test_clean_lets_the_phone_charge_first(shell: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["/{0}/x;touch\t{0}/done", "$(touch${{IFS}}{0}/done)", "{0}/boot_id", "*"])
-def test_a_note_that_names_no_switch_reaches_no_shell(shell: str, tmp_path: Path, node: str) -> None:
+def test_a_note_that_names_no_switch_reaches_no_shell(shell, tmp_path, node):
     phone = Phone(shell, tmp_path / "p", charging_enabled="1")
     (tmp_path / "p/charge").write_text(f"{(tmp_path / 'p/boot_id').read_text().strip()} {node.format(tmp_path)} 1 t\n")
     assert phone.run("state") == phone.run("allow") == "nothing"

@@ -1,10 +1,7 @@
 """What becomes of findings: news once, shown while they hold, given to recovery, and how quarantines end by them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -27,38 +24,36 @@ FAULT = "[ 1.000000] kgsl kgsl-3d0: GPU PAGE FAULT"
 class Bench:
     """One phone that is probed by hand."""
 
-    def __init__(self, config: HealthConfig | None = None) -> None:
+    def __init__(self, config=None):
         self.events = EventLog()
         self.findings = Findings(config or HealthConfig(), self.events)
         # Not a SimpleNamespace: findings are remembered by agent, weakly.
-        self.agent: Any = type("Agent", (), {})()
+        self.agent = type("Agent", (), {})()
         self.agent.name, self.agent.health_at, self.agent.used_at, self.agent.findings = "pixel", 0.0, 0.0, ()
         self.agent.adb = "adb -P 5038 -s S1"
         self.agent.identity = SimpleNamespace(model="SM-A556B")
         self.agent.state = LifecycleState(life=Life.READY, follow=4, ready_at=1.0)
 
-    def probe(
-        self, health: Health, *, held: bool = False, in_hands: bool = False
-    ) -> tuple[m.FaultFound | m.FaultCleared, ...]:
+    def probe(self, health, *, held=False, in_hands=False):
         self.agent.health = health
         self.agent.health_at += 10.0
         return self.findings.take(self.agent, held=held, in_hands=in_hands)
 
     @property
-    def told(self) -> list[tuple[str, object]]:
+    def told(self):
         return [(event.kind, event.data["finding"]) for event in self.events.since()]
 
-    def quarantined(self, fault: DeviceFault, rule: ReleaseRule = ReleaseRule.WELL) -> None:
+    def quarantined(self, fault, rule=ReleaseRule.WELL):
         kept = Quarantine("why", fault=fault, rule=rule)
         self.agent.state = replace(self.agent.state, life=Life.QUARANTINED, quarantine=kept)
 
 
 @pytest.fixture
-def bench() -> Bench:
+def bench():
     return Bench()
 
 
-def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Bench) -> None:
+def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench):
     assert bench.probe(FULL) == ()
     assert bench.agent.findings == ()
     for _ in range(3):
@@ -73,7 +68,7 @@ def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Be
 
 
 @pytest.mark.parametrize("how", ["idle", "held", "a session between two probes"])
-def test_a_fault_of_a_phone_that_somebody_used_since_its_check_may_be_theirs(bench: Bench, how: str) -> None:
+def test_a_fault_of_a_phone_that_somebody_used_since_its_check_may_be_theirs(bench, how):
     bench.probe(WELL)
     bench.probe(WELL, held=how == "held")
     bench.probe(WELL)
@@ -89,20 +84,20 @@ def test_a_fault_of_a_phone_that_somebody_used_since_its_check_may_be_theirs(ben
     assert not again.used
 
 
-def test_the_same_probe_looked_at_again_says_nothing(bench: Bench) -> None:
+def test_the_same_probe_looked_at_again_says_nothing(bench):
     bench.probe(FULL)
     assert bench.findings.take(bench.agent, held=False, in_hands=False) == ()
     assert bench.told == []
 
 
-def test_a_quarantine_that_ends_by_itself_ends_when_its_finding_is_over(bench: Bench) -> None:
+def test_a_quarantine_that_ends_by_itself_ends_when_its_finding_is_over(bench):
     bench.probe(FULL)
     bench.probe(FULL)
     bench.quarantined(DeviceFault.STORAGE)
     assert [bench.probe(WELL) for _ in range(MISSES)] == [(), (), (m.FaultCleared(DeviceFault.STORAGE),)]
 
 
-def test_after_a_restart_of_the_daemon_the_first_probes_decide(bench: Bench) -> None:
+def test_after_a_restart_of_the_daemon_the_first_probes_decide(bench):
     bench.quarantined(DeviceFault.STORAGE)
     edge = replace(WELL, data_free_bytes=250 * 10**6)  # enough for a phone that was never full
     assert m.FaultCleared(DeviceFault.STORAGE) not in bench.probe(edge)
@@ -110,18 +105,18 @@ def test_after_a_restart_of_the_daemon_the_first_probes_decide(bench: Bench) -> 
     assert Bench().probe(edge) == ()
 
 
-def test_a_probe_that_could_not_read_it_ends_no_quarantine(bench: Bench) -> None:
+def test_a_probe_that_could_not_read_it_ends_no_quarantine(bench):
     bench.quarantined(DeviceFault.STORAGE)
     assert bench.probe(replace(WELL, data_free_bytes=None)) == ()
     assert bench.probe(WELL) == (m.FaultCleared(DeviceFault.STORAGE),)
 
 
-def test_a_quarantine_for_a_person_is_never_ended(bench: Bench) -> None:
+def test_a_quarantine_for_a_person_is_never_ended(bench):
     bench.quarantined(DeviceFault.BATTERY, ReleaseRule.PERSON)
     assert [bench.probe(WELL) for _ in range(5)] == [()] * 5
 
 
-def test_faults_in_the_log_before_farm_came_are_no_news_and_a_check_deals_with_later_ones(bench: Bench) -> None:
+def test_faults_in_the_log_before_farm_came_are_no_news_and_a_check_deals_with_later_ones(bench):
     old = replace(WELL, gpu_faults=(FAULT.replace("1.0", "0.5"),))
     new = replace(WELL, gpu_faults=(*old.gpu_faults, FAULT))
     assert bench.probe(old) == ()
@@ -133,20 +128,20 @@ def test_faults_in_the_log_before_farm_came_are_no_news_and_a_check_deals_with_l
     assert bench.told == [("device.finding", "gpu-fault"), ("device.finding_over", "gpu-fault")]
 
 
-def test_another_server_has_no_probe_before(bench: Bench) -> None:
+def test_another_server_has_no_probe_before(bench):
     bench.probe(WELL)
     bench.agent.state = replace(bench.agent.state, follow=9)
     assert bench.probe(replace(WELL, boot_id="other")) == ()
     assert bench.told == []
 
 
-def test_a_model_may_be_exempt() -> None:
+def test_a_model_may_be_exempt():
     bench = Bench(HealthConfig(model={"SM-A556B": ModelHealth(ignore=(FindingKind.DATA_FULL,))}))
     assert [bench.probe(FULL) for _ in range(3)] == [()] * 3
 
 
-def test_what_a_person_released_it_with_counts_again_when_the_phone_says_something_else(bench: Bench) -> None:
-    def says(word: str) -> Health:
+def test_what_a_person_released_it_with_counts_again_when_the_phone_says_something_else(bench):
+    def says(word):
         return replace(WELL, battery=Battery(percent=50, health=word))
 
     bench.probe(says("dead"))

@@ -1,11 +1,8 @@
 """gauge.sh run by the shells that run it, over a /sys of plain files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -20,14 +17,14 @@ DUMPS = ROOT / "tests" / "data" / "phones" / "dumpsys_battery"
 pytestmark = pytest.mark.parametrize("shell", SHELLS)
 
 
-def supply(folder: Path, name: str, **files: object) -> None:
+def supply(folder, name, **files):
     place = folder / "sys/class/power_supply" / name
     place.mkdir(parents=True)
     for each, text in files.items():
         (place / each).write_text(f"{text}\n")
 
 
-def first_lines(shell: str, folder: Path, dumpsys: str = "") -> list[str]:
+def first_lines(shell, folder, dumpsys=""):
     """The name and two readings; then nobody listens, and the script ends."""
     (folder / "tools").mkdir()
     (folder / "bin").mkdir()
@@ -47,14 +44,14 @@ def first_lines(shell: str, folder: Path, dumpsys: str = "") -> list[str]:
     return lines
 
 
-def told(text: str) -> tuple[object, ...]:
+def told(text):
     line = gauge_line(text)
     assert line is not None, text
     assert line.uptime_s > 0
     return line.current, line.voltage, line.counter, line.status
 
 
-def test_the_battery_of_the_kernel(shell: str, tmp_path: Path) -> None:
+def test_the_battery_of_the_kernel(shell, tmp_path):
     supply(tmp_path, "usb", type="USB", voltage_now=5_000_000, current_now=1)
     supply(
         tmp_path, "battery", type="Battery", voltage_now=3_900_000, current_now=-450_000, charge_counter=7,
@@ -65,7 +62,7 @@ def test_the_battery_of_the_kernel(shell: str, tmp_path: Path) -> None:
     assert [told(each) for each in lines] == [(-450_000, 3_900_000, 7, "Not charging")] * 2
 
 
-def test_the_gauge_beside_a_battery_without_current(shell: str, tmp_path: Path) -> None:
+def test_the_gauge_beside_a_battery_without_current(shell, tmp_path):
     supply(tmp_path, "battery", type="Battery", voltage_now=3_900_000, status="Discharging")
     supply(tmp_path, "bms", type="BMS", voltage_now=3_850_000, current_now=450_000)
     name, line, _ = first_lines(shell, tmp_path)
@@ -73,7 +70,7 @@ def test_the_gauge_beside_a_battery_without_current(shell: str, tmp_path: Path) 
     assert told(line) == (450_000, 3_850_000, None, "Discharging")
 
 
-def test_it_ends_with_the_process_that_listens(shell: str, tmp_path: Path) -> None:
+def test_it_ends_with_the_process_that_listens(shell, tmp_path):
     supply(tmp_path, "battery", type="Battery", voltage_now=3_900_000, current_now=1, status="Discharging")
     script, environment = str(scripts_folder() / "gauge.sh"), {**os.environ, "FARM_SYS": str(tmp_path / "sys")}
     with (
@@ -88,7 +85,7 @@ def test_it_ends_with_the_process_that_listens(shell: str, tmp_path: Path) -> No
         ran.wait(HANG_S)
 
 
-def test_only_a_charge_counter(shell: str, tmp_path: Path) -> None:
+def test_only_a_charge_counter(shell, tmp_path):
     supply(tmp_path, "max170xx_battery", type="Battery", voltage_now=3_900_000, charge_counter=99, status="Discharging")
     name, line, _ = first_lines(shell, tmp_path)
     assert name == "gauge max170xx_battery"
@@ -103,7 +100,7 @@ def test_only_a_charge_counter(shell: str, tmp_path: Path) -> None:
         ("updates-stopped-short.txt", "set-by-hand"),
     ],
 )
-def test_the_service_where_files_are_closed(shell: str, tmp_path: Path, dump: str, wanted: str | None) -> None:
+def test_the_service_where_files_are_closed(shell, tmp_path, dump, wanted):
     text = (DUMPS / dump).read_text()
     name, line, _ = first_lines(shell, tmp_path, text)
     assert name == "gauge dumpsys"

@@ -1,7 +1,5 @@
 """What probes find wrong with a phone: each rule, its limits, and when a finding is news."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

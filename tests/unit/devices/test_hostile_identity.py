@@ -1,7 +1,5 @@
 """What a phone says of itself is bounded: strangers are asked too, before anybody adopts them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest
@@ -19,12 +17,12 @@ ROWS = {
 }
 
 
-def of(section: str, body: str) -> list[str]:
+def of(section, body):
     return list(texts(asdict(identify(RawIdentity.parse(f"{SECTION}{section}\n{body}\n".encode())))))
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_a_megabyte_of_rows(section: str) -> None:
+def test_a_megabyte_of_rows(section):
     row = ROWS[section]
     said = of(section, "".join(row.format(number) for number in range(MUCH // len(row))))
     assert max(map(len, said)) < 1000
@@ -48,13 +46,13 @@ def test_a_megabyte_of_rows(section: str) -> None:
     ],
 )
 @pytest.mark.parametrize("unit", ["\x1b[31m", "x", "a,", " \t", "kirin ", "powervr", "adreno "])
-def test_a_property_without_end(name: str, unit: str) -> None:
+def test_a_property_without_end(name, unit):
     said = of("getprop", f"[{name}]: [{unit * (MUCH // len(unit))}]")
     assert max(map(len, said)) <= 200
     assert all(each.isprintable() for each in said)
 
 
-def test_features_of_many_cores_are_compared_once_each() -> None:
+def test_features_of_many_cores_are_compared_once_each():
     flags = " ".join(f"f{number}" for number in range(2000))
     said = of("cpuinfo", "".join(f"processor\t: {core}\nFeatures\t: {flags}\n" for core in range(64)))
     assert "f0" in said

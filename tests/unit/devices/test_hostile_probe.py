@@ -3,8 +3,6 @@
 How long they take is measured by `make bench NAME=probe`. Here stand the bounds that this time follows from.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -26,18 +24,17 @@ from farm.devices.health.probe.parse import (
     cut_sections,
     parse_probe,
 )
-from farm.model.health import Health
 from tests.unit.devices.captures import probe_answer, texts
 
 MUCH = 1 << 20
 POLICY = "/sys/devices/system/cpu/cpufreq/policy"
 
 
-def said_in(section: str, text: str) -> Health:
+def said_in(section, text):
     return parse_probe(f"{SECTION}{section}\n{text}\n{SECTION}end\n".encode("utf-8", "replace"))
 
 
-def in_bounds(health: Health) -> bool:
+def in_bounds(health):
     record = asdict(health)
     return (
         len(health.temperatures) <= MOST_TEMPERATURES + 2
@@ -63,7 +60,7 @@ HEADS = {"thermal": "Current temperatures from HAL:\n", "processes": "PID PPID P
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_a_megabyte_of_rows_is_kept_in_bounds(section: str) -> None:
+def test_a_megabyte_of_rows_is_kept_in_bounds(section):
     row = ROWS[section]
     body = HEADS.get(section, "") + "".join(row.format(number) for number in range(2, MUCH // len(row)))
     health = said_in(section, body)
@@ -72,14 +69,14 @@ def test_a_megabyte_of_rows_is_kept_in_bounds(section: str) -> None:
     assert any(each.source == "probe" and each.sensor == section for each in health.dropped)
 
 
-def test_thousands_of_zones_are_counted_not_kept() -> None:
+def test_thousands_of_zones_are_counted_not_kept():
     zones = "".join(f"thermal_zone{number} cpu{number}=40000\n" for number in range(1000))
     health = said_in("zones", zones)
     assert len(health.temperatures) == MOST_TEMPERATURES
     assert [each.raw for each in health.dropped] == [f"{1000 - MOST_TEMPERATURES} temperatures"]
 
 
-def test_more_that_is_not_believed_than_any_phone_has_is_counted() -> None:
+def test_more_that_is_not_believed_than_any_phone_has_is_counted():
     health = said_in("zones", "".join(f"thermal_zone{number} cpu{number}=-40000\n" for number in range(1000)))
     assert len(health.dropped) == MOST_DROPPED + 1
     assert health.dropped[-1].raw == f"{1000 - MOST_DROPPED} more readings"
@@ -87,7 +84,7 @@ def test_more_that_is_not_believed_than_any_phone_has_is_counted() -> None:
 
 @pytest.mark.parametrize("unit", ["\n", "\r\n", " ", "\n ", "\x1b", "level: ", "kgsl ", "thermal_zone1 ", "0-999,"])
 @pytest.mark.parametrize("section", SECTIONS)
-def test_no_section_is_read_beyond_its_bounds(section: str, unit: str) -> None:
+def test_no_section_is_read_beyond_its_bounds(section, unit):
     output = f"{SECTION}{section}\n{unit * (MUCH // len(unit))}\n{SECTION}end\n"
     text = cut_sections(output.encode()).get(section)
     assert len(text) <= MAX_SECTION_CHARACTERS
@@ -96,19 +93,19 @@ def test_no_section_is_read_beyond_its_bounds(section: str, unit: str) -> None:
 
 
 @pytest.mark.parametrize("listed", ["0-999," * 160_000, "0-999", "0-63," * 100, "64", "7 999"])
-def test_cores_that_no_phone_has(listed: str) -> None:
+def test_cores_that_no_phone_has(listed):
     health = said_in("cpu", f"{POLICY}0/related_cpus={listed}\n{POLICY}4/related_cpus=4-7\n")
     assert [each.cores for each in health.cpu] == [(4, 5, 6, 7)]
 
 
-def test_a_raw_value_of_a_finding_is_short_and_cannot_colour_a_terminal() -> None:
+def test_a_raw_value_of_a_finding_is_short_and_cannot_colour_a_terminal():
     health = said_in("battery", "  powered: x\n  level: " + "\x1b[31m" * 600)
     (odd,) = [each for each in health.dropped if each.sensor == "level"]
     assert len(odd.raw) <= 80
     assert odd.raw.startswith("\\x1b[31m")
 
 
-def test_one_endless_line_costs_only_itself() -> None:
+def test_one_endless_line_costs_only_itself():
     battery = b"  level: 54\n  scale: 100\n"
     health = parse_probe(probe_answer(battery=battery + b"  log: " + b"x" * 5000 + b"\n  temperature: 312\n"))
     assert (health.battery.percent, health.battery.celsius) == (54, 31.2)
@@ -116,11 +113,11 @@ def test_one_endless_line_costs_only_itself() -> None:
 
 
 @given(st.sampled_from(SECTIONS), st.text(max_size=300), st.integers(1, 60))
-def test_any_text_is_kept_in_bounds(section: str, text: str, times: int) -> None:
+def test_any_text_is_kept_in_bounds(section, text, times):
     assert in_bounds(said_in(section, text * times))
 
 
-def test_no_pattern_looks_for_blanks_over_many_lines() -> None:
+def test_no_pattern_looks_for_blanks_over_many_lines():
     """`^\\s*` with MULTILINE begins at each newline and runs through all that follow: the square of their number."""
     for module in iter_modules(farm.devices.health.probe.__path__, "farm.devices.health.probe."):
         __import__(module.name)

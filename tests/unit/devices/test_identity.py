@@ -1,13 +1,10 @@
 """Identities of genuine phones, exactly; and no exception on anything."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -154,7 +151,7 @@ GOLDEN = {
 }
 
 
-def summary(identity: DeviceIdentity) -> tuple[object, ...]:
+def summary(identity):
     soc, gpu = identity.soc, identity.gpu
     return (
         *(identity.model, identity.market_name, identity.android_release, identity.sdk, identity.abi),
@@ -164,7 +161,7 @@ def summary(identity: DeviceIdentity) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
-def test_identity_from_properties_alone(name: str) -> None:
+def test_identity_from_properties_alone(name):
     assert summary(identify(RawIdentity.parse(answer(name)))) == GOLDEN[name]
 
 
@@ -194,14 +191,14 @@ def test_identity_from_properties_alone(name: str) -> None:
         ({"ro.soc.model": "Tensor", "ro.board.platform": "gs101"}, "Tensor", "Tensor GS101", "Mali-G78"),
     ],
 )
-def test_parts_that_few_properties_name(properties: dict[str, str], model: str, name: str, gpu: str) -> None:
+def test_parts_that_few_properties_name(properties, model, name, gpu):
     soc, rows = identify_soc(properties, {}, "", SocEvidence())
     assert (soc.model, soc.name.split(" / ")[0]) == (model, name)
     found = read_gpu({}, properties, rows, soc.confidence)
     assert (found.model, found.confidence) == (gpu, LIKELY)
 
 
-def test_ambiguous_platform_lists_its_candidates() -> None:
+def test_ambiguous_platform_lists_its_candidates():
     identity = identify(RawIdentity.parse(answer("motog84-holi-lineage23")))
     assert identity.soc.candidates == ("SM4350", "SM4375")
     assert identity.soc.vendor == "Qualcomm"
@@ -216,21 +213,19 @@ def test_ambiguous_platform_lists_its_candidates() -> None:
         (b"/sys/devices/soc0/machine=SM8350", "SM8350", "Snapdragon 888", CERTAIN),
     ],
 )
-def test_the_phone_itself_resolves_an_ambiguous_platform(
-    extra: bytes, model: str, name: str, confidence: Confidence
-) -> None:
+def test_the_phone_itself_resolves_an_ambiguous_platform(extra, model, name, confidence):
     identity = identify(RawIdentity.parse(answer("oneplus9pro-lahaina-a11", extra=extra)))
     assert (identity.soc.model, identity.soc.confidence) == (model, confidence)
     assert identity.soc.name.startswith(name)
 
 
-def test_the_clock_tells_speed_grades_apart() -> None:
+def test_the_clock_tells_speed_grades_apart():
     fast = b"/sys/devices/system/cpu/cpu7/cpufreq/cpuinfo_max_freq=3091200"
     identity = identify(RawIdentity.parse(answer("galaxynote20-kona-a13", extra=fast)))
     assert (identity.soc.model, identity.soc.name) == ("SM8250", "Snapdragon 865+")
 
 
-def test_galaxy_s9_from_everything_it_tells() -> None:
+def test_galaxy_s9_from_everything_it_tells():
     identity = identify(
         RawIdentity.parse(
             answer(
@@ -270,7 +265,7 @@ def test_galaxy_s9_from_everything_it_tells() -> None:
     assert identity.raw["/sys/class/kgsl/kgsl-3d0/gpu_model"] == "Adreno630v2"
 
 
-def test_mate_20_has_three_clusters_and_its_gpu_from_opengl() -> None:
+def test_mate_20_has_three_clusters_and_its_gpu_from_opengl():
     gles = b"GLES: ARM, Mali-G76, OpenGL ES 3.2 v1.r16p0-01rel0.5f3ad1a1e8d4d7a7a3c0f4a1c8e7a1d0"
     identity = identify(
         RawIdentity.parse(
@@ -292,7 +287,7 @@ def test_mate_20_has_three_clusters_and_its_gpu_from_opengl() -> None:
     }
 
 
-def test_a_32_bit_phone_gets_a_32_bit_target() -> None:
+def test_a_32_bit_phone_gets_a_32_bit_target():
     identity = identify(RawIdentity.parse(answer("smartisan-msm8916-a5", cpuinfo="moto-g-gen4")))
     assert identity.abis == ("armeabi-v7a", "armeabi")
     assert identity.targets["cpu"] == {
@@ -304,7 +299,7 @@ def test_a_32_bit_phone_gets_a_32_bit_target() -> None:
     }
 
 
-def test_a_virtual_phone_is_what_runs_there() -> None:
+def test_a_virtual_phone_is_what_runs_there():
     output = answer("galaxys9-sdm845-a10", cpuinfo="galaxy-s9-us", files=("kgsl/galaxy-s9-us",))
     identity = identify(RawIdentity.parse(output + b"\n[farm.virtual.abi]: [x86_64]\n"))
     assert (identity.virtual, identity.abi, identity.abis[0]) == (True, "x86_64", "arm64-v8a")
@@ -323,7 +318,7 @@ def test_a_virtual_phone_is_what_runs_there() -> None:
         ("konka551-hi3751-a5", "Hi3751", "HiSilicon", ""),
     ],
 )
-def test_parts_of_rarer_vendors(name: str, model: str, vendor: str, family: str) -> None:
+def test_parts_of_rarer_vendors(name, model, vendor, family):
     properties = parse_getprop(decode(capture(f"getprop_excerpts/{name}")))
     soc, rows = identify_soc(properties, {}, "", SocEvidence())
     assert (soc.model, soc.vendor) == (model, vendor)
@@ -331,7 +326,7 @@ def test_parts_of_rarer_vendors(name: str, model: str, vendor: str, family: str)
 
 
 @pytest.mark.parametrize("path", every("getprop"), ids=lambda path: path.stem)
-def test_every_phone_is_identified(path: Path) -> None:
+def test_every_phone_is_identified(path):
     identity = identify(RawIdentity.parse(answer(path.stem)))
     assert identity.vendor
     assert identity.model
@@ -351,13 +346,13 @@ def test_every_phone_is_identified(path: Path) -> None:
     ],
     ids=["crlf", "crcrlf", "utf-16", "utf-8-bom"],
 )
-def test_line_ends_and_encodings_change_nothing(mangle: object) -> None:
+def test_line_ends_and_encodings_change_nothing(mangle):
     assert callable(mangle)
     plain = answer("poco-f6-peridot", cpuinfo="oneplus-5t", files=("cpufreq/oneplus-5t",))
     assert identify(RawIdentity.parse(mangle(decode(plain)))) == identify(RawIdentity.parse(plain))
 
 
-def test_a_property_cannot_forge_a_section() -> None:
+def test_a_property_cannot_forge_a_section():
     forged = answer("poco-f6-peridot") + f"\n[a]: [x\n{SECTION}files\n/sys/devices/soc0/machine=SM1234]\n".encode()
     raw = RawIdentity.parse(forged)
     assert raw.files == {}
@@ -370,25 +365,25 @@ class Printed:
 
 
 class FakeClient:
-    def __init__(self, output: bytes) -> None:
+    def __init__(self, output):
         self.output = output
         self.address = ServerAddress.parse("tcp:5038")
-        self.commands: list[tuple[str, str]] = []
+        self.commands = []
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> Printed:
+    async def shell(self, serial, command, *, timeout_s, most_bytes):
         self.commands.append((serial, command))
         assert most_bytes <= 1 << 20
         return Printed(self.output)
 
 
-async def test_reading_takes_one_round_trip() -> None:
+async def test_reading_takes_one_round_trip():
     client = FakeClient(answer("poco-f6-peridot"))
     raw = await read_identity(client, "S1")
     assert client.commands == [("S1", READ_COMMAND)]
     assert raw.properties["ro.soc.model"] == "SM8635"
 
 
-async def test_an_answer_without_properties_is_a_phone_error_with_evidence() -> None:
+async def test_an_answer_without_properties_is_a_phone_error_with_evidence():
     with raises_code(Code.NO_IDENTITY) as caught:
         await read_identity(FakeClient(b"/system/bin/sh: getprop: not found\n"), "S1")
     assert "S1" in caught.value.message
@@ -400,7 +395,7 @@ SHELLS = [shell for shell in ("mksh", "sh", "bash") if shutil.which(shell)]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell: str, tmp_path: Path) -> None:
+def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell, tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     programs = {"getprop": f"cat {PHONES}/getprop/poco-f6-peridot.txt", "dumpsys": "echo ' GLES: ARM, Mali-G78, x'"}
@@ -428,13 +423,13 @@ LONGEST_COMMAND_BYTES = 4000
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_fit_the_oldest_adbd(name: str) -> None:
+def test_commands_fit_the_oldest_adbd(name):
     assert len(COMMANDS[name].encode()) < LONGEST_COMMAND_BYTES
 
 
 @needs("shellcheck")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_are_clean_posix_sh(name: str) -> None:
+def test_commands_are_clean_posix_sh(name):
     done = subprocess.run(
         ["shellcheck", "-s", "sh", "-"], input=COMMANDS[name].encode(), capture_output=True, timeout=HANG_S, check=False
     )
@@ -461,25 +456,25 @@ lines = st.sampled_from(
 
 
 @given(st.lists(lines | st.binary(max_size=40), max_size=20).map(b"".join))
-def test_anything_gives_an_identity(output: bytes) -> None:
+def test_anything_gives_an_identity(output):
     identity = identify(RawIdentity.parse(output))
     assert isinstance(identity, DeviceIdentity)
     assert sum(cluster.cores for cluster in identity.cpu) <= 64
 
 
-def test_a_truncated_answer_still_identifies() -> None:
+def test_a_truncated_answer_still_identifies():
     whole = answer("xiaomipad6pro-taro-a14", cpuinfo="huawei-mate-20", files=("kgsl/galaxy-s9-us",))
     for cut in range(0, len(whole), 997):
         assert isinstance(identify(RawIdentity.parse(whole[:cut])), DeviceIdentity)
 
 
-def test_reading_can_be_cancelled() -> None:
+def test_reading_can_be_cancelled():
     class Hanging:
-        async def shell(self, serial: str, command: str, *, timeout_s: float, most_bytes: int) -> Printed:
+        async def shell(self, serial, command, *, timeout_s, most_bytes):
             await asyncio.Event().wait()
             raise AssertionError("unreachable")
 
-    async def scenario() -> None:
+    async def scenario():
         async with asyncio.timeout(0.01):
             await read_identity(Hanging(), "S1")
 
@@ -487,7 +482,7 @@ def test_reading_can_be_cancelled() -> None:
         asyncio.run(scenario())
 
 
-def test_governors_are_the_clock_policy() -> None:
+def test_governors_are_the_clock_policy():
     policy = "/sys/devices/system/cpu/cpufreq/policy"
     files = {f"{policy}0/scaling_governor": "schedutil", f"{policy}4/scaling_governor": "schedutil"}
     assert clock_policy(files) == "schedutil"

@@ -1,7 +1,5 @@
 """The life cycle as told stories: the way to ready, stale answers, what breaks and how it is answered."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.common.errors import Code, HostError, error_from_wire, error_to_wire
@@ -15,7 +13,7 @@ from tests.support.errors import raises_code
 from tests.support.lifecycle_story import USABLE, Story
 
 
-def test_a_phone_becomes_ready_step_by_step() -> None:
+def test_a_phone_becomes_ready_step_by_step():
     story = Story()
     assert story.on_event(USABLE) == (m.Identify(1),)
     assert story.on_event(m.Identified(1, adopted=True)) == (m.Provision(2),)
@@ -25,7 +23,7 @@ def test_a_phone_becomes_ready_step_by_step() -> None:
     assert (story.state.life, story.state.reason, story.state.bundle) == (Life.READY, "", "b1")
 
 
-def test_an_unadopted_phone_gets_nothing_but_identity() -> None:
+def test_an_unadopted_phone_gets_nothing_but_identity():
     story = Story()
     story.on_event(USABLE)
     assert story.on_event(m.Identified(story.number, adopted=False)) == ()
@@ -34,7 +32,7 @@ def test_an_unadopted_phone_gets_nothing_but_identity() -> None:
     assert story.on_event(m.PlainEvent.ADOPTED) == (m.Provision(story.number),)
 
 
-def test_a_phone_that_was_given_back_is_identified_again_and_nothing_more() -> None:
+def test_a_phone_that_was_given_back_is_identified_again_and_nothing_more():
     story = Story().until_ready()
     story.on_event(m.Unadopted(clean=True))
     story.on_event(m.BugFound("signal 11"))
@@ -43,7 +41,7 @@ def test_a_phone_that_was_given_back_is_identified_again_and_nothing_more() -> N
     assert story.on_event(m.WaitEnded(story.number)) == (m.Identify(story.number),)
 
 
-def test_a_living_server_is_taken_over() -> None:
+def test_a_living_server_is_taken_over():
     story = Story().until_ready()
     story.on_event(m.PlainEvent.UNLISTED)
     assert story.state.life is Life.GONE
@@ -53,7 +51,7 @@ def test_a_living_server_is_taken_over() -> None:
 
 
 @pytest.mark.parametrize("life", ["unauthorized", "offline"])
-def test_a_useless_link_ends_everything_and_says_why(life: str) -> None:
+def test_a_useless_link_ends_everything_and_says_why(life):
     story = Story().until_ready()
     story.on_event(m.Listed(m.LinkState(life), "why", "what next"))
     assert (story.state.life, story.state.reason, story.state.hint) == (Life(life), "why", "what next")
@@ -61,7 +59,7 @@ def test_a_useless_link_ends_everything_and_says_why(life: str) -> None:
     assert isinstance(story.on_event(USABLE)[0], m.Identify)
 
 
-def test_answers_from_before_the_link_was_lost_are_ignored() -> None:
+def test_answers_from_before_the_link_was_lost_are_ignored():
     story = Story()
     story.on_event(USABLE)
     old = story.number
@@ -72,7 +70,7 @@ def test_answers_from_before_the_link_was_lost_are_ignored() -> None:
     assert story.state == before
 
 
-def test_the_death_of_an_older_server_is_not_news() -> None:
+def test_the_death_of_an_older_server_is_not_news():
     story = Story().until_ready()
     old = story.state.follow
     story.on_event(m.ServerDied(old, "signal 11"))
@@ -82,7 +80,7 @@ def test_the_death_of_an_older_server_is_not_news() -> None:
     assert story.state.life is Life.READY
 
 
-def test_the_first_death_restarts_at_once_and_the_second_waits() -> None:
+def test_the_first_death_restarts_at_once_and_the_second_waits():
     story = Story().until_ready()
     assert isinstance(story.on_event(m.ServerDied(story.state.follow, "exit 1"))[0], m.StartServer)
     assert story.state.reason == "exit 1"
@@ -93,7 +91,7 @@ def test_the_first_death_restarts_at_once_and_the_second_waits() -> None:
 
 
 @pytest.mark.parametrize(("ready_for_s", "expected"), [(STABLE_S, m.StartServer), (STABLE_S / 2, m.RetryLater)])
-def test_only_a_stable_server_clears_the_record(ready_for_s: float, expected: type) -> None:
+def test_only_a_stable_server_clears_the_record(ready_for_s, expected):
     story = Story().until_ready()
     story.on_event(m.ServerDied(story.state.follow, "exit 1"))
     story.on_event(m.ServerStarted(story.number))
@@ -102,7 +100,7 @@ def test_only_a_stable_server_clears_the_record(ready_for_s: float, expected: ty
     assert isinstance(story.on_event(m.ServerDied(story.state.follow, "exit 1"))[0], expected)
 
 
-def test_a_broken_session_is_reaped_then_checked_again() -> None:
+def test_a_broken_session_is_reaped_then_checked_again():
     story = Story().until_ready()
     followed = story.state.follow
     assert story.on_event(m.SessionBroke("cut: timeout 10 s")) == (m.Reap(story.number),)
@@ -112,7 +110,7 @@ def test_a_broken_session_is_reaped_then_checked_again() -> None:
     assert story.state.follow == followed
 
 
-def test_a_bundle_whose_golden_kernels_are_damaged_waits_for_a_sound_one_without_a_server() -> None:
+def test_a_bundle_whose_golden_kernels_are_damaged_waits_for_a_sound_one_without_a_server():
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
@@ -123,7 +121,7 @@ def test_a_bundle_whose_golden_kernels_are_damaged_waits_for_a_sound_one_without
     assert isinstance(story.on_event(m.PlainEvent.BUNDLES_CHANGED)[0], m.Provision)
 
 
-def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
+def test_a_server_that_failed_a_check_is_replaced_not_taken_over():
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
@@ -136,7 +134,7 @@ def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
     assert isinstance(story.on_event(m.Provisioned(story.number, "b", adoptable=True))[0], m.StartServer)
 
 
-def test_what_broke_is_told_until_it_is_ready_again() -> None:
+def test_what_broke_is_told_until_it_is_ready_again():
     story = Story().until_ready()
     story.on_event(m.ServerDied(story.state.follow, "signal 11"))
     story.on_event(m.ServerStarted(story.number))
@@ -148,13 +146,13 @@ def test_what_broke_is_told_until_it_is_ready_again() -> None:
     assert story.state.reason == MEANING[Life.GONE]
 
 
-def test_a_broken_session_whose_server_died_too_starts_another() -> None:
+def test_a_broken_session_whose_server_died_too_starts_another():
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
     assert isinstance(story.on_event(m.RecoveryFinished(story.number, server_alive=False))[0], m.StartServer)
 
 
-def test_wrong_numbers_restart_then_compare_hashes_then_need_a_person() -> None:
+def test_wrong_numbers_restart_then_compare_hashes_then_need_a_person():
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
@@ -170,7 +168,7 @@ def test_wrong_numbers_restart_then_compare_hashes_then_need_a_person() -> None:
     assert isinstance(story.on_event(m.PlainEvent.RELEASED)[0], m.Identify)
 
 
-def test_a_server_that_does_not_start_has_its_files_compared() -> None:
+def test_a_server_that_does_not_start_has_its_files_compared():
     story = Story().until_ready()
     story.on_event(m.ServerDied(story.state.follow, "exit 1"))
     assert isinstance(
@@ -182,7 +180,7 @@ def test_a_server_that_does_not_start_has_its_files_compared() -> None:
     assert not story.state.suspect
 
 
-def test_no_bundle_needs_a_person_until_one_is_added() -> None:
+def test_no_bundle_needs_a_person_until_one_is_added():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -191,7 +189,7 @@ def test_no_bundle_needs_a_person_until_one_is_added() -> None:
     assert isinstance(story.on_event(m.PlainEvent.BUNDLES_CHANGED)[0], m.Provision)
 
 
-def test_adopting_a_quarantined_phone_again_keeps_the_reason() -> None:
+def test_adopting_a_quarantined_phone_again_keeps_the_reason():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -200,7 +198,7 @@ def test_adopting_a_quarantined_phone_again_keeps_the_reason() -> None:
     assert (story.state.reason, story.state.hint) == ("no bundle for arm64-v8a", "farm bundle add")
 
 
-def test_a_bug_of_farm_needs_a_person_wherever_it_happens() -> None:
+def test_a_bug_of_farm_needs_a_person_wherever_it_happens():
     story = Story()
     story.on_event(USABLE)
     for adopted in (True, False):
@@ -213,13 +211,13 @@ def test_a_bug_of_farm_needs_a_person_wherever_it_happens() -> None:
 
 
 @pytest.mark.parametrize(("clean", "farewell"), [(True, m.EndServer(clean=True)), (False, m.EndServer())])
-def test_giving_a_phone_back(clean: bool, farewell: m.Instruction) -> None:
+def test_giving_a_phone_back(clean, farewell):
     story = Story().until_ready()
     assert story.on_event(m.Unadopted(clean)) == (farewell,)
     assert (story.state.life, story.state.adopted, story.state.follow) == (Life.NEW, False, 0)
 
 
-def test_an_illegal_step_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_illegal_step_tells_its_story(monkeypatch):
     story = Story()
     story.on_event(USABLE)
     monkeypatch.setattr("farm.devices.lifecycle.lifecycle.TRANSITIONS", {life: frozenset() for life in Life})
@@ -229,14 +227,14 @@ def test_an_illegal_step_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> Non
     assert story.state.life is Life.IDENTIFYING
 
 
-def test_every_life_has_a_meaning_and_a_way_out() -> None:
+def test_every_life_has_a_meaning_and_a_way_out():
     assert set(MEANING) == set(TRANSITIONS) == set(Life)
     for life, following in TRANSITIONS.items():
         assert following - {life}
         assert all("\n" not in MEANING[each] for each in following)
 
 
-def test_no_phone_becomes_ready_but_by_a_check() -> None:
+def test_no_phone_becomes_ready_but_by_a_check():
     """After a crash, a timeout, a reboot, a replug, an order: whatever it was. A session that goes on is left alone."""
     before = [life for life, following in TRANSITIONS.items() if Life.READY in following]
     assert before == [Life.STARTING, Life.CHECKING]
@@ -248,7 +246,7 @@ def test_no_phone_becomes_ready_but_by_a_check() -> None:
     assert (story.state.life, checked) == (Life.CHECKING, m.RunCheck(story.number))
 
 
-def test_a_server_with_a_session_of_the_time_before_is_taken_over_as_it_is() -> None:
+def test_a_server_with_a_session_of_the_time_before_is_taken_over_as_it_is():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -261,14 +259,14 @@ def test_a_server_with_a_session_of_the_time_before_is_taken_over_as_it_is() -> 
     assert story.on_event(m.RecoveryFinished(story.number, server_alive=True)) == (m.RunCheck(story.number),)
 
 
-def test_deciding_changes_nothing_it_was_given() -> None:
+def test_deciding_changes_nothing_it_was_given():
     state = LifecycleState()
     after, _ = decide(state, USABLE, 0.0)
     assert state == LifecycleState()
     assert after.life is Life.IDENTIFYING
 
 
-def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files() -> None:
+def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files():
     story = Story().until_ready()
     assert story.on_event(m.PlainEvent.PROVISIONING_DUE) == (m.Provision(story.number, deep=True),)
     assert story.state.life is Life.PROVISIONING
@@ -279,7 +277,7 @@ def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files() -> Non
     assert story.state.life is Life.READY
 
 
-def test_a_check_that_is_due_finds_wrong_numbers() -> None:
+def test_a_check_that_is_due_finds_wrong_numbers():
     story = Story().until_ready()
     story.until_due_check()
     story.on_event(m.WorkFailed(story.number, "exp_sum is off by 3", fault=DeviceFault.WRONG))

@@ -1,7 +1,5 @@
 """The life cycle driven at random, its invariants checked: any order of events, answers of any age."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,15 +26,15 @@ PER_DAY = {
 class RandomLife(RuleBasedStateMachine):
     """Any order of events, answers of any age: the state stays sound and no step is illegal."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.machine = Lifecycle()
         self.now = 0.0
-        self.awaited: m.Work | None = None
+        self.awaited = None
         self.context = RecoveryContext(per_day=PER_DAY)
-        self.taken: list[tuple[RecoveryAction, float]] = []  # with a budget, and not ordered
+        self.taken = []  # with a budget, and not ordered
 
-    def on_event(self, event: m.DeviceEvent) -> None:
+    def on_event(self, event):
         before = self.machine.state
         given = self.machine.handle(event, self.now, self.context)
         after = self.machine.state
@@ -63,42 +61,42 @@ class RandomLife(RuleBasedStateMachine):
             assert isinstance(event, m.CheckPassed)
 
     @rule(seconds=st.sampled_from([0.1, STABLE_S, DAY_S / 3]))
-    def time_passes(self, seconds: float) -> None:
+    def time_passes(self, seconds):
         self.now += seconds
 
     @rule(holder=st.sampled_from(["", "ann"]), no_power=st.sampled_from(["", "no switch"]), hurt=st.booleans())
-    def the_world_changes(self, holder: str, no_power: str, hurt: bool) -> None:
+    def the_world_changes(self, holder, no_power, hurt):
         self.context = RecoveryContext(
             holder, bool(holder) and hurt, no_power, "bob's lease" if hurt else "", per_day=PER_DAY
         )
 
     @rule(fault=st.sampled_from(DeviceFault), reason=reasons)
-    def probe_finds(self, fault: DeviceFault, reason: str) -> None:
+    def probe_finds(self, fault, reason):
         held = self.context.holder and self.machine.state.life is Life.READY
         self.on_event(m.FaultFound(fault, reason))
         assert not held or self.machine.state.life is Life.READY
 
     @rule(fault=st.sampled_from(DeviceFault))
-    def probe_finds_well(self, fault: DeviceFault) -> None:
+    def probe_finds_well(self, fault):
         self.on_event(m.FaultCleared(fault))
 
     @rule(action=st.sampled_from([RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE]))
-    def ordered(self, action: RecoveryAction) -> None:
+    def ordered(self, action):
         self.on_event(m.ActionOrdered(action, "ordered by ann"))
 
     @rule()
-    def distrusted(self) -> None:
+    def distrusted(self):
         self.on_event(m.QuarantineOrdered("screen cracked"))
         assert not self.machine.state.adopted or self.machine.state.quarantine is not None
 
     @rule(link=st.sampled_from(m.LinkState), reconnectable=st.booleans())
-    def listed(self, link: m.LinkState, reconnectable: bool) -> None:
+    def listed(self, link, reconnectable):
         self.on_event(
             m.Listed(link) if link is m.LinkState.USABLE else m.Listed(link, "why", "replug it", reconnectable)
         )
 
     @rule()
-    def unlisted(self) -> None:
+    def unlisted(self):
         self.on_event(m.PlainEvent.UNLISTED)
 
     @rule(
@@ -112,40 +110,40 @@ class RandomLife(RuleBasedStateMachine):
             ]
         )
     )
-    def operator(self, event: m.DeviceEvent) -> None:
+    def operator(self, event):
         self.on_event(event)
 
     @rule(service=st.sampled_from(Service))
-    def service(self, service: Service) -> None:
+    def service(self, service):
         self.on_event(m.ServiceChanged(service))
         assert self.machine.state.service is service
 
     @rule(age=numbers, reason=reasons, kind=st.sampled_from([m.ServerDied, m.LinkLost]))
-    def server_in_doubt(self, age: int, reason: str, kind: type[m.ServerDied | m.LinkLost]) -> None:
+    def server_in_doubt(self, age, reason, kind):
         self.on_event(kind(self.machine.state.follow + age, reason))
 
     @rule(reason=reasons)
-    def bug_found(self, reason: str) -> None:
+    def bug_found(self, reason):
         self.on_event(m.BugFound(reason))
         assert self.machine.state.life is Life.QUARANTINED
 
     @rule(reason=reasons)
-    def left_by_person(self, reason: str) -> None:
+    def left_by_person(self, reason):
         self.on_event(m.LeftByPerson(reason))
         assert self.machine.state.life is not Life.READY or not self.machine.state.adopted
 
     @rule(bundle=st.sampled_from(["", "b1", "b2"]))
-    def bundle_wanted(self, bundle: str) -> None:
+    def bundle_wanted(self, bundle):
         self.on_event(m.BundleWanted(bundle))
         assert self.machine.state.bundle_override in ("", bundle)
 
     @rule(reason=reasons)
-    def session_broke(self, reason: str) -> None:
+    def session_broke(self, reason):
         self.on_event(m.SessionBroke(reason))
 
     @precondition(lambda self: self.awaited is not None)
     @rule(age=numbers, good=st.booleans(), flag=st.booleans(), reason=reasons, fault=faults)
-    def answered(self, age: int, good: bool, flag: bool, reason: str, fault: DeviceFault | None) -> None:
+    def answered(self, age, good, flag, reason, fault):
         assert self.awaited is not None
         number = self.machine.state.generation + age
         good_answer: m.DeviceEvent
@@ -178,7 +176,7 @@ class RandomLife(RuleBasedStateMachine):
         self.on_event(good_answer if good else bad_answer)
 
     @invariant()
-    def exactly_the_working_lives_await_an_answer(self) -> None:
+    def exactly_the_working_lives_await_an_answer(self):
         state = self.machine.state
         if state.life in WORKING:
             assert self.awaited is not None
@@ -189,7 +187,7 @@ class RandomLife(RuleBasedStateMachine):
             assert self.awaited.generation == state.generation
 
     @invariant()
-    def a_server_is_followed_only_where_one_is_used(self) -> None:
+    def a_server_is_followed_only_where_one_is_used(self):
         state = self.machine.state
         if state.life in {Life.READY, Life.CHECKING}:
             assert state.follow
@@ -197,19 +195,19 @@ class RandomLife(RuleBasedStateMachine):
             assert state.life in SERVED
 
     @invariant()
-    def only_adopted_phones_are_written_to(self) -> None:
+    def only_adopted_phones_are_written_to(self):
         state = self.machine.state
         if state.life in {Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.READY}:
             assert state.adopted
             assert state.identified
 
     @invariant()
-    def only_what_is_or_will_be_ready_is_lent(self) -> None:
+    def only_what_is_or_will_be_ready_is_lent(self):
         state = self.machine.state
         assert not state.bundle_override or state.life in {*WORKING, Life.READY}
 
     @invariant()
-    def whoever_is_not_ready_says_why(self) -> None:
+    def whoever_is_not_ready_says_why(self):
         state = self.machine.state
         assert state.life in {Life.READY, Life.GONE} or state.reason
         if state.life is Life.READY:
@@ -219,17 +217,17 @@ class RandomLife(RuleBasedStateMachine):
             assert state.progress.under_way is None
 
     @invariant()
-    def strangers_are_left_alone(self) -> None:
+    def strangers_are_left_alone(self):
         state = self.machine.state
         assert state.adopted or state.progress.under_way is None
 
     @invariant()
-    def no_budget_is_exceeded(self) -> None:
+    def no_budget_is_exceeded(self):
         for action, budget in PER_DAY.items():
             assert sum(taken is action and at > self.now - DAY_S for taken, at in self.taken) <= budget
 
     @invariant()
-    def a_quarantine_ends_only_by_its_rule(self) -> None:
+    def a_quarantine_ends_only_by_its_rule(self):
         state = self.machine.state
         if state.quarantine is None:
             assert state.life is not Life.QUARANTINED
@@ -238,7 +236,7 @@ class RandomLife(RuleBasedStateMachine):
             assert state.quarantine.hint or state.quarantine.rule is not ReleaseRule.PERSON
 
     @invariant()
-    def whoever_is_not_ready_is_worked_on_or_waits_for_something_or_somebody(self) -> None:
+    def whoever_is_not_ready_is_worked_on_or_waits_for_something_or_somebody(self):
         state = self.machine.state
         if state.life in {Life.READY, *WORKING}:
             return

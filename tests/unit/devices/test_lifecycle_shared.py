@@ -1,7 +1,5 @@
 """The life cycle of a phone that people borrow: tidied after them, and used with another bundle than its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.devices.lifecycle import messages as m
@@ -10,7 +8,7 @@ from farm.model.health import DeviceFault
 from tests.support.lifecycle_story import USABLE, Story
 
 
-def test_a_phone_that_a_person_had_is_tidied_before_its_check() -> None:
+def test_a_phone_that_a_person_had_is_tidied_before_its_check():
     story = Story().until_ready()
     assert story.on_event(m.LeftByPerson("the lease ended")) == (m.Reap(story.number, tidy=True),)
     assert (story.state.life, story.state.reason) == (Life.RECOVERING, "the lease ended")
@@ -19,7 +17,7 @@ def test_a_phone_that_a_person_had_is_tidied_before_its_check() -> None:
     assert not story.state.untidy
 
 
-def through_tidying(story: Story) -> tuple[m.Instruction, ...]:
+def through_tidying(story):
     """What a person may have changed is compared by hash, and no server is kept whose secret they know."""
     tidied = m.RecoveryFinished(story.number, server_alive=False, tidied=True)
     assert story.on_event(tidied) == (m.Provision(story.number, deep=True),)
@@ -29,7 +27,7 @@ def through_tidying(story: Story) -> tuple[m.Instruction, ...]:
     return story.on_event(m.ServerStarted(story.number))[1:]
 
 
-def test_a_clean_up_that_began_before_a_person_left_does_not_count_as_theirs() -> None:
+def test_a_clean_up_that_began_before_a_person_left_does_not_count_as_theirs():
     story = Story().until_ready()
     story.on_event(m.ServerDied(story.state.follow, "crashed"))
     story.on_event(m.ServerStarted(story.number))
@@ -41,7 +39,7 @@ def test_a_clean_up_that_began_before_a_person_left_does_not_count_as_theirs() -
     assert story.on_event(m.RecoveryFinished(story.number, server_alive=True)) == (m.Reap(story.number, tidy=True),)
 
 
-def test_a_session_that_broke_first_does_not_save_it_from_tidying() -> None:
+def test_a_session_that_broke_first_does_not_save_it_from_tidying():
     story = Story().until_ready()
     assert story.on_event(m.SessionBroke("cut")) == (m.Reap(story.number),)
     stale = story.number
@@ -52,7 +50,7 @@ def test_a_session_that_broke_first_does_not_save_it_from_tidying() -> None:
     assert story.on_event(m.Provisioned(story.number, "b")) == (m.Reap(story.number, tidy=True),)
 
 
-def test_what_was_pulled_out_is_tidied_when_it_is_back() -> None:
+def test_what_was_pulled_out_is_tidied_when_it_is_back():
     story = Story().until_ready()
     story.on_event(m.PlainEvent.UNLISTED)
     assert story.on_event(m.LeftByPerson("its phone was lost")) == ()
@@ -62,7 +60,7 @@ def test_what_was_pulled_out_is_tidied_when_it_is_back() -> None:
     assert through_tidying(story) == (m.RunCheck(story.number),)
 
 
-def test_a_lease_that_nobody_remembers_is_tidied_too() -> None:
+def test_a_lease_that_nobody_remembers_is_tidied_too():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -70,7 +68,7 @@ def test_a_lease_that_nobody_remembers_is_tidied_too() -> None:
     assert story.on_event(provisioned) == (m.Reap(story.number, tidy=True),)
 
 
-def test_what_is_left_while_its_server_starts_is_tidied_before_the_check() -> None:
+def test_what_is_left_while_its_server_starts_is_tidied_before_the_check():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -79,7 +77,7 @@ def test_what_is_left_while_its_server_starts_is_tidied_before_the_check() -> No
     assert story.on_event(m.ServerStarted(story.number)) == (m.Reap(story.number, tidy=True),)
 
 
-def test_an_unadopted_phone_is_not_tidied() -> None:
+def test_an_unadopted_phone_is_not_tidied():
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=False))
@@ -87,7 +85,7 @@ def test_an_unadopted_phone_is_not_tidied() -> None:
     assert not story.state.untidy
 
 
-def borrowed() -> Story:
+def borrowed():
     """Ready with the bundle "b2", which somebody wanted."""
     story = Story().until_ready()
     assert story.on_event(m.BundleWanted("b2")) == (m.Provision(story.number),)
@@ -100,7 +98,7 @@ def borrowed() -> Story:
     return story
 
 
-def test_a_lent_bundle_is_exchanged_for_its_own_before_it_is_ready_again() -> None:
+def test_a_lent_bundle_is_exchanged_for_its_own_before_it_is_ready_again():
     story = borrowed()
     assert story.on_event(m.BundleWanted("b2")) == ()
     assert story.on_event(m.BundleWanted("")) == (m.Provision(story.number),)
@@ -112,7 +110,7 @@ def test_a_lent_bundle_is_exchanged_for_its_own_before_it_is_ready_again() -> No
 
 
 @pytest.mark.parametrize("life", [Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING])
-def test_its_own_bundle_comes_back_whatever_was_under_way(life: Life) -> None:
+def test_its_own_bundle_comes_back_whatever_was_under_way(life):
     story = borrowed()
     story.on_event(m.SessionBroke("cut"))
     for event in (
@@ -132,14 +130,14 @@ def test_its_own_bundle_comes_back_whatever_was_under_way(life: Life) -> None:
 
 
 @pytest.mark.parametrize("kind", ["provision", "start", "check", "wrong", "death"])
-def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(kind: str) -> None:
+def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(kind):
     story = Story().until_ready()
     story.on_event(m.BundleWanted("b2"))
     if kind != "provision":
         story.on_event(m.Provisioned(story.number, "b2"))
     if kind in ("check", "wrong", "death"):
         story.on_event(m.ServerStarted(story.number))
-    failed: dict[str, m.DeviceEvent] = {
+    failed = {
         "provision": m.WorkFailed(story.number, "no room"),
         "start": m.WorkFailed(story.number, "no room", fault=DeviceFault.START),
         "check": m.WorkFailed(story.number, "no room", fault=DeviceFault.CHECK),
@@ -151,7 +149,7 @@ def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(k
     assert "no room" in story.state.reason
 
 
-def test_a_phone_that_goes_away_is_lent_no_more_and_takes_only_what_is_its_own() -> None:
+def test_a_phone_that_goes_away_is_lent_no_more_and_takes_only_what_is_its_own():
     story = borrowed()
     story.on_event(m.PlainEvent.UNLISTED)
     assert (story.state.bundle_override, bool(story.state.refusal)) == ("", True)

@@ -1,7 +1,5 @@
 """What adb's list means for a device's life."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.adb.devices import AdbDevice, AdbState
@@ -20,5 +18,5 @@ from farm.devices.lifecycle.messages import listed
         (AdbState.NO_PERMISSIONS, False),
     ],
 )
-def test_only_a_link_that_may_come_right_by_itself_is_made_anew(state: AdbState, reconnectable: bool) -> None:
+def test_only_a_link_that_may_come_right_by_itself_is_made_anew(state, reconnectable):
     assert listed(AdbDevice("S1", state), "adb").reconnectable is reconnectable

@@ -1,12 +1,9 @@
 """memory.sh run by the shells that run it, over living processes and a /sys of plain files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +33,7 @@ pytestmark = pytest.mark.parametrize("shell", SHELLS)
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[int]:
+def server(folder):
     """The scripts' folder with a state that names a living server; its session's pid."""
     for name in ("bin", "run", "tools"):
         (folder / name).mkdir()
@@ -54,7 +51,7 @@ def server(folder: Path) -> Iterator[int]:
         process.communicate(timeout=HANG_S)
 
 
-def said(shell: str, folder: Path, *words: str, pid: int = 0) -> str:
+def said(shell, folder, *words, pid=0):
     environment = {**os.environ, "FARM_SYS": str(folder / "sys"), "SESSION_PID": str(pid)}
     environment["PATH"] = f"{folder / 'tools'}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -65,12 +62,12 @@ def said(shell: str, folder: Path, *words: str, pid: int = 0) -> str:
     return done.stdout
 
 
-def tool(folder: Path, name: str, text: str) -> None:
+def tool(folder, name, text):
     (folder / "tools" / name).write_text(text)
     (folder / "tools" / name).chmod(0o755)
 
 
-def test_the_session_alone_is_read_and_its_peak_begins_anew(shell: str, tmp_path: Path) -> None:
+def test_the_session_alone_is_read_and_its_peak_begins_anew(shell, tmp_path):
     with server(tmp_path):
         first, second = (read_lines(said(shell, tmp_path, "cpu")) for _ in range(2))
     assert (first.processes, first.reset, first.kills, first.gpu) == (1, True, (), None)
@@ -80,7 +77,7 @@ def test_the_session_alone_is_read_and_its_peak_begins_anew(shell: str, tmp_path
     assert second.peak_rss == pytest.approx(second.rss, abs=2 * MIB)
 
 
-def test_the_gpus_memory_and_apps_that_were_ended(shell: str, tmp_path: Path) -> None:
+def test_the_gpus_memory_and_apps_that_were_ended(shell, tmp_path):
     with server(tmp_path) as pid:
         tool(tmp_path, "dumpsys", DUMPSYS)
         tool(tmp_path, "logcat", LOGCAT)
@@ -95,7 +92,7 @@ def test_the_gpus_memory_and_apps_that_were_ended(shell: str, tmp_path: Path) ->
     assert found.kills == ("Kill 'com.a' (8123), uid 1000, oom_score_adj 900",)
 
 
-def test_without_a_server_there_is_no_process(shell: str, tmp_path: Path) -> None:
+def test_without_a_server_there_is_no_process(shell, tmp_path):
     with server(tmp_path):
         (tmp_path / "run/state").write_text("version=1\n")
         assert read_lines(said(shell, tmp_path, "cpu")).processes == 0

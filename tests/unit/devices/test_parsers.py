@@ -1,9 +1,6 @@
 """Parsers of what phones print: getprop, cpuinfo, GPU names, part names."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,7 +22,7 @@ from tests.unit.devices.captures import answer, capture, every, first_lines
 # --- getprop
 
 
-def test_values_may_span_lines_and_properties_may_share_one() -> None:
+def test_values_may_span_lines_and_properties_may_share_one():
     text = (
         "[a]: [1]\n[b]: [two\nlines\n\nand more]\n[c]: [3]      [d]: []\n[e]: [x [y] z]\nnoise\n[a]: [again]\n[f]: [cut"
     )
@@ -44,25 +41,25 @@ plain_values = st.text(st.characters(codec="utf-8", exclude_characters="[]\r"), 
 
 
 @given(st.dictionaries(keys, plain_values, max_size=8), st.sampled_from(["\n", "\r\n"]))
-def test_what_is_printed_is_read_back(properties: dict[str, str], end: str) -> None:
+def test_what_is_printed_is_read_back(properties, end):
     printed = "".join(f"[{key}]: [{value}]\n" for key, value in properties.items()).replace("\n", end)
     wanted = {key: value.replace("\x85", "\x85") for key, value in properties.items()}
     assert parse_getprop(decode(printed.encode())) == wanted
 
 
 @given(st.binary())
-def test_any_bytes_are_properties(data: bytes) -> None:
+def test_any_bytes_are_properties(data):
     assert all(isinstance(value, str) for value in parse_getprop(decode(data)).values())
 
 
 @pytest.mark.parametrize("path", every("getprop"), ids=lambda path: path.stem)
-def test_almost_every_line_of_a_dump_is_a_property(path: Path) -> None:
+def test_almost_every_line_of_a_dump_is_a_property(path):
     text = decode(path.read_bytes())
     keys_seen = set(re.findall(r"^\[([^\]\s]+)\]: \[", text, re.MULTILINE))
     assert keys_seen <= set(parse_getprop(text))
 
 
-def test_two_on_a_line_are_both_found() -> None:
+def test_two_on_a_line_are_both_found():
     properties = parse_getprop(decode(capture("getprop/oneplusace5pro-sun-a15-mangled-columns")))
     assert properties["ro.sf.lcd_density"] == "560"
     assert properties["ro.soc.manufacturer"] == "QTI"
@@ -93,13 +90,13 @@ CPUINFO = {
 
 
 @pytest.mark.parametrize("path", every("cpuinfo"), ids=lambda path: path.stem)
-def test_cpuinfo(path: Path) -> None:
+def test_cpuinfo(path):
     facts = read_cpu(decode(path.read_bytes()), {})
     assert [(cluster.cores, cluster.name, cluster.mcpu) for cluster in facts.clusters] == CPUINFO[path.stem]
     assert facts.features
 
 
-def test_one_part_for_all_names_no_cluster_when_there_are_two_kinds() -> None:
+def test_one_part_for_all_names_no_cluster_when_there_are_two_kinds():
     # Two Cortex-A72 and four Cortex-A53; the kernel prints the part of the core that ran `cat`.
     facts = read_cpu(decode(capture("cpuinfo/xiaomi-redmi-note-3")), {}, core_kinds=2)
     assert [(cluster.cores, cluster.name) for cluster in facts.clusters] == [(6, "")]
@@ -108,7 +105,7 @@ def test_one_part_for_all_names_no_cluster_when_there_are_two_kinds() -> None:
     assert facts.hardware == "Qualcomm Technologies, Inc MSM8956"
 
 
-def test_sleeping_cores_are_completed_from_sysfs() -> None:
+def test_sleeping_cores_are_completed_from_sysfs():
     cpu = "/sys/devices/system/cpu/"
     sysfs = {
         f"{cpu}present": "0-9",
@@ -128,20 +125,20 @@ def test_sleeping_cores_are_completed_from_sysfs() -> None:
     assert facts.cores == 10
 
 
-def test_features_are_what_every_core_has() -> None:
+def test_features_are_what_every_core_has():
     block = "processor : {}\nFeatures : {}\nCPU implementer : 0x41\nCPU part : {}\n\n"
     text = block.format(0, "fp asimd asimddp", "0xd05") + block.format(1, "fp asimd asimddp sve", "0xd44")
     assert read_cpu(text, {}).features == ("fp", "asimd", "asimddp")
 
 
-def test_an_unknown_part_is_named_by_its_numbers() -> None:
+def test_an_unknown_part_is_named_by_its_numbers():
     facts = read_cpu("processor : 0\nFeatures : fp asimd\nCPU implementer : 0x51\nCPU part : 0xabc\n", {})
     assert facts.clusters[0].name == "ARM 0x51/0xabc"
     assert facts.lead is None
 
 
 @pytest.mark.parametrize("path", every("cpufreq"), ids=lambda path: path.stem)
-def test_cpufreq_gives_clusters(path: Path) -> None:
+def test_cpufreq_gives_clusters(path):
     facts = read_cpu("", first_lines(path.read_bytes()))
     shapes = {
         "galaxy-s9-us": [(4, 1766400), (4, 2803200)],
@@ -166,12 +163,12 @@ def test_cpufreq_gives_clusters(path: Path) -> None:
         ("0-999", tuple(range(MAX_CPUS))),
     ],
 )
-def test_cpu_lists(text: str, cores: tuple[int, ...]) -> None:
+def test_cpu_lists(text, cores):
     assert parse_cpu_list(text) == cores
 
 
 @given(st.text())
-def test_any_cpu_list_is_within_bounds(text: str) -> None:
+def test_any_cpu_list_is_within_bounds(text):
     assert all(0 <= number < MAX_CPUS for number in parse_cpu_list(text))
 
 
@@ -196,7 +193,7 @@ cpuinfo_lines = st.sampled_from(
 
 
 @given(st.lists(cpuinfo_lines | st.text(max_size=20), max_size=30), st.integers(0, 3))
-def test_any_cpuinfo_counts_consistently(lines: list[str], kinds: int) -> None:
+def test_any_cpuinfo_counts_consistently(lines, kinds):
     facts = read_cpu("\n".join(lines), {}, kinds)
     assert sum(cluster.cores for cluster in facts.clusters) == facts.cores
 
@@ -226,7 +223,7 @@ def test_any_cpuinfo_counts_consistently(lines: list[str], kinds: int) -> None:
         ("", None),
     ],
 )
-def test_gpu_names(text: str, found: tuple[str, str, int] | None) -> None:
+def test_gpu_names(text, found):
     assert parse_gpu(text) == found
 
 
@@ -249,7 +246,7 @@ KGSL = {
 
 
 @pytest.mark.parametrize("path", [*every("opencl"), *every("kgsl")], ids=lambda path: path.stem)
-def test_gpu_names_in_captures(path: Path) -> None:
+def test_gpu_names_in_captures(path):
     found = parse_gpu(decode(path.read_bytes()))
     assert (found[1] if found else None) == (OPENCL if path.parent.name == "opencl" else KGSL).get(path.stem)
 
@@ -278,25 +275,25 @@ def test_gpu_names_in_captures(path: Path) -> None:
         ("lahaina", ""),
     ],
 )
-def test_part_names(text: str, part: str) -> None:
+def test_part_names(text, part):
     assert part_name(text) == part
 
 
 @given(st.text())
-def test_part_names_are_fixed_points(text: str) -> None:
+def test_part_names_are_fixed_points(text):
     part = part_name(text)
     assert part_name(part) == part
     assert base_part(base_part(part)) == base_part(part)
 
 
-def test_table_rows() -> None:
+def test_table_rows():
     assert {row.model for row in rows_of_platform("lahaina")} == {"SM8350", "SM8350-AC", "SM7325", "SM7325-AE"}
     assert {row.model for row in rows_of_model("SM8350")} == {"SM8350", "SM8350-AC"}
     assert [row.name for row in rows_of_model("sm8350-ac")] == ["Snapdragon 888+"]
     assert rows_of_model("") == rows_of_platform("") == rows_of_platform("nothing") == ()
 
 
-def test_soc_ids() -> None:
+def test_soc_ids():
     ids = {path.stem: first_lines(path.read_bytes()).get("/sys/devices/soc0/soc_id", "") for path in every("soc0")}
     assert {stem: model_of_soc_id(soc_id) for stem, soc_id in ids.items()} == {
         "galaxy-c9-pro": "MSM8976",
@@ -307,7 +304,7 @@ def test_soc_ids() -> None:
     }
 
 
-def test_vendors() -> None:
+def test_vendors():
     assert vendor_name("QTI") == "Qualcomm"
     assert vendor_name("Rockchip") == "Rockchip"
     assert vendor_name("", "MT6781") == "MediaTek"
@@ -317,7 +314,7 @@ def test_vendors() -> None:
 # --- sections
 
 
-def test_sections() -> None:
+def test_sections():
     output = f"banner\r\n{SECTION}a\r\n1\r\n{SECTION}b\r\n{SECTION}a\r\n2\r\n".encode()
     assert split_sections(output) == {"": "banner", "a": "1\n2\n"}
     assert split_sections(output, last="a") == {"": "banner", "a": f"1\n{SECTION}b\n{SECTION}a\n2\n"}

@@ -1,9 +1,6 @@
 """Which phone is checked again, and when."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -16,25 +13,25 @@ from farm.model.device import Life
 HOUR_S = 3600.0
 
 
-def agent(name: str, ready_at: float = 0.0, life: Life = Life.READY, **facts: Any) -> Any:
-    told: list[m.DeviceEvent] = []
+def agent(name, ready_at=0.0, life=Life.READY, **facts):
+    told = []
     state = LifecycleState(life=life, ready_at=ready_at, **facts)
     return SimpleNamespace(name=name, state=state, on_event=told.append, told=told)
 
 
-def sanity(*agents: Any, held: str = "", every_h: float = 6.0) -> PeriodicChecks:
+def sanity(*agents, held="", every_h=6.0):
     gates = ThermalGates()
     gates.holds = lambda name: name == held
-    return PeriodicChecks(lambda: cast(Any, agents), gates, every_h, monotonic=lambda: 10 * HOUR_S)
+    return PeriodicChecks(lambda: agents, gates, every_h, monotonic=lambda: 10 * HOUR_S)
 
 
-def test_the_phone_whose_check_is_longest_ago_is_checked_one_at_a_look() -> None:
+def test_the_phone_whose_check_is_longest_ago_is_checked_one_at_a_look():
     late, later, fresh = agent("late", 3 * HOUR_S), agent("later", 1 * HOUR_S), agent("fresh", 9 * HOUR_S)
     sanity(late, later, fresh).check_next()
     assert (late.told, later.told, fresh.told) == ([], [m.PlainEvent.PROVISIONING_DUE], [])
 
 
-def test_a_phone_that_somebody_has_is_never_checked() -> None:
+def test_a_phone_that_somebody_has_is_never_checked():
     held = agent("held")
     sanity(held, held="held").check_next()
     assert held.told == []
@@ -44,11 +41,11 @@ def test_a_phone_that_somebody_has_is_never_checked() -> None:
     ("life", "facts"),
     [(Life.CHECKING, {}), (Life.QUARANTINED, {}), (Life.GONE, {}), (Life.READY, {"bundle_override": "b2"})],
 )
-def test_what_is_on_its_way_to_a_check_or_lent_waits(life: Life, facts: dict[str, Any]) -> None:
+def test_what_is_on_its_way_to_a_check_or_lent_waits(life, facts):
     assert overdue_s(agent("a", 0.0, life, **facts).state, HOUR_S, 10 * HOUR_S) is None
 
 
-def test_never_means_never_until_the_configuration_is_read_again() -> None:
+def test_never_means_never_until_the_configuration_is_read_again():
     phone = agent("a")
     checks = sanity(phone, every_h=0.0)
     checks.check_next()

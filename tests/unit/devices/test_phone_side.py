@@ -1,9 +1,6 @@
 """What the device scripts say, as values; and the small decisions beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -28,7 +25,7 @@ SCRIPTS = [scripts_hash(), *(f"{file.size} 755 {file.name}" for file in scripts(
 STATUS = "boot_now=b\nversion=1\nid=i\nboot=b\nbundle=h\npid=7\nport=5001\nstarted=1\nsessions=2\nadoptable=yes\n"
 
 
-def installed_text(**changes: str) -> bytes:
+def installed_text(**changes):
     sections = {
         "scripts": "".join(f"{line}\n" for line in SCRIPTS),
         "bundles": f".\n..\n{HASH}\n.incoming-{HASH}\n{'cd' * 32}\n.incoming-{'ef' * 32}\nnotes\n$(reboot)\n",
@@ -39,7 +36,7 @@ def installed_text(**changes: str) -> bytes:
     return "".join(f"{SECTION}{name}\n{text}" for name, text in sections.items()).encode()
 
 
-def test_a_whole_phone() -> None:
+def test_a_whole_phone():
     installed = parse_installed(installed_text(), BUNDLE)
     assert installed.scripts_current
     assert installed.bundle_whole
@@ -57,17 +54,17 @@ def test_a_whole_phone() -> None:
         {"files": "1234 644 tvm_rpc\n99 644 libtvm_runtime.so\n"},
     ],
 )
-def test_a_bundle_that_is_not_whole(changes: dict[str, str]) -> None:
+def test_a_bundle_that_is_not_whole(changes):
     assert not parse_installed(installed_text(**changes), BUNDLE).bundle_whole
 
 
 @pytest.mark.parametrize("missing", range(len(SCRIPTS)))
-def test_scripts_that_are_not_all_there(missing: int) -> None:
+def test_scripts_that_are_not_all_there(missing):
     told = "\n".join(SCRIPTS[:missing] + SCRIPTS[missing + 1 :])
     assert not parse_installed(installed_text(scripts=f"{told}\n"), BUNDLE).scripts_current
 
 
-def test_an_empty_phone() -> None:
+def test_an_empty_phone():
     installed = parse_installed(b"", BUNDLE)
     assert (installed.scripts_current, installed.bundle_whole, installed.others, installed.server.adoptable) == (
         False,
@@ -78,7 +75,7 @@ def test_an_empty_phone() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_output_breaks_the_parser_or_makes_a_server_adoptable(noise: bytes) -> None:
+def test_no_output_breaks_the_parser_or_makes_a_server_adoptable(noise):
     installed = parse_installed(noise + installed_text(server="") + noise, BUNDLE)
     assert not installed.server.adoptable
 
@@ -86,13 +83,13 @@ def test_no_output_breaks_the_parser_or_makes_a_server_adoptable(noise: bytes) -
 @pytest.mark.parametrize(
     "text", ["", "adoptable=no\nwhy=x\n", "adoptable=yes\nport=-1\n", "adoptable=yes\nport=70000\n", "adoptable=yes\n"]
 )
-def test_a_server_without_a_port_is_not_adoptable(text: str) -> None:
+def test_a_server_without_a_port_is_not_adoptable(text):
     status = parse_status(text)
     assert not status.adoptable
     assert status.why
 
 
-def test_the_command_asks_about_this_server_and_only_about_files_of_the_bundle() -> None:
+def test_the_command_asks_about_this_server_and_only_about_files_of_the_bundle():
     server = RunningServer(5000, HASH, "secret")
     command = installed_command(BUNDLE, server)
     assert f"status {HASH} {server.secret_sha256}" in command
@@ -110,19 +107,19 @@ def test_the_command_asks_about_this_server_and_only_about_files_of_the_bundle()
         ("died", "the RPC server is gone (unknown)"),
     ],
 )
-def test_a_death_in_words(line: str, said: str) -> None:
+def test_a_death_in_words(line, said):
     assert describe_death(line) == said
 
 
 @pytest.mark.parametrize("state", AdbState)
-def test_every_state_of_adb_says_why_and_only_device_is_usable(state: AdbState) -> None:
+def test_every_state_of_adb_says_why_and_only_device_is_usable(state):
     event = listed(AdbDevice("s", state), "adb -P 5038 -s s")
     assert (event.link is LinkState.USABLE) == (state is AdbState.DEVICE)
     assert event.reason or event.link is LinkState.USABLE
     assert ("adb " in event.hint) == ("adb -P 5038 -s s " in event.hint)
 
 
-def test_missing_permissions_are_told_in_adbs_words_too() -> None:
+def test_missing_permissions_are_told_in_adbs_words_too():
     text = "0123456789ABCDEF       no permissions (user in plugdev group; are your udev rules wrong?) usb:1-2"
     device = parse_device_list(text)[0]
     event = listed(device, "adb")
@@ -131,21 +128,21 @@ def test_missing_permissions_are_told_in_adbs_words_too() -> None:
     assert "udev" in event.reason + event.hint
 
 
-def test_waiting_grows_to_a_minute_and_scatters() -> None:
+def test_waiting_grows_to_a_minute_and_scatters():
     for attempt, least_s in ((1, 0.5), (2, 1.0), (3, 2.0), (20, 60.0)):
         waits = {back_off_s(attempt) for _ in range(20)}
         assert len(waits) > 1
         assert all(least_s <= wait_s <= least_s + 0.5 for wait_s in waits)
 
 
-async def test_a_server_that_hangs_on_a_phone_that_answers_is_at_fault() -> None:
+async def test_a_server_that_hangs_on_a_phone_that_answers_is_at_fault():
     class Phone:
-        async def shell(self, _: str, command: str, *, timeout_s: float) -> ShellResult:
+        async def shell(self, _, command, *, timeout_s):
             if " start " in command:
                 raise AdbTimeout(f"not finished in {timeout_s} s")
             return ShellResult(b"dlopen: waits for the GPU\n", b"", 0)
 
     with pytest.raises(PhoneError, match="did not bind within 20 s") as caught:
-        await RpcServer(cast(Any, Phone()), "S1").start(HASH)
+        await RpcServer(Phone(), "S1").start(HASH)
     assert caught.value.code == Code.SERVER_NOT_STARTED
     assert "waits for the GPU" in caught.value.evidence

@@ -1,9 +1,6 @@
 """Power switches against programs that behave like uhubctl and like a PDU's tool, well and badly."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +27,7 @@ New status for hub 1-1.4 [2109:2813 VIA Labs, Inc. USB2.0 Hub, USB 2.10, 4 ports
 """
 
 
-def test_a_usb3_hub_is_told_twice_before_and_after() -> None:
+def test_a_usb3_hub_is_told_twice_before_and_after():
     assert [each.hub for each in parse_status(SUPER_SPEED)] == ["2-1.4", "1-1.4", "2-1.4", "1-1.4"]
     assert powered(SUPER_SPEED, 2) is True
     assert powered(SUPER_SPEED, 2, after=True) is False
@@ -39,12 +36,12 @@ def test_a_usb3_hub_is_told_twice_before_and_after() -> None:
     assert powered(half, 2, after=True) is True  # the other half still feeds the phone
 
 
-def test_a_phone_called_off_has_power() -> None:
+def test_a_phone_called_off_has_power():
     text = "Current status for hub 1-4 [x, ppps]\n  Port 2: 0503 power highspeed enable connect [1:2 Switch off 3]\n"
     assert powered(text, 2) is True
 
 
-def fake(folder: Path, body: str) -> str:
+def fake(folder, body):
     """A program; it finds its arguments in $*, and its own folder in $here."""
     program = folder / "program"
     program.write_text(f'#!/bin/sh\nhere={folder}\necho "$*" >>$here/calls\n{body}\n')
@@ -66,7 +63,7 @@ echo 'New status for hub 1-4 [2109:2817, USB 2.10, 4 ports, ppps]'; echo "  Port
 """
 
 
-async def test_off_and_on_are_checked_before_and_after(tmp_path: Path) -> None:
+async def test_off_and_on_are_checked_before_and_after(tmp_path):
     switch = Uhubctl(fake(tmp_path, HUB.replace("LAG", "touch $here/off;")))
     await switch.off(PLACE)
     assert (tmp_path / "off").exists()
@@ -79,26 +76,26 @@ async def test_off_and_on_are_checked_before_and_after(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_a_port_that_drops_late_is_waited_for(tmp_path: Path) -> None:
+async def test_a_port_that_drops_late_is_waited_for(tmp_path):
     late = HUB.replace("LAG", "(sleep 0.3; touch $here/off) >/dev/null 2>&1 &")
     await Uhubctl(fake(tmp_path, late)).off(PLACE)
     assert (tmp_path / "off").exists()
 
 
-async def test_a_hub_that_only_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hub_that_only_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(power, "VERIFY_S", 0.0)
     switch = Uhubctl(fake(tmp_path, HUB.replace("LAG", "")))
     with pytest.raises(PowerError, match="took the order, but its port 2 is not off"):
         await switch.off(PLACE)
 
 
-async def test_a_root_hub_has_its_own_name_at_uhubctl(tmp_path: Path) -> None:
+async def test_a_root_hub_has_its_own_name_at_uhubctl(tmp_path):
     switch = Uhubctl(fake(tmp_path, HUB.replace("LAG", "touch $here/off;").replace("hub 1-4", "hub 1")))
     await switch.off(UsbPlace("usb1", 2, "1-2"))
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "-N -l 1 -p 2 -a off"
 
 
-async def test_version_2_4_does_not_know_n(tmp_path: Path) -> None:
+async def test_version_2_4_does_not_know_n(tmp_path):
     body = 'case "$*" in -N*) echo "uhubctl: invalid option -- \'N\'" >&2; exit 1;; esac\n' + HUB.replace(
         "LAG", "touch $here/off;"
     )
@@ -118,7 +115,7 @@ async def test_version_2_4_does_not_know_n(tmp_path: Path) -> None:
         ("Error initializing USB!", "exit 1", "by hand"),
     ],
 )  # fmt: skip
-async def test_its_complaints_name_what_mends_them(tmp_path: Path, stderr: str, said: str, hint: str) -> None:
+async def test_its_complaints_name_what_mends_them(tmp_path, stderr, said, hint):
     (tmp_path / "stderr").write_text(stderr)
     switch = Uhubctl(fake(tmp_path, "cat $here/stderr >&2; exit 1"))
     with pytest.raises(PowerError, match=said) as caught:
@@ -127,7 +124,7 @@ async def test_its_complaints_name_what_mends_them(tmp_path: Path, stderr: str, 
     assert "git.io" not in caught.value.message
 
 
-async def test_nobody_looks_at_all_ports_while_one_is_switched(tmp_path: Path) -> None:
+async def test_nobody_looks_at_all_ports_while_one_is_switched(tmp_path):
     """Whoever looks meanwhile would see a hub half switched."""
     switch = Uhubctl(fake(tmp_path, HUB.replace("LAG", "until [ -f $here/go ]; do sleep 0.01; done; touch $here/off;")))
     calls = tmp_path / "calls"
@@ -144,7 +141,7 @@ async def test_nobody_looks_at_all_ports_while_one_is_switched(tmp_path: Path) -
     assert calls.read_text() == before + "-N\n"
 
 
-async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_there(tmp_path):
     switch = Uhubctl(str(tmp_path / "uhubctl"))
     assert not switch.installed
     with pytest.raises(PowerError, match="uhubctl is not installed") as caught:
@@ -152,13 +149,13 @@ async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     assert "apt-get install uhubctl" in caught.value.hint
 
 
-async def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
+async def test_a_program_that_hangs_is_ended(tmp_path):
     switch = Uhubctl(fake(tmp_path, "exec sleep 60"), timeout_s=0.2)
     with pytest.raises(PowerError, match=r"did not end in 0\.2 s"):
         await switch.off(PLACE)
 
 
-def command(folder: Path, body: str, **fields: str) -> CommandSwitch:
+def command(folder, body, **fields):
     """A lab's own switch, whose program is that body."""
     program = fake(folder, body)
     rule = PowerRule(
@@ -168,7 +165,7 @@ def command(folder: Path, body: str, **fields: str) -> CommandSwitch:
     return CommandSwitch(rule)
 
 
-async def test_a_labs_own_command_gets_its_words(tmp_path: Path) -> None:
+async def test_a_labs_own_command_gets_its_words(tmp_path):
     body = 'case "$1" in state) cat $here/state;; *) echo "$3" >$here/state;; esac'
     switch = command(tmp_path, body, host="a b; rm -rf /")
     await switch.off(PLACE)
@@ -178,7 +175,7 @@ async def test_a_labs_own_command_gets_its_words(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-async def test_a_command_that_fails_or_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_fails_or_lies(tmp_path, monkeypatch):
     monkeypatch.setattr(power, "VERIFY_S", 0.0)
     with pytest.raises(PowerError, match=r"failed for port 1-4\.2 \(exit 3\)") as caught:
         await command(tmp_path, "echo no route >&2; exit 3").off(PLACE)
@@ -187,7 +184,7 @@ async def test_a_command_that_fails_or_lies(tmp_path: Path, monkeypatch: pytest.
         await command(tmp_path, "echo on").off(PLACE)
 
 
-async def test_a_field_that_nobody_defined(tmp_path: Path) -> None:
+async def test_a_field_that_nobody_defined(tmp_path):
     rule = PowerRule("command", ("pdu", "{outlet}"), ("pdu",))
     with pytest.raises(PowerError, match="outlet") as caught:
         await CommandSwitch(rule).off(PLACE)
@@ -198,7 +195,7 @@ async def test_a_field_that_nobody_defined(tmp_path: Path) -> None:
         await CommandSwitch(PowerRule("command")).off(PLACE)
 
 
-async def test_a_complaint_of_a_hub_that_switched_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_complaint_of_a_hub_that_switched_anyway(tmp_path, monkeypatch):
     """Without write access to sysfs uhubctl complains and switches through libusb."""
     complaint = "echo 'Failed to set port status by writing to /sys/x (Permission denied).' >&2\n"
     await Uhubctl(fake(tmp_path, complaint + HUB.replace("LAG", "touch $here/off;"))).off(PLACE)
@@ -209,7 +206,7 @@ async def test_a_complaint_of_a_hub_that_switched_anyway(tmp_path: Path, monkeyp
         await Uhubctl(fake(tmp_path, complaint + HUB.replace("LAG", ""))).off(PLACE)
 
 
-def test_rules_from_the_nearest_to_the_general() -> None:
+def test_rules_from_the_nearest_to_the_general():
     config = PowerConfig(
         fields={"host": "a"},
         hub={
@@ -224,7 +221,7 @@ def test_rules_from_the_nearest_to_the_general() -> None:
     assert config.rule_for(UsbPlace("2-1", 1, "2-1.1")).switch == "uhubctl"
 
 
-async def test_why_a_ports_power_cannot_be_cut(tmp_path: Path) -> None:
+async def test_why_a_ports_power_cannot_be_cut(tmp_path):
     missing = Switchboard(PowerConfig(uhubctl=str(tmp_path / "none"), hub={"1-5": PowerRule("none")}))
     assert "USB port is unknown" in missing.why_not(None)
     assert "not installed" in missing.why_not(PLACE)
@@ -239,7 +236,7 @@ async def test_why_a_ports_power_cannot_be_cut(tmp_path: Path) -> None:
     assert "one by one" in board.why_not(PLACE)  # it learned
 
 
-async def test_a_refusal_holds_for_its_port_only_and_not_for_ever(tmp_path: Path) -> None:
+async def test_a_refusal_holds_for_its_port_only_and_not_for_ever(tmp_path):
     now_s = 0.0
     config = PowerConfig(uhubctl=fake(tmp_path, "echo 'Error initializing USB!' >&2; exit 1"))
     board = Switchboard(config, monotonic=lambda: now_s)
@@ -252,7 +249,7 @@ async def test_a_refusal_holds_for_its_port_only_and_not_for_ever(tmp_path: Path
     assert board.why_not(PLACE) == ""
 
 
-async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path: Path) -> None:
+async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path):
     board = Switchboard(PowerConfig(uhubctl=str(tmp_path / "program")))
     fake(tmp_path, "")
     assert "not installed" in board.why_not(PLACE)  # asked at every event of every phone: no look at the disk
@@ -260,7 +257,7 @@ async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path: Path)
     assert board.why_not(PLACE) == ""
 
 
-def test_whom_a_cut_hurts() -> None:
+def test_whom_a_cut_hurts():
     lab = {serial: parse_place(path) for serial, path in {"a": "1-4.2", "b": "1-4.3", "c": "1-4.2.1"}.items()}
     where = {serial: place for serial, place in lab.items() if place is not None}
     assert Switchboard().losing_power(PLACE, where) == ("a", "c")
@@ -270,7 +267,7 @@ def test_whom_a_cut_hurts() -> None:
     assert Switchboard(outlet).losing_power(PLACE, where) == ("a", "c")
 
 
-async def test_a_port_that_a_killed_daemon_left_off_gets_its_power_back(tmp_path: Path) -> None:
+async def test_a_port_that_a_killed_daemon_left_off_gets_its_power_back(tmp_path):
     config, notes = PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "ports-off"
     await Switchboard(config, notes).off(PLACE)
     (notes / "no place").touch()
@@ -283,14 +280,14 @@ async def test_a_port_that_a_killed_daemon_left_off_gets_its_power_back(tmp_path
     assert (tmp_path / "calls").read_text() == calls
 
 
-async def test_a_port_without_power_that_stays_so_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_port_without_power_that_stays_so_is_tried_again_at_the_next_start(tmp_path):
     (tmp_path / "ports-off").mkdir()
     (tmp_path / "ports-off" / PLACE.path).touch()
     await Switchboard(PowerConfig(uhubctl=str(tmp_path / "none")), tmp_path / "ports-off").restore_power()
     assert (tmp_path / "ports-off" / PLACE.path).exists()
 
 
-async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path: Path) -> None:
+async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path):
     broken = HUB.replace("LAG", "touch $here/off;").replace("*'-a on')", "*'-a on') [ ! -f $here/broken ] || exit 3;")
     board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, broken)), tmp_path / "ports-off")
     await board.off(PLACE)
@@ -310,7 +307,7 @@ async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path: P
     assert not list((tmp_path / "ports-off").iterdir())
 
 
-async def test_switched_off_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_switched_off_ports_are_tried_again_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(switchboard, "RESTORE_EVERY_S", 0.01)
     body = "[ -f $here/repaired ] || exit 3\n" + HUB
     (tmp_path / "ports-off").mkdir()
@@ -325,7 +322,7 @@ async def test_switched_off_ports_are_tried_again_and_again(tmp_path: Path, monk
     running.cancel()
 
 
-async def test_a_full_disk_is_told_as_a_switch_that_cannot(tmp_path: Path) -> None:
+async def test_a_full_disk_is_told_as_a_switch_that_cannot(tmp_path):
     (tmp_path / "ports-off").write_text("not a folder")
     board = Switchboard(
         PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "ports-off"
@@ -341,23 +338,23 @@ async def test_a_full_disk_is_told_as_a_switch_that_cannot(tmp_path: Path) -> No
 class Switch:
     """Remembers what was done; cutting fails when it is told to."""
 
-    def __init__(self, *, broken: bool = False) -> None:
-        self.done: list[str] = []
+    def __init__(self, *, broken=False):
+        self.done = []
         self.broken = broken
         self.is_off = asyncio.Event()
 
-    async def off(self, place: UsbPlace) -> None:
+    async def off(self, place):
         self.done.append(f"off {place.path}")
         self.is_off.set()
         if self.broken:
             raise PowerError("it sparks")
 
-    async def on(self, place: UsbPlace) -> None:
+    async def on(self, place):
         await asyncio.sleep(0)
         self.done.append(f"on {place.path}")
 
 
-async def test_a_cycle_waits_until_adb_has_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cycle_waits_until_adb_has_noticed(monkeypatch):
     monkeypatch.setattr(power, "OFF_S", 0.0)
     monkeypatch.setattr(power, "_POLL_S", 0.001)
     switch, looks = Switch(), iter([True, True, False])
@@ -366,14 +363,14 @@ async def test_a_cycle_waits_until_adb_has_noticed(monkeypatch: pytest.MonkeyPat
     assert next(looks, None) is None
 
 
-async def test_power_comes_back_when_cutting_failed() -> None:
+async def test_power_comes_back_when_cutting_failed():
     switch = Switch(broken=True)
     with pytest.raises(PowerError, match="sparks"):
         await cycle(switch, PLACE, lambda: True)
     assert switch.done == ["off 1-4.2", "on 1-4.2"]
 
 
-async def test_power_comes_back_when_nobody_waits_any_more() -> None:
+async def test_power_comes_back_when_nobody_waits_any_more():
     switch = Switch()
     task = asyncio.create_task(cycle(switch, PLACE, lambda: True))
     await switch.is_off.wait()
@@ -384,6 +381,6 @@ async def test_power_comes_back_when_nobody_waits_any_more() -> None:
     assert switch.done == ["off 1-4.2", "on 1-4.2"]
 
 
-def test_the_udev_rule_is_one_command() -> None:
+def test_the_udev_rule_is_one_command():
     assert udev_fix("lab").count("\n") == 0
     assert 'GROUP="lab"' in udev_fix("lab")

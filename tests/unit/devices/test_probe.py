@@ -1,14 +1,10 @@
 """A whole probe: the script in the shells that phones have, what is cut, what is garbled, what hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import pytest
 from hypothesis import example, given, settings
@@ -39,7 +35,7 @@ FULL = probe_answer(
 )
 
 
-def test_a_whole_probe() -> None:
+def test_a_whole_probe():
     health = parse_probe(FULL)
     assert health.missing == ()
     assert (health.boot_id, health.uptime_s, health.load_1min) == ("b1", 135.7, 1.5)
@@ -68,18 +64,18 @@ def test_a_whole_probe() -> None:
     ],
     ids=["crlf", "crcrlf", "utf-16-bom", "utf-16-le", "utf-16-be", "utf-8-bom", "banner"],
 )
-def test_line_ends_and_encodings_change_nothing(garbled: bytes) -> None:
+def test_line_ends_and_encodings_change_nothing(garbled):
     assert parse_probe(garbled) == parse_probe(FULL)
 
 
-def test_a_phone_that_says_nothing_misses_everything() -> None:
+def test_a_phone_that_says_nothing_misses_everything():
     assert parse_probe(b"") == Health(missing=SECTIONS)
     assert parse_probe(b"", ("battery", "gpu")).missing == ("battery", "gpu")
     denied = probe_answer(kernel=b"dmesg: klogctl: Permission denied", memory=MEMORY)
     assert set(parse_probe(denied).missing) == set(SECTIONS) - {"memory"}
 
 
-def test_a_probe_that_was_cut_keeps_what_came_and_no_half_number() -> None:
+def test_a_probe_that_was_cut_keeps_what_came_and_no_half_number():
     cut = FULL[: FULL.index(b"temperature: 220") + len(b"temperature: 22")]
     health = parse_probe(cut)
     assert (health.boot_id, health.memory_total_bytes, health.battery.percent) == ("b1", 102_400, 54)
@@ -91,7 +87,7 @@ def test_a_probe_that_was_cut_keeps_what_came_and_no_half_number() -> None:
 @given(st.integers(0, len(FULL)))
 @example(FULL.index(b"==farm:processes") - 200)
 @example(FULL.index(b"/dev/block/platform/soc/7824900.sdhci/by-name/userdata") - 3)
-def test_no_cut_makes_a_reading_that_the_whole_does_not_have(length: int) -> None:
+def test_no_cut_makes_a_reading_that_the_whole_does_not_have(length):
     whole, part = parse_probe(FULL), parse_probe(FULL[:length])
     assert set(part.temperatures) <= set(whole.temperatures)
     assert set(part.gpu_faults) <= set(whole.gpu_faults)
@@ -106,7 +102,7 @@ SOME_LINES = st.sampled_from(sorted({*FULL.splitlines(keepends=True), b"==farm:z
 
 
 @given(st.binary(max_size=300) | st.lists(SOME_LINES | st.binary(max_size=40), max_size=80).map(b"".join))
-def test_any_bytes_are_a_health_within_reason(output: bytes) -> None:
+def test_any_bytes_are_a_health_within_reason(output):
     for said in (output, *(probe_answer(**{name: output}) for name in SECTIONS)):
         health = parse_probe(said)
         assert all(5 <= each.celsius <= 120 for each in health.temperatures)
@@ -119,7 +115,7 @@ def test_any_bytes_are_a_health_within_reason(output: bytes) -> None:
 # --- the script
 
 
-def tools(folder: Path, **programs: str) -> dict[str, str]:
+def tools(folder, **programs):
     """An environment in which these programs come first."""
     folder.mkdir()
     for name, body in programs.items():
@@ -128,14 +124,14 @@ def tools(folder: Path, **programs: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def run(shell: str, command: str, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
+def run(shell, command, environment, cwd):
     return subprocess.run(
         [shell, "-c", command], env=environment, cwd=cwd, capture_output=True, timeout=HANG_S, check=True
     )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_in_a_posix_shell(shell: str, tmp_path: Path) -> None:
+def test_the_script_in_a_posix_shell(shell, tmp_path):
     dumpsys = (
         f'case "$1" in battery) cat {PHONES}/dumpsys_battery/honor-alt-nx1-magicos.txt;;'
         f" thermalservice) cat {PHONES}/thermalservice/pixel8a-android17.txt;; esac"
@@ -165,7 +161,7 @@ def test_the_script_in_a_posix_shell(shell: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_where_every_program_is_missing(shell: str, tmp_path: Path) -> None:
+def test_the_script_where_every_program_is_missing(shell, tmp_path):
     path = shutil.which(shell)
     assert path
     done = run(path, probe_command(), {"PATH": str(tmp_path)}, tmp_path)
@@ -177,7 +173,7 @@ def test_the_script_where_every_program_is_missing(shell: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_kernel_log_is_sifted_on_the_phone(shell: str, tmp_path: Path) -> None:
+def test_the_kernel_log_is_sifted_on_the_phone(shell, tmp_path):
     environment = tools(
         tmp_path / "bin", dmesg="seq -f '[    1.0] gpu_cc: step %g' 99999; echo '[ 9.0] dmesg: kgsl fault'"
     )
@@ -188,7 +184,7 @@ def test_the_kernel_log_is_sifted_on_the_phone(shell: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(("boot", "named"), [("", True), ("of-last-week", False)])
-def test_the_server_of_another_boot_is_not_looked_for(shell: str, boot: str, named: bool, tmp_path: Path) -> None:
+def test_the_server_of_another_boot_is_not_looked_for(shell, boot, named, tmp_path):
     (tmp_path / "run").mkdir()
     now = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     (tmp_path / "run" / "state").write_text(f"version=1\nboot={boot or now}\npid=4711\nsupervisor=4712\n")
@@ -199,13 +195,13 @@ def test_the_server_of_another_boot_is_not_looked_for(shell: str, boot: str, nam
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_service_that_hangs_costs_its_own_section_only(shell: str, tmp_path: Path) -> None:
+def test_a_service_that_hangs_costs_its_own_section_only(shell, tmp_path):
     environment = tools(tmp_path / "bin", dumpsys="sleep 60", timeout='[ "$1" -lt 15 ] && exit 124')
     done = run(shell, probe_command(("battery", "memory", "thermal")), environment, tmp_path)
     assert parse_probe(done.stdout, ("memory", "battery", "thermal")).missing == ("battery", "thermal")
 
 
-def test_the_sections_of_a_command() -> None:
+def test_the_sections_of_a_command():
     assert probe_command(("gpu", "boot")) == f"SECTIONS='boot gpu'\n{probe_command()}"
     with pytest.raises(ValueError, match="no section x"):
         probe_command(("x",))
@@ -217,20 +213,20 @@ def test_the_sections_of_a_command() -> None:
 class Stream:
     """A shell that says these pieces; then it ends, hangs, or its link is lost."""
 
-    def __init__(self, pieces: Sequence[bytes], then: Exception | None = None) -> None:
+    def __init__(self, pieces, then=None):
         self.pieces = list(pieces)
         self.then = then
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         self.pieces = []
 
-    async def close_stdin(self) -> None:
+    async def close_stdin(self):
         return
 
-    async def read(self, *, timeout_s: float) -> bytes:
+    async def read(self, *, timeout_s):
         if self.pieces:
             return self.pieces.pop(0)
         if self.then is not None:
@@ -239,35 +235,35 @@ class Stream:
 
 
 class Phone:
-    def __init__(self, *pieces: bytes, then: Exception | None = None) -> None:
+    def __init__(self, *pieces, then=None):
         self.stream = Stream(pieces, then)
-        self.asked: list[str] = []
+        self.asked = []
 
-    async def open_shell(self, serial: str, command: str, *, timeout_s: float) -> Stream:
+    async def open_shell(self, serial, command, *, timeout_s):
         self.asked.append(command)
         return self.stream
 
 
-async def test_one_round_trip() -> None:
+async def test_one_round_trip():
     phone = Phone(FULL[:100], FULL[100:])
-    assert (await probe(phone, "S1"))[0] == parse_probe(FULL)  # type: ignore[arg-type]
+    assert (await probe(phone, "S1"))[0] == parse_probe(FULL)
     assert phone.asked == [probe_command()]
 
 
-async def test_what_came_before_the_phone_got_stuck_is_kept() -> None:
+async def test_what_came_before_the_phone_got_stuck_is_kept():
     upto_gpu = FULL[: FULL.index(f"{SECTION}gpu".encode())] + f"{SECTION}gpu\n".encode()
-    health, stuck_in = await probe(Phone(upto_gpu, then=AdbTimeout("late")), "S1", SECTIONS)  # type: ignore[arg-type]
+    health, stuck_in = await probe(Phone(upto_gpu, then=AdbTimeout("late")), "S1", SECTIONS)
     assert (stuck_in, health.missing, health.battery.percent) == ("gpu", ("gpu",), 54)
 
 
 @pytest.mark.parametrize("error", [AdbTimeout("late"), AdbLinkLost("gone")])
-async def test_a_phone_that_says_nothing_is_an_error(error: Exception) -> None:
+async def test_a_phone_that_says_nothing_is_an_error(error):
     with pytest.raises(type(error)):
-        await probe(Phone(then=error), "S1")  # type: ignore[arg-type]
+        await probe(Phone(then=error), "S1")
 
 
-async def test_a_phone_that_talks_without_end_is_cut() -> None:
+async def test_a_phone_that_talks_without_end_is_cut():
     phone = Phone(*[b"x" * (1 << 18)] * 100)
     async with asyncio.timeout(HANG_S):
-        assert (await probe(phone, "S1"))[0].missing == SECTIONS  # type: ignore[arg-type]
+        assert (await probe(phone, "S1"))[0].missing == SECTIONS
     assert len(phone.stream.pieces) == 0

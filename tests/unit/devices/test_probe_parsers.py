@@ -1,9 +1,5 @@
 """Parsers of a probe's sections, each on every genuine capture of its kind."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,11 +29,11 @@ CPU, GPU, SKIN, BATTERY, OTHER = (
 )
 
 
-def text(name: str) -> str:
+def text(name):
     return decode(capture(name))
 
 
-def of_files(name: str) -> str:
+def of_files(name):
     """A capture of files as the probe prints them."""
     return "\n".join(f"{path}={line}" for path, line in first_lines(capture(name)).items())
 
@@ -61,11 +57,11 @@ BATTERIES = {
 
 
 @pytest.mark.parametrize("path", every("dumpsys_battery"), ids=lambda path: path.stem)
-def test_battery(path: Path) -> None:
+def test_battery(path):
     assert parse_dumpsys(decode(path.read_bytes()))[0] == BATTERIES[path.stem]
 
 
-def test_vendor_logs_among_the_fields_are_not_fields() -> None:
+def test_vendor_logs_among_the_fields_are_not_fields():
     said = """Current Battery Service state:
   USB powered: true
 09-12 10:11:12.131 D/BatteryService level:71, temperature:990
@@ -81,28 +77,28 @@ def test_vendor_logs_among_the_fields_are_not_fields() -> None:
     assert {(each.sensor, each.raw) for each in dropped} == {("temperature", "26"), ("voltage", "13")}
 
 
-def supply(name: str) -> str:
+def supply(name):
     return "\n".join(f"battery/{line}" for line in text(f"power_supply/{name}").splitlines())
 
 
-def test_the_gauge_says_what_dumpsys_does_not() -> None:
+def test_the_gauge_says_what_dumpsys_does_not():
     battery, dropped = add_supply(Battery(percent=99), supply("moto-xt1072-uevent"))
     assert battery == Battery(99, 25.7, 4313, None, "good", "full", full_uah=2_365_000, design_uah=2_366_000)
     assert {each.sensor for each in dropped} == {"CYCLE_COUNT", "CURRENT_NOW"}  # 0 cycles; -6510 of what?
 
 
-def test_the_gauge_counts_where_somebody_set_the_services_values() -> None:
+def test_the_gauge_counts_where_somebody_set_the_services_values():
     stopped, dropped = parse_dumpsys(text("dumpsys_battery/updates-stopped-short"))
     assert [each.raw for each in dropped] == ["UPDATES STOPPED"]
     assert add_supply(stopped, supply("moto-xt1072-uevent"))[0].percent == 100
 
 
-def test_a_gauge_without_a_battery_tells_nothing() -> None:
+def test_a_gauge_without_a_battery_tells_nothing():
     battery, dropped = add_supply(Battery(), "battery/POWER_SUPPLY_PRESENT=0\nbattery/POWER_SUPPLY_CAPACITY=50\n")
     assert (battery, [each.raw for each in dropped]) == (Battery(), ["PRESENT=0"])
 
 
-def test_an_uncalibrated_gauge_tells_nothing_but_its_design() -> None:
+def test_an_uncalibrated_gauge_tells_nothing_but_its_design():
     battery, dropped = add_supply(Battery(), supply("bq27000-uncalibrated"))
     assert battery == Battery(status="full", design_uah=11_652_480)
     assert {each.sensor for each in dropped} == {"CYCLE_COUNT", "CURRENT_NOW", "voltage", "temperature"}
@@ -119,12 +115,12 @@ def test_an_uncalibrated_gauge_tells_nothing_but_its_design() -> None:
         ("Discharging", 321, None),  # mA or µA
     ],
 )
-def test_a_current_whose_direction_is_sure(status: str, raw: int, current_ma: float | None) -> None:
+def test_a_current_whose_direction_is_sure(status, raw, current_ma):
     battery, _ = add_supply(Battery(), f"battery/POWER_SUPPLY_STATUS={status}\nbms/POWER_SUPPLY_CURRENT_NOW={raw}")
     assert battery.current_ma == current_ma
 
 
-def test_capacities_in_mah_and_those_that_cannot_be() -> None:
+def test_capacities_in_mah_and_those_that_cannot_be():
     said = "battery/charge_full=3900\nbattery/charge_full_design=4000000\n"
     assert add_supply(Battery(), said)[0] == Battery(full_uah=3_900_000, design_uah=4_000_000)
     said = "battery/charge_full=9000000\nbattery/charge_full_design=4000000\n"
@@ -148,7 +144,7 @@ HOTTEST = {
 }
 
 
-def test_no_thermistor_of_the_radio_is_the_processor_and_no_missing_battery_is_cold() -> None:
+def test_no_thermistor_of_the_radio_is_the_processor_and_no_missing_battery_is_cold():
     said, _ = parse_thermalservice(text("thermalservice_excerpts/galaxy-a24"))
     assert {each.sensor for each in said.temperatures if each.group is SensorGroup.CPU} == {"AP"}
     said, dropped = parse_thermalservice(text("thermalservice_excerpts/galaxy-s24plus"))
@@ -157,7 +153,7 @@ def test_no_thermistor_of_the_radio_is_the_processor_and_no_missing_battery_is_c
 
 
 @pytest.mark.parametrize("path", every("thermalservice"), ids=lambda path: path.stem)
-def test_thermalservice(path: Path) -> None:
+def test_thermalservice(path):
     said, _ = parse_thermalservice(decode(path.read_bytes()))
     hottest = max(said.temperatures, key=lambda each: each.celsius, default=None)
     assert (hottest and (hottest.group, hottest.sensor, hottest.celsius)) == HOTTEST[path.stem]
@@ -165,7 +161,7 @@ def test_thermalservice(path: Path) -> None:
     assert (said.throttle, said.throttled_by) == throttled
 
 
-def test_types_of_a_hal_that_numbers_them_from_one() -> None:
+def test_types_of_a_hal_that_numbers_them_from_one():
     said, dropped = parse_thermalservice(text("thermalservice/skia-samsung-sdhms"))
     assert [(each.sensor, each.group) for each in said.temperatures] == [
         ("TYPE_CPU", CPU),
@@ -181,13 +177,13 @@ def test_types_of_a_hal_that_numbers_them_from_one() -> None:
     assert (found.temperatures[0].group, found.throttle, found.throttled_by) == (SKIN, ThrottleStatus.MODERATE, "X")
 
 
-def test_currents_and_differences_are_no_temperatures() -> None:
+def test_currents_and_differences_are_no_temperatures():
     said, dropped = parse_thermalservice(text("thermalservice/skia-pixel-tensor-full"))
     assert not {each.sensor for each in said.temperatures} & {"ocp_tpu", "soc", "neutral_therm", "battery_cycle"}
     assert {each.sensor for each in dropped} >= {"ocp_tpu", "soc", "neutral_therm", "battery_cycle", "FLASH_LED_REDUCE"}
 
 
-def test_a_status_that_somebody_set_or_that_there_is_not_counts_for_nothing() -> None:
+def test_a_status_that_somebody_set_or_that_there_is_not_counts_for_nothing():
     assert parse_thermalservice("IsStatusOverride: true\nThermal Status: 5\n")[0].throttle is None
     assert parse_thermalservice("Thermal Status: 9\n")[0].throttle is None
     assert parse_thermalservice("Thermal Status: 3\nCached:\n")[0].throttle is ThrottleStatus.SEVERE
@@ -198,7 +194,7 @@ def test_a_status_that_somebody_set_or_that_there_is_not_counts_for_nothing() ->
 # --- zones
 
 
-def test_zones_of_a_phone_without_thermal_service() -> None:
+def test_zones_of_a_phone_without_thermal_service():
     found, dropped = parse_zones(text("thermal_zones/retroid-pocket5-sm8250"))
     assert ("skin-therm-usr", 28.7, SKIN) in [(each.sensor, each.celsius, each.group) for each in found]
     assert {each.group for each in found if each.sensor in ("bms", "battery")} == {BATTERY}
@@ -224,7 +220,7 @@ def test_zones_of_a_phone_without_thermal_service() -> None:
         ("thermal_zone3 mtktswmt=-127000", None),
     ],
 )
-def test_units_of_zones(line: str, celsius: float | None) -> None:
+def test_units_of_zones(line, celsius):
     found, dropped = parse_zones(line)
     assert [each.celsius for each in found] == ([] if celsius is None else [celsius])
     assert [each.source for each in (*found, *dropped)] == ["thermal_zone3"]
@@ -234,7 +230,7 @@ zone_names = st.sampled_from(["cpu-0", "pm8150b-ibat-lvl0", "soc", "battery", "v
 
 
 @given(st.lists(st.tuples(zone_names, st.integers(-(10**9), 10**9)), max_size=20))
-def test_zones_that_are_not_temperatures_never_show(zones: list[tuple[str, int]]) -> None:
+def test_zones_that_are_not_temperatures_never_show(zones):
     found, dropped = parse_zones("\n".join(f"{name}={value}" for name, value in zones))
     assert len(found) + len(dropped) <= len(zones)
     assert all(each.sensor in {"cpu-0", "battery"} and 5 <= each.celsius <= 120 for each in found)
@@ -243,7 +239,7 @@ def test_zones_that_are_not_temperatures_never_show(zones: list[tuple[str, int]]
 # --- GPU
 
 
-def test_kgsl() -> None:
+def test_kgsl():
     gpu, temperatures, dropped = parse_gpu(text("kgsl/galaxy-a90-adreno640"))
     assert (gpu.clock_hz, gpu.min_hz, gpu.max_hz, gpu.hardware_max_hz) == (257e6, 257e6, 585e6, 585e6)
     assert (gpu.governor, gpu.busy_percent, gpu.power_level, gpu.celsius) == ("msm-adreno-tz", 0.0, 4, 43.2)
@@ -258,7 +254,7 @@ def test_kgsl() -> None:
     assert (s8.throttled, s8.busy_percent, s8.hardware_max_hz) == (False, 10.0, 670e6)
 
 
-def test_kgsl_with_units_and_without_values() -> None:
+def test_kgsl_with_units_and_without_values():
     root = "/sys/class/kgsl/kgsl-3d0"
     gpu, temperatures, dropped = parse_gpu(
         f"{root}/gpuclk=N/A\n{root}/clock_mhz=257 MHz\n{root}/gpubusy= 5 4\n{root}/temp=-40000\n"
@@ -269,7 +265,7 @@ def test_kgsl_with_units_and_without_values() -> None:
     assert {each.sensor for each in dropped} == {"gpuclk", "max_gpuclk", "gpubusy", "temp"}
 
 
-def test_mali_and_samsungs_own_files() -> None:
+def test_mali_and_samsungs_own_files():
     folder = "/sys/class/misc/mali0/device/devfreq/13000000.mali"
     gpu, _, _ = parse_gpu(f"{folder}/cur_freq=390000000\n{folder}/max_freq=880000000\n{folder}/governor=dummy\n")
     assert (gpu.clock_hz, gpu.max_hz, gpu.governor) == (390e6, 880e6, "dummy")
@@ -293,14 +289,14 @@ def test_mali_and_samsungs_own_files() -> None:
         ("9", None),
     ],
 )
-def test_clocks(said: str, hertz: float | None) -> None:
+def test_clocks(said, hertz):
     assert clock_hz(said) == hertz
 
 
 # --- CPU, memory, boot
 
 
-def test_clusters_of_old_kernels_count_once() -> None:
+def test_clusters_of_old_kernels_count_once():
     clusters, dropped = parse_cpu(of_files("cpufreq/galaxy-s9-us"))
     assert [(each.cores, each.khz, each.max_khz, each.governor) for each in clusters] == [
         ((0, 1, 2, 3), 748_800, 1_766_400, "schedutil"),
@@ -311,7 +307,7 @@ def test_clusters_of_old_kernels_count_once() -> None:
     assert [each.cores for each in clusters] == [(0, 1, 2, 3)]
 
 
-def test_policies() -> None:
+def test_policies():
     root = "/sys/devices/system/cpu/cpufreq/policy4"
     clusters, dropped = parse_cpu(
         f"{root}/related_cpus=4-6,7\n{root}/scaling_cur_freq=12\n{root}/scaling_governor=a b\n"
@@ -328,7 +324,7 @@ def test_policies() -> None:
         ("wear-1gb-bugreport", 929_940, 288_944),
     ],
 )
-def test_meminfo(name: str, total: int, available: int) -> None:
+def test_meminfo(name, total, available):
     assert parse_meminfo(text(f"meminfo/{name}")) == (total << 10, available << 10)
 
 
@@ -344,11 +340,11 @@ DATA = {
 
 
 @pytest.mark.parametrize("path", every("df"), ids=lambda path: path.stem)
-def test_space_on_data(path: Path) -> None:
+def test_space_on_data(path):
     assert parse_data(decode(path.read_bytes())) == DATA[path.stem]
 
 
-def test_space_where_data_is_a_folder_of_another_mount() -> None:
+def test_space_where_data_is_a_folder_of_another_mount():
     said = "Filesystem 1K-blocks     Used Available Use% Mounted on\noverlay 263174212 41000000 222174212  16% /\n"
     assert parse_data(said) == (263_174_212 << 10, 222_174_212 << 10)
 
@@ -363,11 +359,11 @@ BOOTS = {
 
 
 @pytest.mark.parametrize("path", every("uptime"), ids=lambda path: path.stem)
-def test_uptime(path: Path) -> None:
+def test_uptime(path):
     assert parse_boot(decode(path.read_bytes())) == BOOTS[path.stem]
 
 
-def test_boot() -> None:
+def test_boot():
     said = "boot_id=084b1560-70b8\n/proc/uptime=12433.95 6613.43\n/proc/loadavg=6.83 4.51 3.15 15/304 11723\n"
     assert parse_boot(said) == ("084b1560-70b8", 12_433.95, 6.83)
 
@@ -392,19 +388,19 @@ supervisor=62
 """
 
 
-def test_processes() -> None:
+def test_processes():
     busiest, server = parse_processes(PS)
     assert [each.name for each in busiest] == ["tvm_rpc", "system_server", "helper one", "tvm_rpc"]
     assert [(each.pid, each.state) for each in server] == [(62, "S"), (67, "S"), (91, "D"), (100, "S")]
     assert (server[1].ppid, server[1].pgid, server[1].rss_bytes) == (64, 67, 9_696 << 10)
 
 
-def test_a_server_that_its_bundles_own_loader_started_is_the_server() -> None:
+def test_a_server_that_its_bundles_own_loader_started_is_the_server():
     _, server = parse_processes(PS.replace("tvm_rpc", "ld-linux-aarch64.so.1"))
     assert [each.name for each in server] == ["sh", "tvm_rpc", "tvm_rpc", "helper"]
 
 
-def test_old_ps_names_the_server_without_shares() -> None:
+def test_old_ps_names_the_server_without_shares():
     path = "/data/local/tmp/farm/bundles/x/tvm_rpc"
     said = f"{text('ps/msm8226-android4-toolbox')}\nshell     1396  244   325048 30552 ffffffff 4022e7fc R {path}\n"
     busiest, server = parse_processes(said)
@@ -424,7 +420,7 @@ LAST_OF_PS = {
 
 
 @pytest.mark.parametrize("path", every("ps"), ids=lambda path: path.stem)
-def test_the_columns_of_every_ps_are_told(path: Path) -> None:
+def test_the_columns_of_every_ps_are_told(path):
     last = decode(path.read_bytes()).rstrip().splitlines()[-1]
     pid = next(word for word in last.split() if word.isdigit() and int(word) > 15)
     _, server = parse_processes(f"server={pid}\n{decode(path.read_bytes())}")
@@ -432,7 +428,7 @@ def test_the_columns_of_every_ps_are_told(path: Path) -> None:
     assert LAST_OF_PS[path.stem] in found
 
 
-def test_gpu_faults() -> None:
+def test_gpu_faults():
     lines = text("dmesg/gpu-faults").splitlines()
     noise = [
         "[    1.2] gpu_cc: reset controller registered",

@@ -1,15 +1,10 @@
 """The round of probes: even, bounded, and no phone waits for one that hangs."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any, Self, cast
 
 import pytest
 
-from farm.adb.client import AdbClient
 from farm.adb.errors import AdbTimeout
 from farm.devices.agent import Agent
 from farm.devices.health import probe_round
@@ -32,49 +27,49 @@ WARM = probe_answer(
 class Shell:
     """What a phone's shell says, then how it goes on."""
 
-    def __init__(self, said: bytes, then: Callable[[], Awaitable[bytes]] | None = None) -> None:
+    def __init__(self, said, then=None):
         self.pieces = [said] if said else []
         self.then = then
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         return
 
-    async def close_stdin(self) -> None:
+    async def close_stdin(self):
         return
 
-    async def read(self, *, timeout_s: float) -> bytes:
+    async def read(self, *, timeout_s):
         if self.pieces:
             return self.pieces.pop()
         return await self.then() if self.then else b""
 
 
-async def for_ever() -> bytes:
+async def for_ever():
     await asyncio.Event().wait()
     return b""
 
 
-async def too_late() -> bytes:
+async def too_late():
     raise AdbTimeout("no answer")
 
 
 class Phones:
     """A client of many phones; those in `shells` behave as said, the others are warm and well."""
 
-    def __init__(self) -> None:
-        self.shells: dict[str, Callable[[str], Shell]] = {}
-        self.probed: list[str] = []
-        self.commands: list[str] = []
-        self.silent: set[str] = set()
+    def __init__(self):
+        self.shells = {}
+        self.probed = []
+        self.commands = []
+        self.silent = set()
 
-    async def open_shell(self, serial: str, command: str, *, timeout_s: float) -> Shell:
+    async def open_shell(self, serial, command, *, timeout_s):
         self.probed.append(serial)
         self.commands.append(command)
         return self.shells.get(serial, lambda _: Shell(WARM))(command)
 
-    async def shell(self, serial: str, command: str, *, timeout_s: float) -> object:
+    async def shell(self, serial, command, *, timeout_s):
         if serial in self.silent:
             raise AdbTimeout("no answer")
         return object()
@@ -83,32 +78,30 @@ class Phones:
 class NobodyElse:
     """A fleet whose host and hubs are well."""
 
-    async def find_external_cause(self, agent: Agent, since_s: float) -> None:
+    async def find_external_cause(self, agent, since_s):
         pass
 
 
-def agent_of(serial: str, life: Life = Life.READY, *, adopted: bool = True) -> Agent:
+def agent_of(serial, life=Life.READY, *, adopted=True):
     agent = Agent(
         serial,
         serial.lower(),
-        cast(Any, SimpleNamespace(client=None, fleet=NobodyElse())),
+        SimpleNamespace(client=None, fleet=NobodyElse()),
         LifecycleState(life, adopted=adopted, follow=7),
     )
-    agent.device = cast(Any, SimpleNamespace(serial=serial))
+    agent.device = SimpleNamespace(serial=serial)
     agent.identity = DeviceIdentity(model="M1")
     return agent
 
 
-def round_of(
-    phones: Phones, agents: list[Agent], every_s: float = 10.0, policies: Any = None, **options: Any
-) -> tuple[ProbeRound, list[str]]:
-    changed: list[str] = []
-    client, config = cast(AdbClient, phones), ProbeConfig(every_s, policies or {})
+def round_of(phones, agents, every_s=10.0, policies=None, **options):
+    changed = []
+    client, config = phones, ProbeConfig(every_s, policies or {})
     notice = lambda agent: changed.append(agent.serial)  # noqa: E731
     return ProbeRound(client, lambda: tuple(agents), notice, config, **options), changed
 
 
-async def test_a_probe_sets_health_and_the_two_figures() -> None:
+async def test_a_probe_sets_health_and_the_two_figures():
     agent = agent_of("S1")
     probes, changed = round_of(Phones(), [agent], monotonic=lambda: 77.0)
     await probes.read(agent)
@@ -117,7 +110,7 @@ async def test_a_probe_sets_health_and_the_two_figures() -> None:
     assert changed == ["S1"]
 
 
-async def test_operators_say_what_counts_for_a_model() -> None:
+async def test_operators_say_what_counts_for_a_model():
     agent = agent_of("S1")
     policy = SensorPolicy(ignore=("LITTLE", "BIG", "MID"), skin="battery")
     probes, _ = round_of(Phones(), [agent], policies={"m1": policy})
@@ -127,7 +120,7 @@ async def test_operators_say_what_counts_for_a_model() -> None:
     assert {each.sensor for each in agent.health.temperatures if each.group is SensorGroup.SKIN} == {"battery"}
 
 
-async def test_only_adopted_devices_that_could_answer_are_probed() -> None:
+async def test_only_adopted_devices_that_could_answer_are_probed():
     lives = {life: agent_of(life.name, life) for life in Life}
     stranger = agent_of("STRANGER", adopted=False)
     away = agent_of("AWAY")
@@ -143,7 +136,7 @@ async def test_only_adopted_devices_that_could_answer_are_probed() -> None:
     assert set(phones.probed) == {"READY", "QUARANTINED", "RECOVERING"}
 
 
-async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_phones_that_hang_delay_nobody(monkeypatch):
     monkeypatch.setattr(probe_round, "SLOW_S", 0.01)
     phones = Phones()
     hanging = [agent_of(f"H{number}") for number in range(3 * probe_round.AT_ONCE)]
@@ -161,7 +154,7 @@ async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("next_turn", ["", "shell-1"], ids=["not leased", "somebody else has it"])
-async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn: str) -> None:
+async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn):
     phones, turns = Phones(), {"timed": "bench-1", "forgotten": "bench-2"}
     timed, other, forgotten = agent_of("TIMED"), agent_of("OTHER"), agent_of("FORGOTTEN")
     now = 5.0
@@ -181,7 +174,7 @@ async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn: str
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_no_measurement_keeps_a_phone_unwatched_for_long() -> None:
+async def test_no_measurement_keeps_a_phone_unwatched_for_long():
     phones, timed, other = Phones(), agent_of("TIMED"), agent_of("OTHER")
     now = timed.health_at = 100.0
     probes, changed = round_of(phones, [timed, other], every_s=0.01, monotonic=lambda: now)
@@ -199,11 +192,11 @@ async def test_no_measurement_keeps_a_phone_unwatched_for_long() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_round_that_ends_leaves_no_probe_behind() -> None:
+async def test_a_round_that_ends_leaves_no_probe_behind():
     phones = Phones()
     closed = asyncio.Event()
 
-    async def until_cancelled() -> bytes:
+    async def until_cancelled():
         try:
             await asyncio.Event().wait()
         finally:
@@ -220,7 +213,7 @@ async def test_a_round_that_ends_leaves_no_probe_behind() -> None:
     assert closed.is_set()
 
 
-async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(caplog):
     now = 100.0
     phones = Phones()
     phones.shells["S1"] = lambda command: (
@@ -244,13 +237,13 @@ async def test_a_section_in_which_a_phone_gets_stuck_is_left_out_for_a_while(cap
 
 
 @pytest.mark.parametrize(("silent", "told"), [(True, 1), (False, 0)])
-async def test_a_phone_that_answers_no_command_at_all_has_lost_its_link(silent: bool, told: int) -> None:
+async def test_a_phone_that_answers_no_command_at_all_has_lost_its_link(silent, told):
     phones = Phones()
     phones.shells["S1"] = lambda _: Shell(b"", too_late)
     phones.silent = {"S1"} if silent else set()
     agent = agent_of("S1")
-    events: list[m.DeviceEvent] = []
-    agent.on_event = events.append  # type: ignore[method-assign]
+    events = []
+    agent.on_event = events.append
     probes, changed = round_of(phones, [agent])
     await probes.read(agent)
     assert events == [m.LinkLost(7, "it answers no command, though adb lists it", mute=True)] * told

@@ -1,46 +1,42 @@
 """Provisioning against a scripted adb server: what it pushes, and when it waits for its turn."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.adb.push import PushProgress
 from farm.bundle.model import Bundle, BundleFile
 from farm.common.errors import Code, HostError
 from farm.devices.server import phone_paths
 from farm.devices.server.provision import provision
 from tests.support.errors import raises_code
-from tests.unit.adb.fake_server import FakeServer, fake_server
+from tests.unit.adb.fake_server import fake_server
 
 
 class PushSlot:
     """Records what was said to the server while it was held."""
 
-    def __init__(self, server: FakeServer) -> None:
+    def __init__(self, server):
         self._server = server
-        self.spans: list[tuple[int, int]] = []
+        self.spans = []
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self):
         self._begun = len(self._server.spoken)
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         self.spans.append((self._begun, len(self._server.spoken)))
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FakeServer]:
+async def server():
     with tempfile.TemporaryDirectory(prefix="farm-adb-") as folder:  # a unix socket's path must stay short
         async with fake_server(Path(folder)) as running:
             yield running
 
 
-def bundle_in(folder: Path) -> Bundle:
+def bundle_in(folder):
     folder.mkdir()
     (folder / "tvm_rpc").write_bytes(b"server" * 50_000)
     data = (folder / "tvm_rpc").read_bytes()
@@ -48,10 +44,10 @@ def bundle_in(folder: Path) -> Bundle:
     return Bundle("one", file.sha256, "x86_64", (file,), folder, "default", (), "0.27", False)
 
 
-async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) -> None:
+async def test_only_the_push_takes_a_turn(server, tmp_path):
     bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
     slot = PushSlot(server)
-    sent: list[PushProgress] = []
+    sent = []
     await provision(client, server.serial, bundle, push_slot=slot, progress=sent.append)
     assert sent[-1].sent_bytes > 300_000
     [(begun, ended)] = slot.spans
@@ -64,7 +60,7 @@ async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) ->
     assert len(slot.spans) == 1
 
 
-async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, tmp_path: Path) -> None:
+async def test_a_bundle_that_is_gone_from_the_host_says_so(server, tmp_path):
     bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
     (bundle.path / "tvm_rpc").unlink()
     with raises_code(Code.BUNDLE_DAMAGED, match="bundle one was removed or damaged") as caught:
@@ -72,9 +68,7 @@ async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, t
     assert "farm bundle verify one" in caught.value.hint
 
 
-async def test_scripts_that_were_exchanged_under_the_daemon_are_not_blamed_on_the_bundle(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scripts_that_were_exchanged_under_the_daemon_are_not_blamed_on_the_bundle(server, tmp_path, monkeypatch):
     installed = tmp_path / "device_scripts"
     installed.mkdir()
     for file in phone_paths.scripts():

@@ -1,54 +1,29 @@
 """The harder actions carried out: a reboot is over when the boot id changed; what a failure says of the phone."""
 
-from __future__ import annotations
-
-from typing import Any, cast
-
 import pytest
 
-from farm.adb.client import AdbClient
 from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
-from farm.adb.shell import ShellResult
 from farm.common.errors import Code, FarmError, PhoneError
 from farm.devices import agent_work
 from farm.devices.lifecycle import messages as m
 from farm.devices.server.rpc_server import StuckProcessError
 from farm.model.health import DeviceFault
 from tests.support.errors import raises_code
+from tests.support.fake_phone import FakeClient
+from tests.support.virtual_time import virtual_time
 
 
-class Phone:
-    """Answers with boot ids, or fails."""
-
-    def __init__(self, *boots: str | Exception) -> None:
-        self.boots = list(boots)
-        self.asked: list[str] = []
-
-    async def shell(self, serial: str, command: str, **_: object) -> ShellResult:
-        boot = self.boots.pop(0) if len(self.boots) > 1 else self.boots[0]
-        if isinstance(boot, Exception):
-            raise boot
-        return ShellResult(boot.encode(), b"", 0)
-
-    async def reboot(self, serial: str) -> None:
-        self.asked.append(serial)
+@virtual_time
+async def test_a_reboot_is_over_when_another_boot_answers():
+    phone, heard = FakeClient(["one\n", AdbLinkLost("down"), "", "two\n"]), []
+    await agent_work.reboot(phone, "S1", "one", lambda: heard.append(True))
+    assert (phone.rebooted, heard, phone.answer) == (["S1"], [True], ["two\n"])
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_work, "LOOK_EVERY_S", 0.001)
-
-
-async def test_a_reboot_is_over_when_another_boot_answers() -> None:
-    phone, heard = Phone("one\n", AdbLinkLost("down"), "", "two\n"), list[bool]()
-    await agent_work.reboot(cast(AdbClient, phone), "S1", "one", lambda: heard.append(True))
-    assert (phone.asked, heard, phone.boots) == (["S1"], [True], ["two\n"])
-
-
-async def test_a_phone_that_does_not_go_down_refused_to_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_work, "REBOOT_DOWN_S", 0.02)
-    with raises_code(Code.REBOOT_REFUSED, match="did not go down"):
-        await agent_work.reboot(cast(AdbClient, Phone("one")), "S1", "one", lambda: None)
+@virtual_time
+async def test_a_phone_that_does_not_go_down_refused_to_reboot():
+    with raises_code(Code.REBOOT_REFUSED):
+        await agent_work.reboot(FakeClient("one"), "S1", "one", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +39,6 @@ async def test_a_phone_that_does_not_go_down_refused_to_reboot(monkeypatch: pyte
         (m.RunCheck(1), FarmError("a bug"), None),
     ],
 )
-def test_what_a_failure_says_of_the_phone(work: Any, error: FarmError, fault: DeviceFault | None) -> None:
+def test_what_a_failure_says_of_the_phone(work, error, fault):
     event = agent_work.failed(work, error)
-    assert isinstance(event, m.WorkFailed)
-    assert (event.generation, event.reason, event.fault) == (1, error.message, fault)
+    assert (type(event), event.generation, event.reason, event.fault) == (m.WorkFailed, 1, error.message, fault)

@@ -1,11 +1,7 @@
 """What recovery did is told, kept, and counted again after a restart of the daemon."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -29,44 +25,44 @@ START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 class Desk:
     """A phone's life over a store, at times of the test's own."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store):
         self.store = store
         self.at = START
         self.events = EventLog(clock=self.clock)
         self.log = RecoveryLog(self.events, store.recoveries, clock=self.clock, monotonic=self.now_s)
         self.life = Lifecycle(READY)
 
-    def clock(self) -> datetime:
+    def clock(self):
         return self.at
 
-    def now_s(self) -> float:
+    def now_s(self):
         return (self.at - START).total_seconds()
 
-    def on_event(self, event: m.DeviceEvent) -> None:
+    def on_event(self, event):
         before = self.life.state
         self.life.handle(event, self.now_s())
         self.log.recovery_changed("S1", "pixel", before, self.life.state)
         self.at += timedelta(seconds=1)
 
-    def stuck(self) -> None:
+    def stuck(self):
         self.on_event(m.SessionBroke("cut"))
         self.on_event(m.PlainEvent.PHONE_AT_FAULT)
         self.on_event(m.WorkFailed(self.life.state.generation, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
 
-    def told(self) -> list[tuple[str, object]]:
+    def told(self):
         return [
             (each.kind, each.data["outcome" if "outcome" in each.data else "action"]) for each in self.events.since()
         ]
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Callable[[], Desk]]:
+async def desk(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     yield lambda: Desk(store)
     store.close()
 
 
-async def test_each_action_is_told_and_kept_with_its_end(desk: Callable[[], Desk]) -> None:
+async def test_each_action_is_told_and_kept_with_its_end(desk):
     first = desk()
     first.stuck()
     await first.log.close()
@@ -80,7 +76,7 @@ async def test_each_action_is_told_and_kept_with_its_end(desk: Callable[[], Desk
     assert (reboot.action, reboot.fault, reboot.outcome) == ("reboot", "stuck", None)
 
 
-async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Callable[[], Desk]) -> None:
+async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk):
     first = desk()
     first.stuck()
     await first.log.close()
@@ -98,11 +94,11 @@ async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Cal
     )
 
 
-def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[], None], list[None]]:
+def fail(desk, monkeypatch):
     """The state's disk is full until the first that is returned is called; the other grows with each try."""
-    tries: list[None] = []
+    tries = []
 
-    async def full(*_: object, **__: object) -> None:
+    async def full(*_, **__):
         tries.append(None)
         raise StoreWriteError("the disk is full")
 
@@ -112,9 +108,7 @@ def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[], None
     return patched.undo, tries
 
 
-async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(
-    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(desk, monkeypatch, caplog):
     first = desk()
     free, tries = fail(first, monkeypatch)
     first.stuck()
@@ -130,9 +124,7 @@ async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(
     assert budgets_left(remembered.progress, 0.0, RecoveryContext())[RecoveryAction.REBOOT] == 2
 
 
-async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(
-    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(desk, monkeypatch):
     monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.01)
     first = desk()
     free, _ = fail(first, monkeypatch)
@@ -141,9 +133,7 @@ async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(
     free()
 
 
-async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(
-    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(desk, monkeypatch):
     first = desk()
     free, _ = fail(first, monkeypatch)
     with pytest.raises(StoreWriteError):
@@ -157,15 +147,13 @@ async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(
     assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
 
 
-async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_until_then(
-    desk: Callable[[], Desk],
-) -> None:
+async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_until_then(desk):
     first = desk()
     first.at = START + timedelta(days=300)
     first.stuck()
     await first.log.close()
 
-    async def left(at: datetime) -> int:
+    async def left(at):
         later = desk()
         later.at = at
         later.log = RecoveryLog(later.events, later.store.recoveries, clock=later.clock, monotonic=later.now_s)
@@ -178,10 +166,10 @@ async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_u
     assert [await left(START + timedelta(days=days)) for days in (0, 0.5, 2)] == [2, 2, 3]
 
 
-async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk]) -> None:
+async def test_wrong_numbers_of_before_a_restart_count(desk):
     first = desk()
 
-    def wrong(of: Desk) -> None:
+    def wrong(of):
         of.on_event(m.PlainEvent.PROVISIONING_DUE)
         of.on_event(m.Provisioned(of.life.state.generation, "b"))
         of.on_event(m.ServerStarted(of.life.state.generation))
@@ -199,7 +187,7 @@ async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk])
     await second.log.close()
 
 
-async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Callable[[], Desk]) -> None:
+async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk):
     first = desk()
     first.on_event(m.QuarantineOrdered("screen cracked"))
     await first.log.close()
@@ -217,7 +205,7 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     assert (row.action, row.outcome, row.took_s) == ("quarantine", "repaired", 7200.0)
 
 
-async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable[[], Desk]) -> None:
+async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk):
     first = desk()
     first.life = Lifecycle(LifecycleState(Life.PROVISIONING, adopted=True, identified=True, generation=2))
     first.on_event(m.WorkFailed(2, "no bundle for arm64-v8a", "farm bundle add", DeviceFault.BUNDLE))
@@ -233,9 +221,7 @@ async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(
-    desk: Callable[[], Desk], restarted: bool
-) -> None:
+async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(desk, restarted):
     first = desk()
     first.on_event(m.QuarantineOrdered("screen cracked"))
     first.log.change_serial("S1", "10.0.0.7:5555")
@@ -250,7 +236,7 @@ async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(
     assert second.store.recoveries.open_quarantines() == ()
 
 
-async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk: Callable[[], Desk]) -> None:
+async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk):
     first = desk()
     first.life = Lifecycle(LifecycleState(Life.CHECKING, adopted=True, identified=True, generation=4, bundle="b2"))
     first.on_event(m.CheckPassed(4))

@@ -1,9 +1,6 @@
 """Records and names: what a device is called, and what outlives a restart."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,22 +25,22 @@ PIXEL = DeviceIdentity(
 class Table:
     """A store in memory."""
 
-    def __init__(self, *records: DeviceRecord, host: str = "") -> None:
+    def __init__(self, *records, host=""):
         self.host = host
         self.kept = {record.serial: record for record in records}
         self.full = False
         self.refused = 0
 
-    def all(self) -> tuple[DeviceRecord, ...]:
+    def all(self):
         return tuple(self.kept.values())
 
-    async def save(self, record: DeviceRecord) -> None:
+    async def save(self, record):
         await self.replace((record.serial,), (record,))
 
-    async def forget(self, serial: str) -> None:
+    async def forget(self, serial):
         await self.replace((serial,), ())
 
-    async def replace(self, serials: Sequence[str], records: Sequence[DeviceRecord]) -> None:
+    async def replace(self, serials, records):
         if self.full:
             self.refused += 1
             raise StoreWriteError("disk full")
@@ -52,7 +49,7 @@ class Table:
         self.kept |= {record.serial: record for record in records}
 
 
-def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
+def test_a_phone_nobody_adopted_is_named_by_what_it_is():
     registry = DeviceRegistry(Table(), ())
     assert registry.name_for("R5CT", None, ()) == "r5ct"
     assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7"
@@ -61,7 +58,7 @@ def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
     assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7-2"
 
 
-def test_hosts_of_a_lab_name_phones_of_one_model_apart() -> None:
+def test_hosts_of_a_lab_name_phones_of_one_model_apart():
     one, two = (DeviceRegistry(Table(host=name), (AdoptRule("vendor=google"),)) for name in ("lab1", "lab2"))
     names = [registry.name_for("R5CT", PIXEL, ()) for registry in (one, two)]
     assert names == ["pixel-7-lab1", "pixel-7-lab2"]
@@ -70,7 +67,7 @@ def test_hosts_of_a_lab_name_phones_of_one_model_apart() -> None:
     assert record.name == names[1]
 
 
-def test_the_label_host_is_the_host_s_in_a_lab_whatever_was_set_by_hand() -> None:
+def test_the_label_host_is_the_host_s_in_a_lab_whatever_was_set_by_hand():
     record = DeviceRecord("R5CT", "phone", adopted=True, labels={"host": "rack", "shelf": "3"})
     alone, other = DeviceRegistry(Table(record), ()), DeviceRegistry(Table(record, host="Lab2"), ())
     other.set_aliases({"mine": Selector.parse("host=lab2,shelf=3"), "theirs": Selector.parse("host=lab1")})
@@ -83,21 +80,21 @@ def test_the_label_host_is_the_host_s_in_a_lab_whatever_was_set_by_hand() -> Non
         other.edited(record, (), labels={"host": "lab1"})
 
 
-def test_a_rule_may_be_for_one_host() -> None:
+def test_a_rule_may_be_for_one_host():
     rule = AdoptRule("vendor=google,host=lab2")
     hosts = (DeviceRegistry(Table(host=name), (rule,)) for name in ("", "lab1", "lab2"))
     adopted = [registry.adopted_by_rule("R5CT", PIXEL, ()) for registry in hosts]
     assert [record is not None for record in adopted] == [False, False, True]
 
 
-def test_a_rule_names_and_pools_once() -> None:
+def test_a_rule_names_and_pools_once():
     registry = DeviceRegistry(Table(), (AdoptRule("vendor=google", pool="Desk", name="{soc}-{serial}"),))
     record = registry.adopted_by_rule("R5CT", PIXEL, ())
     assert record == DeviceRecord("R5CT", "gs201-r5ct", "HW1", "desk", adopted=True)
     assert registry.adopted_by_rule("R5CT", DeviceIdentity(vendor="LG"), ()) is None
 
 
-async def test_a_network_phones_address_is_no_name_to_keep() -> None:
+async def test_a_network_phones_address_is_no_name_to_keep():
     table = Table(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
     registry = DeviceRegistry(table, (AdoptRule("vendor=google"),))
     record = registry.adopted_by_rule("10.0.0.7:5555", PIXEL, ())
@@ -105,7 +102,7 @@ async def test_a_network_phones_address_is_no_name_to_keep() -> None:
     assert (record.name, record.address) == ("pixel-7", "10.0.0.7:5555")
 
 
-def test_hand_set_labels_and_aliases_count() -> None:
+def test_hand_set_labels_and_aliases_count():
     registry = DeviceRegistry(Table(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
     registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
     pool, labels, aliases = registry.called("R5CT", "left", PIXEL, adopted=True)
@@ -115,7 +112,7 @@ def test_hand_set_labels_and_aliases_count() -> None:
     assert "slow" not in aliases
 
 
-def test_who_is_not_adopted_answers_to_no_key() -> None:
+def test_who_is_not_adopted_answers_to_no_key():
     registry = DeviceRegistry(Table(), ())
     registry.set_aliases({"fast": Selector.parse("gpu=mali-g710")})
     _, labels, aliases = registry.called("R5CT", "pixel-7", PIXEL, adopted=False)
@@ -132,7 +129,7 @@ def test_who_is_not_adopted_answers_to_no_key() -> None:
         ("fast", "taken"),
     ],
 )
-def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
+def test_a_name_that_cannot_be(wanted, said):
     registry = DeviceRegistry(Table(), ())
     registry.set_aliases({"fast": Selector.parse("rack=3")})
     with pytest.raises(UserError, match=said) as caught:
@@ -140,7 +137,7 @@ def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
     assert caught.value.hint
 
 
-async def test_what_is_believed_is_kept_and_replaces() -> None:
+async def test_what_is_believed_is_kept_and_replaces():
     table = Table(DeviceRecord("old", "left"))
     registry = DeviceRegistry(table, ())
     registry.save_soon(DeviceRecord("new", "left"), instead_of="old")
@@ -150,7 +147,7 @@ async def test_what_is_believed_is_kept_and_replaces() -> None:
     assert set(table.kept) == {"new"}
 
 
-async def test_a_refused_save_changes_nothing() -> None:
+async def test_a_refused_save_changes_nothing():
     table = Table(DeviceRecord("s", "left"))
     registry = DeviceRegistry(table, ())
     table.full = True
@@ -161,7 +158,7 @@ async def test_a_refused_save_changes_nothing() -> None:
     assert kept.name == "left"
 
 
-async def test_an_adoption_on_a_full_disk_is_stored_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_adoption_on_a_full_disk_is_stored_when_there_is_room(monkeypatch):
     monkeypatch.setattr(database, "RETRY_S", 0.001)
     table = Table()
     registry = DeviceRegistry(table, (AdoptRule("vendor=google"),))
@@ -177,9 +174,7 @@ async def test_an_adoption_on_a_full_disk_is_stored_when_there_is_room(monkeypat
     assert table.kept["R5CT"].health == Health(uptime_s=1.0)
 
 
-async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(monkeypatch, caplog):
     monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.01)
     table = Table()
     table.full = True
@@ -191,12 +186,12 @@ async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
     assert "not done before the end: store s" in caplog.text
 
 
-async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
+async def test_a_save_is_believed_at_once_and_taken_back_when_refused():
     table, seen = Table(DeviceRecord("s", "left")), []
     registry = DeviceRegistry(table, ())
     table.full = True
 
-    def believed() -> None:
+    def believed():
         record = registry.get("s")
         seen.append(record and record.name)
 
@@ -208,7 +203,7 @@ async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
     assert registry.get("new") is None
 
 
-async def test_what_a_phone_is_and_its_last_health_are_kept() -> None:
+async def test_what_a_phone_is_and_its_last_health_are_kept():
     table = Table(DeviceRecord("s", "left", adopted=True), DeviceRecord("t", "right"))
     registry = DeviceRegistry(table, ())
     assert registry.identified("s", PIXEL, ()) is not None
@@ -225,7 +220,7 @@ async def test_what_a_phone_is_and_its_last_health_are_kept() -> None:
     assert table.kept["s"].health == Health(uptime_s=3.0)
 
 
-async def test_a_refused_order_does_not_take_back_what_was_found_out() -> None:
+async def test_a_refused_order_does_not_take_back_what_was_found_out():
     table = Table(DeviceRecord("s", "left", adopted=True))
     registry = DeviceRegistry(table, ())
     table.full = True
@@ -238,7 +233,7 @@ async def test_a_refused_order_does_not_take_back_what_was_found_out() -> None:
     assert (kept.name, kept.identity) == ("left", PIXEL)
 
 
-async def test_what_is_kept_late_is_the_newest() -> None:
+async def test_what_is_kept_late_is_the_newest():
     table = Table(DeviceRecord("s", "left"))
     registry = DeviceRegistry(table, ())
     registry.save_soon(DeviceRecord("s", "left", "HW1"))  # written in a task, after the next line
@@ -260,20 +255,20 @@ async def test_what_is_kept_late_is_the_newest() -> None:
         ("schränk", "3", "it has 'ä'", "use letters"),
     ],
 )
-def test_a_label_that_is_not_for_people(key: str, value: str, said: str, hint: str) -> None:
+def test_a_label_that_is_not_for_people(key, value, said, hint):
     with pytest.raises(UserError, match=said) as caught:
         with_labels(DeviceRecord("s", "left"), {key: value})
     assert hint in caught.value.hint
 
 
-def test_labels_change_and_go() -> None:
+def test_labels_change_and_go():
     record = with_labels(DeviceRecord("s", "left", labels={"rack": "3", "soc": "old"}), {"Desk": "A 1", "rack": ""})
     assert record.labels == {"soc": "old", "desk": "a-1"}
     assert with_labels(record, {"soc": ""}).labels == {"desk": "a-1"}  # one of an older farm can be removed
 
 
 @pytest.mark.parametrize("pool", ["::", "a,b", "büro", "pool=lab", "x" * 97])
-def test_what_cannot_be_a_pool(pool: str) -> None:
+def test_what_cannot_be_a_pool(pool):
     with pytest.raises(UserError, match="cannot be a pool"):
         DeviceRegistry(Table(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)
 

@@ -1,26 +1,18 @@
 """What a rollout makes of the library: a bundle whose manifest became unreadable is refused, not forgotten."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from sqlalchemy import text
 
 from farm.bundle.library import BundleLibrary
-from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.devices import rollouts as rollouts_module
-from farm.devices.agent import Agent
-from farm.devices.fleet import Fleet
 from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.rollouts import Rollouts
 from farm.jobs.config import ToolchainConfig
@@ -34,13 +26,13 @@ from tests.unit.bundle.test_library import golden
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     yield store
     store.close()
 
 
-def library_with_a_newer_folder(tmp_path: Path) -> tuple[BundleLibrary, Bundle, Path]:
+def library_with_a_newer_folder(tmp_path):
     """A library with the bundle `old`, and a folder of another one for the same phones."""
     library = BundleLibrary(tmp_path / "bundles")
     old = library.add(write_folder(tmp_path / "old", ANDROID_BUNDLE), name="old", compile_golden=golden)
@@ -50,9 +42,7 @@ def library_with_a_newer_folder(tmp_path: Path) -> tuple[BundleLibrary, Bundle, 
 
 
 @pytest.mark.parametrize("by_toolchain", [False, True])
-async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
-    store: Store, tmp_path: Path, by_toolchain: bool
-) -> None:
+async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(store, tmp_path, by_toolchain):
     library, old, newer = library_with_a_newer_folder(tmp_path)
     new = library.add(newer, name="new", compile_golden=golden)
     configured = {"paired": ToolchainConfig("/usr/bin/python3", "new")} if by_toolchain else {}
@@ -60,7 +50,7 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
     events = EventLog()
     rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, events, RolloutConfig())
     phone = SimpleNamespace(serial="S1", name="one", state=LifecycleState(proven=old.hash), identity=None)
-    rollouts.follow(cast(Fleet, SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False)))
+    rollouts.follow(SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False))
     await rollouts.refresh()
     assert rollouts.state(new)["state"] == "candidate"
     (new.path.parent / "manifest.json").write_text("{")
@@ -75,7 +65,7 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
     assert refused.data["reason"] == listed.damage
 
 
-async def test_a_damaged_row_begins_the_rollout_anew(store: Store) -> None:
+async def test_a_damaged_row_begins_the_rollout_anew(store):
     empty = {"previous": "", "candidate": "", "wanted": "", "refused": {}, "trials": {}}
     await store.rollouts.save("x86_64", "linux", {"current": "a" * 64, **empty})
     await store.database.execute(text("""update rollout set trials = '{"a": {"b": 1}}'"""))
@@ -84,11 +74,11 @@ async def test_a_damaged_row_begins_the_rollout_anew(store: Store) -> None:
     assert rollouts._groups == {}
 
 
-async def test_a_library_that_cannot_be_read_is_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_library_that_cannot_be_read_is_read_again(store, monkeypatch):
     monkeypatch.setattr(rollouts_module, "STEP_EVERY_S", 0.001)
     tries, stepped = [], asyncio.Event()
 
-    def stored() -> tuple[Bundle, ...]:
+    def stored():
         tries.append(1)
         if len(tries) == 1:
             raise PermissionError("bundles")
@@ -108,13 +98,11 @@ async def test_a_library_that_cannot_be_read_is_read_again(store: Store, monkeyp
 class KeepsNothing:
     """Stands in for `DeviceViews`."""
 
-    def keep_from_leases(self, kept: dict[str, str]) -> None:
+    def keep_from_leases(self, kept):
         self.kept = kept
 
 
-async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_that_will_take_it(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_that_will_take_it(store, tmp_path):
     library, old, newer = library_with_a_newer_folder(tmp_path)
     toolchains = Toolchains({}, store.toolchains, EventLog(), library)
     rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig(soak_s=3600.0))
@@ -131,7 +119,7 @@ async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_t
         agents=phones, in_hands=lambda _: False, device_views=KeepsNothing(),
         recovery=SimpleNamespace(holder=lambda name: held.get(name, "")),
     )  # fmt: skip
-    rollouts.follow(cast(Fleet, fleet))
+    rollouts.follow(fleet)
     await rollouts.refresh()
     assert rollouts.state(old)["state"] == "current"
     new = library.add(newer, name="new", compile_golden=golden)
@@ -145,7 +133,7 @@ async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_t
     phones["one"].state = replace(ready, life=Life.CHECKING, bundle=new.hash)
     assert rollouts.state(new)["trying"][0]["waits"] == MEANING[Life.CHECKING]
     phones["one"].assigned = new.hash
-    rollouts.trial_failed(cast(Agent, phones["one"]), "its cable", at_fault=False)
+    rollouts.trial_failed(phones["one"], "its cable", at_fault=False)
     held |= {"one": "bob"}
     phones["one"].state = ready
     rollouts.step()
@@ -157,19 +145,17 @@ async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_t
     assert rollouts.state(new)["trying"] == []
 
 
-async def test_an_order_that_cannot_be_stored_changes_nothing(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_order_that_cannot_be_stored_changes_nothing(store, tmp_path, monkeypatch):
     library, old, newer = library_with_a_newer_folder(tmp_path)
     toolchains = Toolchains({}, store.toolchains, EventLog(), library)
     rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig())
     phone = SimpleNamespace(serial="S1", name="one", state=LifecycleState(proven=old.hash), identity=None)
-    rollouts.follow(cast(Fleet, SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False)))
+    rollouts.follow(SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False))
     await rollouts.refresh()
     new = library.add(newer, name="new", compile_golden=golden)
     await rollouts.refresh(new.hash)
 
-    async def full(*_: object) -> None:
+    async def full(*_):
         raise StoreWriteError("the disk is full")
 
     monkeypatch.setattr(store.rollouts, "save", full)
@@ -180,12 +166,12 @@ async def test_an_order_that_cannot_be_stored_changes_nothing(
     assert [rollouts.state(each)["state"] for each in (old, new)] == ["current", "candidate"]
 
 
-async def test_an_order_says_that_a_toolchain_names_a_bundle_that_is_not_there(store: Store, tmp_path: Path) -> None:
+async def test_an_order_says_that_a_toolchain_names_a_bundle_that_is_not_there(store, tmp_path):
     library, old, _ = library_with_a_newer_folder(tmp_path)
     configured = {"paired": ToolchainConfig("/usr/bin/python3", "nosuch")}
     toolchains = Toolchains(configured, store.toolchains, EventLog(), library)
     rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig())
-    rollouts.follow(cast(Fleet, SimpleNamespace(agents={}, in_hands=lambda _: False)))
+    rollouts.follow(SimpleNamespace(agents={}, in_hands=lambda _: False))
     for order in (rollouts.promote(old), rollouts.roll_back(old, "ana")):
         with pytest.raises(FarmError, match="nosuch"):
             await order

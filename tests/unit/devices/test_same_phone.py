@@ -1,11 +1,7 @@
 """Phones that state a serial number: when a record follows it, and when it proves nothing."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -13,13 +9,11 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
-from farm.devices.agent import Agent
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule, is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power_rules import UsbConfig
 from farm.devices.rollouts import Rollouts
-from farm.model.device import DeviceView
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord
 from farm.store.store import Store
@@ -33,29 +27,27 @@ ANYTHING = (AdoptRule("android", pool="desk"),)
 class Bench:
     """A fleet whose phones say of themselves what a test says."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet):
         self.fleet = fleet
 
-    def lists(self, *serials: str) -> None:
+    def lists(self, *serials):
         self.fleet.devices_changed(tuple(AdbDevice(each, AdbState.DEVICE) for each in serials))
 
-    def agent(self, serial: str) -> Agent:
+    def agent(self, serial):
         return self.fleet.agents[serial]
 
-    def says(self, serial: str, identity: DeviceIdentity) -> DeviceView:
+    def says(self, serial, identity):
         agent = self.agent(serial)
         adopted = self.fleet.identified(agent, identity)
         agent.on_event(m.Identified(agent.state.generation, adopted))
         return self.view(serial)
 
-    def view(self, serial: str) -> DeviceView:
+    def view(self, serial):
         return self.fleet.view(serial)
 
 
 @asynccontextmanager
-async def bench(
-    folder: Path, rules: tuple[AdoptRule, ...] = (), number: str = "9A231FFAZ0", places: dict[str, str] | None = None
-) -> AsyncIterator[Bench]:
+async def bench(folder, rules=(), number="9A231FFAZ0", places=None):
     store = Store.open(folder / "farm.db")
     await store.devices.save(DeviceRecord("OLD", "victim", number, pool="secret", adopted=True))
     unused = Unused()
@@ -85,7 +77,7 @@ async def bench(
         store.close()
 
 
-async def test_a_phone_at_another_port_is_itself(tmp_path: Path) -> None:
+async def test_a_phone_at_another_port_is_itself(tmp_path):
     async with bench(tmp_path) as b:
         b.lists("OLD")
         b.says("OLD", PIXEL)
@@ -95,9 +87,7 @@ async def test_a_phone_at_another_port_is_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [(), ANYTHING])
-async def test_another_model_with_the_same_number_is_another_phone(
-    tmp_path: Path, rules: tuple[AdoptRule, ...]
-) -> None:
+async def test_another_model_with_the_same_number_is_another_phone(tmp_path, rules):
     async with bench(tmp_path, rules) as b:
         b.lists("OLD")
         b.says("OLD", PIXEL)
@@ -107,14 +97,14 @@ async def test_another_model_with_the_same_number_is_another_phone(
         assert view.name != "victim"
 
 
-async def test_nobody_adopts_what_only_states_a_number_that_is_remembered(tmp_path: Path) -> None:
+async def test_nobody_adopts_what_only_states_a_number_that_is_remembered(tmp_path):
     async with bench(tmp_path) as b:  # since the start nobody has seen what the victim is
         b.lists("NEW")
         assert not b.says("NEW", PIXEL).adopted
 
 
 @pytest.mark.parametrize("number", ["0123456789ABCDEF", "00000000", "unknown"])
-async def test_a_default_number_is_nobodys(tmp_path: Path, number: str) -> None:
+async def test_a_default_number_is_nobodys(tmp_path, number):
     assert not is_distinct(number)
     clone = DeviceIdentity(hardware_serial=number, vendor="Rockchip", model="rk3566", abi="arm64-v8a")
     async with bench(tmp_path, number=number) as b:
@@ -124,7 +114,7 @@ async def test_a_default_number_is_nobodys(tmp_path: Path, number: str) -> None:
         assert not b.says("NEW", clone).adopted
 
 
-async def test_a_number_that_two_had_at_once_is_nobodys(tmp_path: Path) -> None:
+async def test_a_number_that_two_had_at_once_is_nobodys(tmp_path):
     async with bench(tmp_path) as b:
         b.lists("OLD", "NEW")
         b.says("OLD", PIXEL)
@@ -134,9 +124,7 @@ async def test_a_number_that_two_had_at_once_is_nobodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [(), ANYTHING])
-async def test_the_record_goes_home_and_the_quarantine_stays_with_both(
-    tmp_path: Path, rules: tuple[AdoptRule, ...]
-) -> None:
+async def test_the_record_goes_home_and_the_quarantine_stays_with_both(tmp_path, rules):
     async with bench(tmp_path, rules) as b:
         b.lists("OLD")
         b.says("OLD", PIXEL)
@@ -151,7 +139,7 @@ async def test_the_record_goes_home_and_the_quarantine_stays_with_both(
         assert other.life == ("quarantined" if rules else "new")
 
 
-async def test_a_second_way_to_a_phone_in_quarantine_is_closed_too(tmp_path: Path) -> None:
+async def test_a_second_way_to_a_phone_in_quarantine_is_closed_too(tmp_path):
     async with bench(tmp_path, ANYTHING) as b:
         b.lists("OLD", "NEW")
         b.says("OLD", PIXEL)
@@ -159,7 +147,7 @@ async def test_a_second_way_to_a_phone_in_quarantine_is_closed_too(tmp_path: Pat
         assert b.says("NEW", PIXEL).life == "quarantined"
 
 
-async def test_a_phone_cannot_claim_anothers_port(tmp_path: Path) -> None:
+async def test_a_phone_cannot_claim_anothers_port(tmp_path):
     async with bench(tmp_path, places={"9A231FFAZ0": "1-4.2", "OLD": "1-4.2"}) as b:
         b.lists("OLD", "NEW")
         b.says("OLD", PIXEL)
@@ -172,7 +160,7 @@ TWIN = DeviceIdentity(hardware_serial="77B10FFAX9", vendor="Google", model="Pixe
 
 
 @pytest.mark.parametrize("order", [("OLD", "TWIN"), ("TWIN", "OLD")])
-async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path: Path, order: tuple[str, str]) -> None:
+async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path, order):
     async with bench(tmp_path, ANYTHING) as b:
         b.lists("OLD", "TWIN")
         b.says("OLD", PIXEL)
@@ -192,7 +180,7 @@ async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path: Path, o
         assert kept == {"OLD": (twin, "77B10FFAX9"), "TWIN": ("victim", "9A231FFAZ0")}
 
 
-async def test_the_phone_whose_serial_was_taken_may_come_later(tmp_path: Path) -> None:
+async def test_the_phone_whose_serial_was_taken_may_come_later(tmp_path):
     async with bench(tmp_path, ANYTHING) as b:
         b.lists("OLD", "TWIN")
         b.says("OLD", PIXEL)
@@ -206,7 +194,7 @@ async def test_the_phone_whose_serial_was_taken_may_come_later(tmp_path: Path) -
         assert b.says("TWIN", PIXEL).name == "victim"
 
 
-async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number(tmp_path: Path) -> None:
+async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number(tmp_path):
     async with bench(tmp_path, ANYTHING) as b:
         b.lists("OLD", "TWIN")
         b.says("OLD", PIXEL)

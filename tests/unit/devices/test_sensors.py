@@ -1,7 +1,5 @@
 """Which sensors count."""
 
-from __future__ import annotations
-
 from farm.devices.health.probe.thermal import SensorPolicy, counted, one_temperature
 from farm.model.health import Health, SensorGroup, Temperature, ThrottleStatus
 
@@ -13,11 +11,11 @@ BATTERY = Temperature("battery", 33.0, SensorGroup.BATTERY, "battery")
 HEALTH = Health(temperatures=(CPU, HAL_CPU, SKIN, QUIET, BATTERY), throttle=ThrottleStatus.SEVERE, throttled_by="SKIN")
 
 
-def test_without_a_policy_all_count() -> None:
+def test_without_a_policy_all_count():
     assert counted(HEALTH, SensorPolicy()) is HEALTH
 
 
-def test_ignored_sensors_are_dropped_with_what_they_claimed() -> None:
+def test_ignored_sensors_are_dropped_with_what_they_claimed():
     found = counted(HEALTH, SensorPolicy(ignore=("SK*", "cpu-0")))
     assert found.temperatures == (HAL_CPU, QUIET, BATTERY)
     assert (found.throttle, found.throttled_by) == (None, "")
@@ -27,13 +25,13 @@ def test_ignored_sensors_are_dropped_with_what_they_claimed() -> None:
     ]
 
 
-def test_one_sensor_is_the_skin() -> None:
+def test_one_sensor_is_the_skin():
     found = counted(HEALTH, SensorPolicy(skin="quiet-therm"))
     assert [each.sensor for each in found.temperatures if each.group is SensorGroup.SKIN] == ["quiet-therm"]
     assert found.throttle is ThrottleStatus.SEVERE
 
 
-def test_the_one_temperature_is_the_thermal_services_then_the_zones_then_the_batterys() -> None:
+def test_the_one_temperature_is_the_thermal_services_then_the_zones_then_the_batterys():
     assert one_temperature(HEALTH) == HAL_CPU
     assert one_temperature(Health(temperatures=(QUIET, CPU, BATTERY))) == CPU
     assert one_temperature(Health(temperatures=(BATTERY,))) == BATTERY

@@ -18,7 +18,7 @@ HOT, PERCENT = (Quantity.TEMPERATURE, SHOWN), (Quantity.BATTERY, "battery")
 BEGIN_S = 1_800_000_000.0 // COARSE_EVERY_S * COARSE_EVERY_S
 
 
-def test_what_is_kept_of_a_probe() -> None:
+def test_what_is_kept_of_a_probe():
     health = Health(
         battery=Battery(percent=80, celsius=31.5),
         temperatures=(
@@ -46,7 +46,7 @@ def test_what_is_kept_of_a_probe() -> None:
     assert columns_of(Health(), None) == {}
 
 
-def test_the_last_hour_is_as_it_came() -> None:
+def test_the_last_hour_is_as_it_came():
     series = ReadingSeries()
     for step in range(5):
         series.add(BEGIN_S + 10 * step, {HOT: 30.0 + step})
@@ -55,7 +55,7 @@ def test_the_last_hour_is_as_it_came() -> None:
     assert columns == {HOT: [32.0, 33.0, 34.0]}
 
 
-def test_a_day_is_kept_at_five_minutes_and_no_more() -> None:
+def test_a_day_is_kept_at_five_minutes_and_no_more():
     series = ReadingSeries()
     steps = int(30 * 3600 / 10)
     for step in range(steps):
@@ -69,7 +69,7 @@ def test_a_day_is_kept_at_five_minutes_and_no_more() -> None:
     assert columns[HOT][-1] == 30.0 + (steps - 1) % 30
 
 
-def test_nothing_is_told_of_the_time_before_the_first_probe() -> None:
+def test_nothing_is_told_of_the_time_before_the_first_probe():
     series = ReadingSeries()
     first_s = BEGIN_S + 0.7 * COARSE_EVERY_S
     for step in range(FINE_ROWS + 100):  # the first is in the five-minute rows only
@@ -77,7 +77,7 @@ def test_nothing_is_told_of_the_time_before_the_first_probe() -> None:
     assert series.read(0.0)[0][0] == first_s
 
 
-def test_a_column_that_comes_later_has_gaps_before_and_after() -> None:
+def test_a_column_that_comes_later_has_gaps_before_and_after():
     series = ReadingSeries()
     series.add(BEGIN_S, {HOT: 30.0})
     series.add(BEGIN_S + 10, {HOT: 31.0, PERCENT: 80.0})
@@ -85,7 +85,7 @@ def test_a_column_that_comes_later_has_gaps_before_and_after() -> None:
     assert series.read(0.0)[1][PERCENT] == [None, 80.0, None]
 
 
-def test_a_phone_with_ever_new_sensors_fills_no_memory() -> None:
+def test_a_phone_with_ever_new_sensors_fills_no_memory():
     series = ReadingSeries()
     for step in range(200):
         series.add(BEGIN_S + 10 * step, {(Quantity.TEMPERATURE, f"sensor {step}"): 30.0})
@@ -93,7 +93,7 @@ def test_a_phone_with_ever_new_sensors_fills_no_memory() -> None:
     assert len(series._fine.columns) == len(series._coarse.columns) == MOST_COLUMNS
 
 
-def test_the_line_of_the_wall() -> None:
+def test_the_line_of_the_wall():
     series = ReadingSeries()
     now_s = BEGIN_S + 3600.0
     for at_s, value in (
@@ -108,7 +108,7 @@ def test_the_line_of_the_wall() -> None:
     assert ReadingSeries().line(now_s) == [None] * LINE_POINTS
 
 
-def test_a_long_line_takes_no_more_memory() -> None:
+def test_a_long_line_takes_no_more_memory():
     series = ReadingSeries()
     for step in range(1000):
         series.add(BEGIN_S + LINE_EVERY_S * step, {HOT: float(step)})

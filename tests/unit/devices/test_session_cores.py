@@ -1,12 +1,9 @@
 """cores.sh by the shells that run it, over a living process; and what is made of its words."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def session(tmp_path) -> Iterator[tuple[Path, int]]:
+def session(tmp_path):
     """The scripts' folder with a state that names a living server; its session's pid."""
     for name in ("bin", "run", "cpuset/top-app"):
         (tmp_path / name).mkdir(parents=True)

@@ -1,9 +1,6 @@
 """Targets are accepted by TVM, and never promise an instruction that the phone did not state."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Mapping
 
 import pytest
 
@@ -26,18 +23,18 @@ WATCHED = {
 }
 
 
-def llvm_features(target: Mapping[str, object]) -> set[str]:
+def llvm_features(target):
     """What LLVM would use for this target."""
     return {str(name) for name in tvm_target.codegen.llvm_get_cpu_features(tvm_target.Target(dict(target)))}
 
 
-def known_cpus(mtriple: str) -> set[str]:
+def known_cpus(mtriple):
     target = tvm_target.Target({"kind": "llvm", "mtriple": mtriple})
     return {str(name) for name in tvm_target.codegen.llvm_get_cpu_archlist(target)}
 
 
 @pytest.mark.parametrize("mtriple", [AARCH64, ARM])
-def test_the_part_table_says_what_llvm_takes_for_granted(mtriple: str) -> None:
+def test_the_part_table_says_what_llvm_takes_for_granted(mtriple):
     cpus = known_cpus(mtriple)
     for part in arm_parts().values():
         stated = part.llvm_aarch64 if mtriple == AARCH64 else part.llvm_arm
@@ -76,7 +73,7 @@ STATED = [
 
 
 @pytest.mark.parametrize("features", STATED, ids=["nothing", "fp16", "no-sve", "armv9"])
-def test_no_core_gets_an_instruction_that_was_not_stated(features: tuple[str, ...]) -> None:
+def test_no_core_gets_an_instruction_that_was_not_stated(features):
     for part in arm_parts().values():
         target = targets_of("arm64-v8a", CpuFacts(features=features, cores=8, lead=part), "", virtual=False)["cpu"]
         used = llvm_features(target) & WATCHED[AARCH64]
@@ -86,7 +83,7 @@ def test_no_core_gets_an_instruction_that_was_not_stated(features: tuple[str, ..
 
 
 @pytest.mark.parametrize("features", [(), ("neon", "vfpv3"), ("neon", "vfpv4", "idiva", "idivt"), ("asimd",)])
-def test_no_32_bit_core_gets_an_instruction_that_was_not_stated(features: tuple[str, ...]) -> None:
+def test_no_32_bit_core_gets_an_instruction_that_was_not_stated(features):
     promised = {*features, *(("neon", "vfpv4", "idiva", "idivt") if "asimd" in features else ())}
     for part in arm_parts().values():
         target = targets_of("armeabi-v7a", CpuFacts(features=features, cores=4, lead=part), "", virtual=False)["cpu"]
@@ -94,7 +91,7 @@ def test_no_32_bit_core_gets_an_instruction_that_was_not_stated(features: tuple[
         assert {name for name in used if not FLAGS[name] <= promised} == set(), (part.name, target)
 
 
-def test_stated_features_are_used_without_a_known_core() -> None:
+def test_stated_features_are_used_without_a_known_core():
     features = ("asimd", "fphp", "asimdhp", "asimddp", "i8mm", "sve")
     for lead in (None, ArmPart("new", "", None, None)):
         target = targets_of("arm64-v8a", CpuFacts(features=features, lead=lead), "", virtual=False)["cpu"]
@@ -107,7 +104,7 @@ FAMILIES = ("adreno", "mali", "xclipse", "powervr", "maleoon", "")
 
 
 @pytest.mark.parametrize(("abi", "family"), list(itertools.product(ABIS, FAMILIES)))
-def test_tvm_accepts_every_target(abi: str, family: str) -> None:
+def test_tvm_accepts_every_target(abi, family):
     targets = targets_of(abi, CpuFacts(features=("asimd",), cores=8), family, virtual=False)
     adreno = {"adreno", "adreno-texture", "adreno-clml", "opencl", "vulkan"}
     gpus = {"adreno": adreno, "maleoon": set(), "": set()}.get(family, {"opencl", "vulkan"})
@@ -123,7 +120,7 @@ def test_tvm_accepts_every_target(abi: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("abi", ["x86_64", "arm64-v8a"])
-def test_a_virtual_phone_gets_the_baseline_of_its_architecture(abi: str) -> None:
+def test_a_virtual_phone_gets_the_baseline_of_its_architecture(abi):
     (target,) = targets_of(abi, CpuFacts(features=("sve",), cores=8), "adreno", virtual=True).values()
     features = llvm_features(target)
     assert not features & {"avx", "avx2", "sse4.2", "sve", "dotprod", "fullfp16"}
@@ -133,20 +130,20 @@ def test_a_virtual_phone_gets_the_baseline_of_its_architecture(abi: str) -> None
 @pytest.mark.parametrize(
     ("family", "names"), [("adreno", {"adreno", "adreno-texture", "opencl"}), ("mali", {"opencl"}), ("", set())]
 )
-def test_a_virtual_phone_with_a_driver_has_its_gpus_targets_by_opencl(family: str, names: set[str]) -> None:
+def test_a_virtual_phone_with_a_driver_has_its_gpus_targets_by_opencl(family, names):
     targets = targets_of("x86_64", CpuFacts(), family, virtual=True, virtual_gpu=True)
     assert targets.keys() == {"cpu"} | names
     assert all(target["host"] == targets["cpu"] for name, target in targets.items() if name != "cpu")
 
 
 @pytest.mark.parametrize("abi", ["", "sparc", "mips", "armeabi", "riscv64"])
-def test_an_abi_without_a_target_gets_none(abi: str) -> None:
+def test_an_abi_without_a_target_gets_none(abi):
     assert targets_of(abi, CpuFacts(), "adreno", virtual=False) == {}
     assert targets_of(abi, CpuFacts(), "adreno", virtual=True) == {}
 
 
 @pytest.mark.parametrize("path", every("cpuinfo"), ids=lambda path: path.stem)
-def test_targets_of_genuine_cores_are_accepted(path: object) -> None:
+def test_targets_of_genuine_cores_are_accepted(path):
     stem = str(getattr(path, "stem", ""))
     for phone in ("galaxynote20-kona-a13", "redmi8a-msm8937-a10-32bit"):
         identity = identify(RawIdentity.parse(answer(phone, cpuinfo=stem)))
@@ -155,7 +152,7 @@ def test_targets_of_genuine_cores_are_accepted(path: object) -> None:
             assert tvm_target.Target(dict(target)).kind is not None
 
 
-def test_exynos_9810_is_not_believed() -> None:
+def test_exynos_9810_is_not_believed():
     """Its kernel states ARMv8.2 for all cores, its M3 cores are ARMv8.0 (golang/go issue 28431)."""
     identity = identify(RawIdentity.parse(answer("galaxys9-sdm845-a10", cpuinfo="galaxy-s9-global")))
     assert "atomics" in identity.cpu_features
@@ -166,12 +163,12 @@ def test_exynos_9810_is_not_believed() -> None:
     assert not llvm_features(target) & {"lse", "fullfp16", "dotprod"}
 
 
-def test_the_weakest_design_decides() -> None:
+def test_the_weakest_design_decides():
     parts = arm_parts()
     a53, a76, unknown = parts[0x41, 0xD03], parts[0x41, 0xD0B], ArmPart("new", "", None, None)
     features = ("asimd", "fphp", "asimdhp", "asimddp")
 
-    def mattr(*seen: ArmPart) -> object:
+    def mattr(*seen):
         facts = CpuFacts(features=features, lead=a76, parts=seen)
         return targets_of("arm64-v8a", facts, "", virtual=False)["cpu"]["mattr"]
 

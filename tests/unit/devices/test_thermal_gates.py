@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -13,7 +12,7 @@ from farm.devices.power.switchboard import Switchboard
 from farm.devices.thermal.thermal_gates import ThermalGates, others_on_hub
 from farm.devices.thermal.thermal_rules import NO_THERMOMETER, HeatConfig, HeatLimits, ModelHeat
 from farm.devices.views import DeviceViews
-from farm.model.device import Closed, DeviceView, Heat, Life, Service, UsbPlace
+from farm.model.device import Closed, Heat, Life, Service, UsbPlace
 from farm.model.health import DeviceFault, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.model.requests import LeaseClass
 
@@ -23,17 +22,17 @@ BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERAC
 class Bench:
     """A board with agents that are nothing but their facts, and a clock."""
 
-    def __init__(self, heat: HeatConfig | None = None, losing_power: Any = lambda *_: ()) -> None:
+    def __init__(self, heat=None, losing_power=lambda *_: ()):
         self.now_s = 100.0
         self.gates = ThermalGates(heat, monotonic=lambda: self.now_s)
         self.events = EventLog()
-        registry = cast(Any, SimpleNamespace(called=lambda *_, **__: ("", {}, ())))
+        registry = SimpleNamespace(called=lambda *_, **__: ("", {}, ()))
         self.board = DeviceViews(registry, self.events, self.gates, losing_power)
-        self.told: list[DeviceView] = []
+        self.told = []
         self.board.subscribe(self.told.append)
-        self.agents: dict[str, Any] = {}
+        self.agents = {}
 
-    def agent(self, name: str, life: Life = Life.READY, path: str = "", model: str = "SM-A556B") -> Any:
+    def agent(self, name, life=Life.READY, path="", model="SM-A556B"):
         hub, _, port = path.rpartition(".")
         place = UsbPlace(hub, int(port), path) if path else None
         state = SimpleNamespace(
@@ -54,11 +53,11 @@ class Bench:
         self.board.update(self.agents[name])
         return self.agents[name]
 
-    def lives(self, name: str, life: Life) -> None:
+    def lives(self, name, life):
         self.agents[name].state.life = life
         self.board.update(self.agents[name])
 
-    def probe(self, name: str, skin_c: float | None, *, after_s: float = 10.0, **more: Any) -> DeviceView:
+    def probe(self, name, skin_c, *, after_s=10.0, **more):
         self.now_s += after_s
         agent = self.agents[name]
         found = () if skin_c is None else (Temperature("skin", skin_c, SensorGroup.SKIN, "test"),)
@@ -66,12 +65,12 @@ class Bench:
         self.board.update(agent)
         return self.view(name)
 
-    def view(self, name: str) -> DeviceView:
+    def view(self, name):
         return self.board.view(f"s-{name}")
 
-    def news(self) -> list[tuple[str, list[str]]]:
+    def news(self):
         return [
-            (event.kind, cast(list[str], event.data["classes"]))
+            (event.kind, event.data["classes"])
             for event in self.events.since()
             if event.kind in ("device.cooling", "device.cool")
         ]

@@ -1,17 +1,14 @@
 """untethered.sh run by the shells that run it, with a battery of plain files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from farm.devices.server.phone_paths import scripts_folder
-from farm.kinds.untethered.record import RunRecord, read_marks
+from farm.kinds.untethered.record import read_marks
 from farm.measure.gauge import gauge_line
 from tests.support.waiting import HANG_S
 
@@ -20,7 +17,7 @@ SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 pytestmark = pytest.mark.parametrize("shell", SHELLS)
 
 
-def recorded(shell: str, folder: Path, call: str, window: str = "0.20") -> tuple[RunRecord, list[str]]:
+def recorded(shell, folder, call, window="0.20"):
     """What two cycles of that call leave behind: the marks, the gauge's lines."""
     battery = folder / "sys/class/power_supply/battery"
     battery.mkdir(parents=True)
@@ -52,11 +49,11 @@ def recorded(shell: str, folder: Path, call: str, window: str = "0.20") -> tuple
     return record, _text(work / "gauge").splitlines()
 
 
-def _text(path: Path) -> str:
+def _text(path):
     return path.read_text() if path.exists() else ""
 
 
-def test_cycles_are_marked_while_the_gauge_is_written_down(shell: str, tmp_path: Path) -> None:
+def test_cycles_are_marked_while_the_gauge_is_written_down(shell, tmp_path):
     record, lines = recorded(shell, tmp_path, "sleep 0.05")
     assert (record.boot, record.ended, len(record.cycles)) == ("one", "done", 2)
     for (idle_s, busy_s, rest_s, end_s), calls in record.cycles:
@@ -69,12 +66,12 @@ def test_cycles_are_marked_while_the_gauge_is_written_down(shell: str, tmp_path:
     assert found[-1].uptime_s >= record.cycles[-1][0][2]
 
 
-def test_windows_shorter_than_a_tenth_of_a_second_are_decimal(shell: str, tmp_path: Path) -> None:
+def test_windows_shorter_than_a_tenth_of_a_second_are_decimal(shell, tmp_path):
     record, _ = recorded(shell, tmp_path, "true", window="0.08")
     assert (record.ended, len(record.cycles)) == ("done", 2)
 
 
-def test_a_program_that_fails_ends_the_run(shell: str, tmp_path: Path) -> None:
+def test_a_program_that_fails_ends_the_run(shell, tmp_path):
     record, _ = recorded(shell, tmp_path, "echo no such model; exit 7")
     assert record.ended == "the program ended with exit code 7: no such model"
     assert record.cycles == []
