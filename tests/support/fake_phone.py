@@ -4,6 +4,7 @@ import asyncio
 from inspect import isawaitable
 from types import SimpleNamespace
 
+from farm.adb.connection import ServerAddress
 from farm.adb.shell import ShellResult
 from farm.devices.agent import Agent
 from farm.devices.lifecycle.recovery import RecoveryContext
@@ -32,6 +33,7 @@ class FakeClient:
     def __init__(self, answer="", **by_serial):
         self.answer, self.by_serial = answer, by_serial
         self.commands, self.serials, self.rebooted = [], [], []
+        self.address = ServerAddress.parse("tcp:5038")
 
     async def shell(self, serial, command, **_):
         answer = await self._answer(serial, command)
