@@ -158,7 +158,7 @@ async def test_a_phone_with_traces_is_cleaned_before_the_next_user(request_, dir
     lab.ask()
     lab.leasing.release(lease.id, dirty=dirty)
     await settle()
-    assert [name for name, _ in lab.devices.broken] == ["a"]
+    assert lab.devices.broken == [("a", "it is cleaned after alice's lease")]
     assert lab.got == []
     ledger, now_s = requests_of(lab.leasing).allocator._state.ledger, time.monotonic()
     used_s = ledger.usage_s("alice", now_s)
