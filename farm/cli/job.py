@@ -67,13 +67,25 @@ def list_jobs(
     states = [each.value for each in state or ()]
     fields = {"state": states, "user": user, "of_kind": kind, "array": array, "before": before, "limit": limit}
     answer = call("job.list", results=True, **fields)
+    lines = _list_lines(answer["jobs"], datetime.now(UTC).isoformat()) if answer["jobs"] else ()
+    emit(answer, lines, json=json)
+    if json:
+        return
+    if not answer["jobs"]:
+        print_note("no jobs")
+    elif answer["more"]:
+        print_note(f"there are more: --before {answer['jobs'][-1]['id']}, or a larger --limit")
+
+
+def _list_lines(jobs: Sequence[Mapping[str, Any]], now: str, width: int | None = None) -> Iterator[str]:
+    """The table of `farm job list`. `now`: ISO 8601; `width`: of the lines, None: the terminal's."""
     rows = (
         (
             row["id"], row["array"] or "-", row["kind"], _short(row["name"]) or "-", row["user"], row["state"],
             row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]),
-            took(row["started_at"], row["ended_at"] or datetime.now(UTC).isoformat()) or "-", *_outcome(row),
+            took(row["started_at"], row["ended_at"] or now) or "-", *_outcome(row),
         )
-        for row in answer["jobs"]
+        for row in jobs
     )  # fmt: skip
     columns = (
         "JOB",
@@ -90,14 +102,8 @@ def list_jobs(
         "RESULT",
         "WHY",
     )
-    spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER")
-    emit(answer, table(columns, rows, spare=spare, below="WHY") if answer["jobs"] else (), json=json)
-    if json:
-        return
-    if not answer["jobs"]:
-        print_note("no jobs")
-    elif answer["more"]:
-        print_note(f"there are more: --before {answer['jobs'][-1]['id']}, or a larger --limit")
+    spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER", "TOOK", "NAME", "DEVICE", "VERDICT")
+    return table(columns, rows, spare=spare, below="WHY", width=width)
 
 
 @app.command()
@@ -271,8 +277,9 @@ def logs(
 
 
 def _outcome(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The verdict or answer of a job, its figure, and why it waits or failed."""
-    return *_result(row), row["waits"] or (row["error"] or {}).get("message") or ""
+    """The verdict or answer of a job, its figure, and why it waits, failed or is not trusted."""
+    why = row["waits"] or (row["error"] or {}).get("message") or (row.get("result") or {}).get("why")
+    return *_result(row), why or ""
 
 
 def _result(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from farm.common.causes import brief, cause_of
 from farm.common.durations import is_number
 from farm.common.errors import Code, HostError
 from farm.common.events import Event, EventLog
 from farm.common.tasks import end_tasks
 from farm.control.verbs import json_of
 from farm.jobs.logs import FARM, LogLine, LogPage, LogReader
+from farm.measure.conditions import Verdict
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
@@ -297,7 +299,19 @@ def job_row(job: Job, latest: Attempt | None, waits: str, step: Step | None = No
 
 def in_brief(result: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a result that a list shows, by form: a hostile model may have had a hand in the report."""
-    return {name: found for name in BRIEF if (found := _figures(name, result.get(name))) is not None}
+    shown = {name: found for name in BRIEF if (found := _figures(name, result.get(name))) is not None}
+    return {**shown, "why": why} if (why := _why(result)) else shown
+
+
+def _why(result: Mapping[str, Any]) -> str:
+    """The cause of the gravest reason against a result; "": there is none."""
+    for part in (result.get("certificate"), result.get("comparison")):
+        wire = part.get("reasons") if isinstance(part, Mapping) else None
+        reasons = [each for each in wire if isinstance(each, Mapping)] if isinstance(wire, list | tuple) else []
+        reasons.sort(key=lambda each: each.get("verdict") != Verdict.REJECTED)
+        if reasons:
+            return brief(cause_of(reasons[0]))
+    return ""
 
 
 def _figures(name: str, value: object) -> Any:

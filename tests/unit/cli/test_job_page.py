@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.cli.job import _outcome, print_page, print_standing
+from farm.cli.job import _list_lines, _outcome, print_page, print_standing
 from farm.kinds.bench.spec import BenchSpec
 from farm.kinds.compare.spec import CompareSpec
 from farm.kinds.lease.spec import LeaseSpec
@@ -197,3 +197,22 @@ def test_a_running_search_is_shown_with_each_tasks_rates(capsys):
 )
 def test_a_job_in_a_list_has_its_result_or_why_there_is_none(row, shown):
     assert _outcome({"waits": "", "error": None, **row}) == shown
+
+
+def test_a_list_fits_a_narrow_terminal_and_says_why_a_result_is_not_trusted():
+    row = {
+        "id": "bench-5af1c2", "array": "bench-5af1c0", "kind": "bench", "name": "mobilenet_v2.onnx", "user": "ann",
+        "on": "huawei-mate-20", "device": "", "attempts": 1, "submitted_at": AT, "started_at": AT, "ended_at": AT,
+        "waits": "", "error": None,
+    }  # fmt: skip
+    rejected = {"verdict": "rejected", "estimate": {"median_ms": 0.162}, "why": "too noisy"}
+    lines = list(
+        _list_lines(
+            [{**row, "state": "done", "result": rejected}, {**row, "state": "cancelled", "waits": "by ann"}],
+            AT,
+            width=40,
+        )
+    )
+    assert max(map(len, lines)) <= 40
+    assert [line.strip() for line in lines[2::2]] == ["too noisy", "by ann"]
+    assert lines[1].split()[:2] == ["bench-5af1c2", "done"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from farm.common.events import EventLog
 from farm.control.verbs.job_views import JobSteps, in_brief
 
@@ -56,3 +58,22 @@ def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown() -
     assert in_brief({**right, "samples_s": [1.0]}) == right
     forged = {"verdict": ["a"], "estimate": {"median_ms": "fast", "low_ms": 10**400, "x": {}}, "exit_code": True}
     assert in_brief({**forged, "speedup": "x"}) == {"estimate": {}}
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (
+            {"certificate": {"reasons": [
+                {"verdict": "suspect", "cause": "samples too alike"}, {"verdict": "rejected", "cause": "too noisy"},
+            ]}},
+            "too noisy",
+        ),
+        ({"comparison": {"answer": "cannot tell", "reasons": [{"cause": "too few pairs"}]}}, "too few pairs"),
+        ({"certificate": {"reasons": []}}, None),
+        ({"certificate": {"reasons": [7, {"cause": "x" * 100}]}}, f"{'x' * 59}…"),
+        ({"certificate": {"reasons": "forged"}, "comparison": 7}, None),
+    ],
+)  # fmt: skip
+def test_a_list_has_the_gravest_reason_against_a_result(result: dict[str, object], why: str | None) -> None:
+    assert in_brief(result).get("why") == why
