@@ -263,7 +263,7 @@ def lines_of(farm: Snapshot | None, view: TopView) -> list[Text]:
     for_jobs = min(len(jobs) + 1, for_jobs + spare) if jobs else 0
     lines += table
     lines += _jobs(jobs, farm, view, for_jobs)
-    lines += _waiting(farm, for_waiting)
+    lines += _waiting(farm, for_waiting, view.marks)
     left = view.height - len(lines)
     if farm.news and left >= 2:
         lines.append(Text("EVENTS", "bold"))
@@ -286,7 +286,7 @@ def phone_lines(phones: Sequence[PhoneRow], view: TopView, room: int) -> list[Te
     columns = phone_columns(wide=wide, hosts=any(phone.host for phone in phones))
     titles = [Text(name, "bold") for name in columns]
     table = (titles, *(phone_cells(phone, wide=wide) for phone in phones))
-    lines = [_phone_line(cells, columns) for cells in table]
+    lines = [_phone_line(cells, columns, view.marks) for cells in table]
     if len(lines) <= room and (wide or all(len(line) <= view.width for line in lines)):
         return lines
     across = max(1, view.width // CELL)
@@ -367,13 +367,13 @@ def phone_columns(*, wide: bool, hosts: bool) -> tuple[str, ...]:
     return tuple(name for name in PHONE_COLUMNS if (wide or name not in WIDE_COLUMNS) and (hosts or name != "HOST"))
 
 
-def _phone_line(cells: Sequence[Text], columns: Sequence[str]) -> Text:
+def _phone_line(cells: Sequence[Text], columns: Sequence[str], marks: Glyphs) -> Text:
     line = Text()
     for name, cell in zip(columns, cells, strict=True):
         width = PHONE_COLUMNS[name]
         room = max(0, width - len(cell))
         if name in WIDE_COLUMNS and width:
-            cell.truncate(width)
+            cut(cell, width, marks)
         (cell.pad_left if name in RIGHT_COLUMNS else cell.pad_right)(room)
         line.append_text(cell).append(" ")
     line.rstrip()
@@ -412,7 +412,7 @@ def _jobs(jobs: Sequence[JobRow], farm: Snapshot, view: TopView, room: int) -> l
     rows = [job_cells(job, view.marks) for job in shown]
     for row in rows:
         for cell, limit in zip(row, JOB_COLUMNS.values(), strict=True):
-            cell.truncate(limit or len(cell))
+            cut(cell, limit or len(cell), view.marks)
     lines += aligned(rows)
     if len(jobs) > len(shown):
         lines.append(Text(f"{view.marks.more} {len(jobs) - len(shown)} jobs more", "dim"))
@@ -431,15 +431,19 @@ def aligned(rows: Sequence[Sequence[Text]]) -> list[Text]:
     return lines
 
 
-def _waiting(farm: Snapshot, room: int) -> list[Text]:
+def _waiting(farm: Snapshot, room: int, marks: Glyphs) -> list[Text]:
     if room < 2:
         return []
     waiting = [each for each in farm.waiting if not each.job][: room - 1]
-    rows = (
-        f"{escaped(each.user):<12.12} {escaped(each.selector):<30.30} priority {each.priority}  {age(each.waited_s)}"
-        for each in waiting
-    )
-    return [Text("WAITING FOR A PHONE", "bold"), *map(Text, rows)]
+    lines = [Text("WAITING FOR A PHONE", "bold")]
+    for each in waiting:
+        line = Text()
+        for text, width in ((each.user, 12), (each.selector, 30)):
+            cut(cell := Text(escaped(text)), width, marks)
+            cell.pad_right(width - len(cell))
+            line.append_text(cell).append(" ")
+        lines.append(line.append(f"priority {each.priority}  {age(each.waited_s)}"))
+    return lines
 
 
 def _event(event: EventRow) -> Text:
@@ -447,6 +451,13 @@ def _event(event: EventRow) -> Text:
 
 
 def _cut(line: Text, view: TopView) -> Text:
-    line.truncate(view.width, overflow="ellipsis" if view.marks.more == "…" else "crop")
-    line.rstrip()
+    cut(line, view.width, view.marks)
     return line
+
+
+def cut(text: Text, width: int, marks: Glyphs) -> None:
+    """Leave so many columns of a text, the last of which shows that more followed."""
+    text.rstrip()
+    if text.cell_len > width:
+        text.truncate(width - 1)
+        text.append(marks.more)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from farm.cli.output import OLD, escaped, plots
 from farm.cli.output.terminal import Glyphs
-from farm.cli.top_picture import aligned
+from farm.cli.top_picture import aligned, cut
 from farm.common.durations import digits, format_duration
 from farm.measure.conditions import percent
 from farm.model.job import FINAL, JobState
@@ -175,7 +175,7 @@ def lines_of(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
     if view.notice:
         lines.insert(0, Text(escaped(view.notice), "bold yellow"))
     for line in lines:
-        line.truncate(view.width, overflow="ellipsis" if view.marks.more == "…" else "crop")
+        cut(line, view.width, view.marks)
     if len(lines) > view.height:
         return [*lines[: view.height - 1], Text(f"{view.marks.more} {len(lines) - view.height + 1} lines more")]
     return lines

@@ -70,7 +70,7 @@ def test_a_small_farm_as_a_table():
         "farm 0.1.0  tracker 127.0.0.1:9190  3 phones: 1 busy  1 ready  1 quarantined",
         "12:00:00  running jobs: 1, waiting for a phone: 1",
         "PHONE                STATE           HEAT  BATT SOC            GPU            HOLDER       AGE      REASON",
-        "nord                 quarantined    31.2C    9% SM8650         Adreno 750     -                     it reb",
+        "nord                 quarantined    31.2C    9% SM8650         Adreno 750     -                     it re~",
         "pixel                busy           31.2C   90% SM8650         Adreno 750     ann          1m 1s    j1",
         "galaxy               ready              -     - -              -              -",
         "JOBS",
@@ -101,7 +101,7 @@ def test_80_columns_show_a_jobs_phone_and_step():
     assert "j1  running  pixel  timing  net.onnx  ann" in lines
     step = "running, 1m 3s of 30m, battery 29.0 C"
     (line,) = (line for line in shown(farm(jobs=[job("x" * 20, progress={"step": step})])) if "29.0" in line)
-    assert line == f"j{'x' * 20}  running  pixel  {step}  ne"
+    assert line == f"j{'x' * 20}  running  pixel  {step}  n~"
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 3), (40, 10), (80, 24), (132, 43), (200, 60), (500, 300)])
@@ -190,3 +190,28 @@ def test_where_the_columns_do_not_fit_phones_stand_as_cells(width):
     assert "nord" in cells
     assert width < 30 or ("ann" in cells and "ready" in cells)
     assert any(line.startswith("PHONE") for line in shown(held, width=80))
+
+
+def test_each_text_that_is_cut_shows_it():
+    told = farm(
+        device("pixel", "quarantined", reason="r" * 200, soc="Snapdragon 8 Gen 3 for Galaxy"),
+        waiting=[
+            {
+                "user": "a-user-with-a-long-name",
+                "selector": "soc=" + "s" * 60,
+                "priority": 1,
+                "waited_s": 1.0,
+                "job": "",
+            }
+        ],
+        jobs=[job(1, name="n" * 60)],
+    )
+    for width in (100, 140):
+        lines = shown(told, width=width, height=30)
+        reason, job_line, waiting = (
+            next(line for line in lines if line.startswith(begin)) for begin in ("pixel", "j1", "a-user")
+        )
+        assert reason[-1] == "~"
+        assert "Snapdragon 8 ~" in reason
+        assert "n~" in job_line
+        assert (waiting.count("~"), max(map(len, lines))) == (2, width)

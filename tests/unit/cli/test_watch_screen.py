@@ -111,7 +111,7 @@ def test_a_tuning_with_its_curve():
         "                                    |",
         "   4                                -",
         "     0                                                            40",
-        "    conv2d                                       20 trials  best 4.000",
+        "    conv2d                                       20 trials  best 4.00~",
     ]
 
 
@@ -157,7 +157,7 @@ def test_many_jobs_are_a_line_each_those_that_run_first():
     pictures[8] = after_event(picture_of(info(8)), event("job.failed", 3, error={"message": "no"}))
     lines = drawn(*pictures, height=8)
     assert lines[:3] == [
-        "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 r",
+        "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 ~",
         "job-7   running  pixel  timing",
         "job-8   failed   -      no",
     ]
