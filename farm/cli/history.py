@@ -13,7 +13,7 @@ from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import digits, in_one_unit, range_words
+from farm.common.durations import in_one_unit, range_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
@@ -90,9 +90,11 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
         medians = [common_estimate(row)["median_s"] for row in rows]
         yield f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest"
     today = ["RESCALED"] if moved else []
-    medians = in_one_unit([row["estimate"]["median_s"] * 1000 for row in rows])
+    reported = [row["estimate"]["median_s"] * 1000 for row in rows]
+    words = in_one_unit([*reported, *(_rescaled_ms(row) for row in rows)])
+    shown = zip(rows, words[: len(rows)], words[len(rows) :], strict=True)
     commit = ["COMMIT"] if any(row.get("commit") for row in rows) else []
-    scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
+    scale = " .. ".join(in_one_unit([low_s * 1000, high_s * 1000], aligned=False))
     yield from table(
         (
             "  WHEN", "MEDIAN", "95 % RANGE", *today, "VERDICT", "RUNTIME", *commit, "JOB",
@@ -103,12 +105,12 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
                 f"  {local_time(row['at'], to='minutes')}",
                 median,
                 range_words(row["estimate"], "s"),
-                *(_rescaled(row) for _ in today),
+                *(rescaled.removeprefix("-") for _ in today),
                 row["verdict"], runtime_words(row) or "-",
                 *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
-            for row, median in zip(rows, medians, strict=True)
+            for row, median, rescaled in shown
         ],
         spare=("RUNTIME", "95 % RANGE"),
     )  # fmt: skip
@@ -121,18 +123,16 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
         yield f"  only trusted results are searched for changes: {doubtful} of {len(rows)} are not trusted"
 
 
-def _rescaled(row: Mapping[str, Any]) -> str:
-    """The median at today's nominal speed, "" if that is the reported one."""
-    return f"{digits(common_estimate(row)['median_s'] * 1000)} ms" if moved_nominal([row]) else ""
+def _rescaled_ms(row: Mapping[str, Any]) -> float | None:
+    """The median at today's nominal speed; None if that is the reported one."""
+    return common_estimate(row)["median_s"] * 1000 if moved_nominal([row]) else None
 
 
 def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
     row = rows[change.index]
     word = "regression" if change.slower else "improvement"
-    return (
-        f"{word}: {digits(change.before_s * 1000)} -> {digits(change.after_s * 1000)} ms ({change.ratio - 1:+.1%}) "
-        f"since {row['job']}, {change.results_after} results"
-    )
+    before, after = in_one_unit([change.before_s * 1000, change.after_s * 1000], aligned=False)
+    return f"{word}: {before} -> {after} ({change.ratio - 1:+.1%}) since {row['job']}, {change.results_after} results"
 
 
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from farm.cli.output import (
 )
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, kept_words
-from farm.common.durations import digits, took
+from farm.common.durations import took, with_unit
 from farm.common.errors import MissingFieldError, UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
@@ -286,7 +286,7 @@ def _result(row: Mapping[str, Any]) -> tuple[str, str]:
     result = row.get("result") or {}
     estimate, compared = result.get("estimate") or {}, result.get("comparison") or {}
     if median_ms := estimate.get("median_ms"):
-        return result.get("verdict") or "-", f"{digits(median_ms)} ms"
+        return result.get("verdict") or "-", with_unit(median_ms)
     if compared.get("ratio"):
         return compared.get("answer") or "-", f"B/A {ratio_words(compared['ratio'])}"
     if gain := (result.get("speedup") or {}).get("times"):

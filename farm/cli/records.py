@@ -12,7 +12,7 @@ import typer
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, local_time, print_line, print_note, table, write_file
-from farm.common.durations import digits, format_duration, many
+from farm.common.durations import format_duration, in_one_unit, many, with_unit
 from farm.common.errors import UserError
 from farm.kinds.tune.summary import used
 from farm.model.identity import target_words
@@ -81,7 +81,7 @@ def show(
         yield f"records   {len(records.records)}" + (f" ({measured})" if measured else "")
         if estimate.curve:
             trial, seconds, latency_s = estimate.curve[-1]
-            yield f"estimate  {digits(latency_s * 1e3)} ms, since trial {trial} after {format_duration(seconds)}"
+            yield f"estimate  {with_unit(latency_s * 1e3)}, since trial {trial} after {format_duration(seconds)}"
         yield from best_table(records)
 
     emit(document, lines(), json=json)
@@ -229,7 +229,7 @@ def best_table(records: RecordSet) -> Iterator[str]:
         (
             (
                 each.name, each.weight, each.trials, each.failed,
-                *(f"{digits(seconds * 1e3)} ms" if seconds else "-" for seconds in (each.default_s, each.seconds)),
+                *in_one_unit([s * 1e3 if s else None for s in (each.default_s, each.seconds)], aligned=False),
                 f"{each.gflops:.2f}" if each.gflops else "-",
                 used(kept_own=each.kept_own), each.device or "-",
             )

@@ -15,7 +15,7 @@ from rich.text import Text
 from farm.cli.output import OLD, escaped, plots
 from farm.cli.output.terminal import Glyphs
 from farm.cli.top_picture import aligned, cut
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, time_unit, with_unit
 from farm.measure.conditions import percent
 from farm.model.job import FINAL, JobState
 
@@ -222,8 +222,10 @@ def _timing(progress: Mapping[str, Any], view: WatchView) -> Iterator[Text]:
     if not (isinstance(low, int | float) and isinstance(median, int | float) and isinstance(high, int | float)):
         return
     half, wanted = float(progress.get("half_width") or 0.0), float(progress.get("wanted_half_width") or 0.0)
+    unit, scale = time_unit(median)
+    between = f"{digits(low * scale)} to {digits(high * scale)}"
     yield Text(
-        f"  median   {digits(median)} ms ({digits(low)} to {digits(high)}), uncertain by ±{percent(half)}, "
+        f"  median   {digits(median * scale)} {unit} ({between}), uncertain by ±{percent(half)}, "
         f"goal ±{percent(wanted)}, {progress.get('count')} samples"
     )
     samples = [float(each) for each in progress.get("samples_ms", ()) if isinstance(each, int | float)]
@@ -246,7 +248,7 @@ def _tuning(job: JobPicture, progress: Mapping[str, Any], view: WatchView) -> It
     if progress.get("waits"):
         yield Text(f"  waits    {escaped(str(progress['waits']))}")
     if isinstance(progress.get("estimate_s"), int | float) and not progress.get("left_out"):
-        yield Text(f"  best     {digits(float(progress['estimate_s']) * 1e3)} ms estimated for the whole model")
+        yield Text(f"  best     {with_unit(float(progress['estimate_s']) * 1e3)} estimated for the whole model")
     picture = plots.curve(job.points, trials, wanted, min(view.width - 4, 100), CURVE_ROWS, view.marks)
     if picture:
         yield Text("  estimated latency, ms, over trials", "dim")

@@ -146,12 +146,21 @@ def range_words(found: Mapping[str, Any], unit: str = "ms", middle: str = "") ->
     return f"±{up} %" if down == up else f"-{down} %, +{up} %"
 
 
-def in_one_unit(values_ms: Sequence[float | None]) -> list[str]:
-    """Times in the unit that the shortest time needs, aligned: `0.1623 ms`, `76.07 µs`; `-` for None."""
+def in_one_unit(values_ms: Sequence[float | None], *, aligned: bool = True) -> list[str]:
+    """Times in the unit that the shortest time needs: `0.1623 ms`, `76.07 µs`; `-` for None.
+
+    `aligned`: they stand in a column.
+    """
     shortest_ms = min((each for each in values_ms if each is not None), default=0.0)
     unit, scale = time_unit(shortest_ms)
     words = ["-" if each is None else f"{digits(each * scale)} {unit}" for each in values_ms]
-    return [each if each == "-" else each.rjust(max(map(len, words))) for each in words]
+    return [each.rjust(max(map(len, words))) if aligned and each != "-" else each for each in words]
+
+
+def with_unit(value_ms: float) -> str:
+    """A time with the unit that it needs: `1.204 s`, `0.1623 ms`, `76.07 µs`."""
+    unit, scale = time_unit(value_ms)
+    return f"{digits(value_ms * scale)} {unit}"
 
 
 def time_unit(shortest_ms: float) -> tuple[str, float]:

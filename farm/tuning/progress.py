@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.common.durations import digits, format_duration, many
+from farm.common.durations import format_duration, many, with_unit
 from farm.compiler.records import Record, RecordSet, own_s
 
 ETA_TRIALS = 8  # of this attempt, before there is a rate
@@ -68,7 +68,7 @@ def standing_line(facts: Mapping[str, Any]) -> str:
     if left_out := facts["left_out"]:  # a sum without them would rise with every task that joins it
         parts.append(f"{facts['of_tasks'] - left_out} of {facts['of_tasks']} tasks measured")
     elif facts["estimate_s"] is not None:
-        parts.append(f"best {digits(facts['estimate_s'] * 1e3)} ms")
+        parts.append(f"best {with_unit(facts['estimate_s'] * 1e3)}")
     parts.append(f"{facts['busy']} of {len(facts['phones'])} phones busy")
     if facts["eta_s"] is not None:
         parts.append(f"{format_duration(facts['eta_s'])} left")

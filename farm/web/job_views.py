@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
-from farm.common.durations import digits, format_duration
+from farm.common.durations import format_duration, with_unit
 from farm.common.files import is_sha256
 from farm.common.selector import Selector, natural
 from farm.kinds.spec_text import described, unusual
@@ -103,7 +103,7 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
     found = lenient(row.get("result") or {})
     estimate, gain, compared = (found[name] or lenient({}) for name in ("estimate", "speedup", "comparison"))
     if estimate["median_ms"]:
-        return f"{digits(estimate['median_ms'])} ms", found["verdict"] or ""
+        return with_unit(estimate["median_ms"]), found["verdict"] or ""
     if gain["times"]:
         return f"{gain['times']:.2f} times", gain["answer"] or ""
     if compared["ratio"]:
@@ -165,11 +165,17 @@ def why(row: Mapping[str, Any]) -> str:
     return str(row["waits"] or (row["error"] or {}).get("message") or "")
 
 
+def _number(row: Mapping[str, Any], *path: str) -> Any:
+    """A figure of its result; None where it has none."""
+    found = _at(row, "result", *path)
+    return found if isinstance(found, int | float) else None
+
+
 COLUMNS: Mapping[str, Value] = {
     "job": itemgetter("id"),
     "state": itemgetter("state"),
     "what": lambda row: (row["name"] or row["kind"]).lower(),
-    "result": lambda row: ((row.get("result") or {}).get("estimate") or {}).get("median_ms"),
+    "result": lambda row: _number(row, "estimate", "median_ms"),
     "verdict": outcome_words,
     "took": seconds_of,
     "phone": lambda row: natural(row["on"] or row["device"]),
@@ -180,7 +186,10 @@ COLUMNS: Mapping[str, Value] = {
 _CSV: Mapping[str, Value] = {
     **{name: itemgetter(name) for name in ("id", "kind", "name", "user", "state", "selector")},
     "phone": lambda row: row["on"] or row["device"],
-    "result": lambda row: outcome(row)[0],
+    "median_ms": lambda row: _number(row, "estimate", "median_ms"),
+    "times_as_fast": lambda row: _number(row, "speedup", "times"),
+    "b_over_a": lambda row: _number(row, "comparison", "ratio"),
+    "exit_code": lambda row: _number(row, "exit_code"),
     "verdict": outcome_words,
     "took_s": seconds_of,
     **{name: itemgetter(name) for name in ("attempts", "submitted_at", "started_at", "ended_at")},

@@ -14,9 +14,9 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from farm.common.durations import digits, interval_words
+from farm.common.durations import digits, in_one_unit, interval_words
 from farm.common.errors import FarmError
-from farm.measure.conditions import common_estimate, moved_nominal
+from farm.measure.conditions import moved_nominal
 from farm.model.identity import target_words
 from farm.results.board import HEIGHT, WIDTH, Board, board_of
 from farm.results.columns import runtime_words, traits_of
@@ -89,14 +89,13 @@ async def history(
         compared=await _compared(request, pair) if len(pair) == 2 else [],
         unlike=[word for word in SAME if len(pair) == 2 and (pair[0].get(word) or "") != (pair[1].get(word) or "")],
         moved=moved_nominal(rows),
-        common_estimate=common_estimate,
         has_interval=has_interval,
         build_words=build_words,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
         board=Board((), ()) if model else await _board(request),
         spark=(WIDTH, HEIGHT),
-        words=time_words,
+        row_times=row_times,
     )
 
 
@@ -172,6 +171,14 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
 
 def _line_title(row: Mapping[str, Any]) -> str:
     return f"{row['device']}: {build_words(row)}"
+
+
+def row_times(row: Mapping[str, Any]) -> list[str]:
+    """Its median, the ends of its interval, and the median and the ends at today's speed: in one unit, `-` for none."""
+    today: Sequence[float | None] = times_of(row) if has_median(row) else (None, None, None)
+    found = (row.get("estimate") or {}) if has_interval(row) else {}
+    reported = [(row.get("estimate") or {}).get("median_s"), found.get("low_s"), found.get("high_s")]
+    return in_one_unit([each and each * 1e3 for each in (*reported, *today)], aligned=False)
 
 
 def build_words(row: Mapping[str, Any]) -> str:

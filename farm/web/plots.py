@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
-from farm.common.durations import digits
+from farm.common.durations import time_unit, with_unit
 
 MOST_BINS = 48
 TABLE_ROWS = 16
@@ -130,14 +130,14 @@ class KindPage:
 
 
 def unit_of(seconds: float) -> tuple[float, str]:
-    """The divisor of seconds, and the unit's name: milliseconds, as all tables have them, below a second."""
-    return (1.0, "s") if abs(seconds) >= 1 else (1e-3, "ms")
+    """The divisor of seconds, and the unit's name, as tables of commands have them."""
+    unit, scale = time_unit(abs(seconds) * 1e3)
+    return 1e-3 / scale, unit
 
 
 def time_words(seconds: float) -> str:
     """A time with its unit."""
-    factor, unit = unit_of(seconds)
-    return f"{digits(seconds / factor)} {unit}"
+    return with_unit(seconds * 1e3)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

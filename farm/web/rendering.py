@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import dropwhile
@@ -16,7 +17,7 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from farm.common.durations import digits, format_duration, interval_words, took
+from farm.common.durations import digits, format_duration, in_one_unit, interval_words, time_unit, took, with_unit
 from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
@@ -61,9 +62,10 @@ def tone(word: str) -> str:
 
 
 def interval(found: Mapping[str, Any]) -> str:
-    """`0.91 to 0.93 ms`, or `none`."""
-    words = interval_words(found, between="to")
-    return "none" if words == "-" else f"{words} ms"
+    """`0.91 to 0.93 ms`, or `none`, in the unit of `with_unit` for its median."""
+    unit, scale = time_unit(found.get("median_ms") or 0.0)
+    words = interval_words(found, factor=scale, between="to")
+    return "none" if words == "-" else f"{words} {unit}"
 
 
 def celsius(value: float | None) -> str:
@@ -192,6 +194,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "size": size,
     "duration": duration,
     "digits": digits,
+    "with_unit": with_unit,
+    "in_one_unit": partial(in_one_unit, aligned=False),
     "interval": interval,
     "ratio": ratio_words,
     "reasons": reasons_of,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from farm.cli.output.terminal import Glyphs
+from farm.common.durations import time_unit
 
 NARROW = 16  # columns: no curve fits into fewer
 WIDTH, HEIGHT = 720, 400
@@ -68,7 +69,8 @@ def histogram(values: Sequence[float], width: int, marks: Glyphs, *, height: int
     for row in range(height - 1, -1, -1):
         filled = (min(steps, max(0, each - row * steps)) for each in tall)
         lines.append("".join((marks.steps[level - 1] if level else " ") * cell for level in filled).rstrip())
-    left, right = f"{low:.4g}", f"{high:.4g} ms"
+    unit, scale = time_unit(low)
+    left, right = f"{low * scale:.4g}", f"{high * scale:.4g} {unit}"
     lines.append(left + " " * max(1, bins * cell - len(left) - len(right)) + right)
     return [line for line in lines if line]
 

@@ -24,7 +24,7 @@ from farm.cli.output import (
     terminal,
 )
 from farm.cli.spec_options import flag_of, spec_options, with_one_placement
-from farm.common.durations import digits, in_one_unit, range_words, time_unit
+from farm.common.durations import digits, in_one_unit, range_words, time_unit, with_unit
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
 from farm.common.selector import natural
@@ -402,9 +402,9 @@ def doubts(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"{warmup} of {certificate['count']} samples are left out as warm-up")
     tries = certificate.get("tries", ())
     if len(tries) > 1:
-        tries_ms = [f"{digits(each['estimate']['median_s'] * 1000)} ms ({each['verdict']})" for each in tries]
+        medians = [f"{with_unit(each['estimate']['median_s'] * 1000)} ({each['verdict']})" for each in tries]
         shown = next(number for number, each in enumerate(tries, 1) if each["reported"])
-        lines.append(f"measured {len(tries)} times: {', '.join(tries_ms)}; number {shown} is shown")
+        lines.append(f"measured {len(tries)} times: {', '.join(medians)}; number {shown} is shown")
     return lines
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.client.model import Outcome
-from farm.common.durations import NO_INTERVAL, digits, interval_words
+from farm.common.durations import NO_INTERVAL, digits, interval_words, time_unit
 from farm.measure.interval import SampleSummary
 
 MS = 1000.0
@@ -34,8 +34,10 @@ class BenchOutcome(Outcome):
         """The median at nominal speed with its interval, and the verdict."""
         if not (found := self.certificate.get("estimate")):
             return "-"
-        words = interval_words(found, "s", MS)
-        return f"median {digits(found['median_s'] * MS)} ms ({NO_INTERVAL if words == '-' else words}), {self.verdict}"
+        unit, scale = time_unit(found["median_s"] * MS)
+        words = interval_words(found, "s", MS * scale)
+        median = digits(found["median_s"] * MS * scale)
+        return f"median {median} {unit} ({NO_INTERVAL if words == '-' else words}), {self.verdict}"
 
     @classmethod
     def details(cls, spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from farm.common.durations import digits
+from farm.common.durations import digits, in_one_unit
 from farm.common.errors import Code, PhoneError
 from farm.compiler.build import Build
 from farm.compiler.compile import compile_stamped
@@ -174,7 +174,8 @@ def shaped(timed: Sequence[OperatorTime], model_s: float, notes: Sequence[str]) 
         }
         for each in sorted(timed, key=lambda each: -each.total_s)
     ]
-    sum_of = f"together {digits(total_s * MS)} ms; the whole model takes {digits(model_s * MS)} ms"
+    together, whole = in_one_unit([total_s * MS, model_s * MS], aligned=False)
+    sum_of = f"together {together}; the whole model takes {whole}"
     return {
         "operators": rows,
         "units": _shares(rows),

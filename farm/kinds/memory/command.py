@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
-from farm.common.durations import digits, range_words
+from farm.common.durations import range_words, with_unit
 from farm.kinds.memory.spec import MemorySpec
 
 MB = 1e6
@@ -42,7 +42,7 @@ def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...
     return (
         device,
         row["phase"],
-        f"{digits(row['ms'])} ms",
+        with_unit(row["ms"]),
         range_words(row, middle="ms"),
         *(_mb(row[f"{name}_bytes"]) for name in ("peak_rss", "rss", "swap")),
         *((_mb(row["gpu_bytes"]),) if gpu else ()),

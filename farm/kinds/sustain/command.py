@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from farm.cli.model_command import model_command
@@ -37,9 +38,9 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
     for result in results:
         course_ms = [row["median_ms"] for row in result["buckets"]]
         course = plots.sparkline(course_ms, COURSE_COLUMNS, terminal.glyphs())
-        lowest, highest = digits(min(course_ms)), digits(max(course_ms))
+        lowest, highest = in_one_unit([min(course_ms), max(course_ms)], aligned=False)
         each = stretch_words(result["bucket_s"])
-        print_line(f"  {result['device']}: {course} median of each {each}, {lowest} to {highest} ms")
+        print_line(f"  {result['device']}: {course} median of each {each}, {lowest} to {highest}")
     for line in ranking(results):
         print_line(f"  {line}")
 
@@ -72,7 +73,8 @@ def ranking(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _ranked(results: Sequence[Mapping[str, Any]], place: int) -> str:
     medians = sorted((result["buckets"][place]["median_ms"], result["device"]) for result in results)
-    return ", ".join(f"{number}. {device} {digits(ms)} ms" for number, (ms, device) in enumerate(medians, 1))
+    words = in_one_unit([median_ms for median_ms, _ in medians], aligned=False)
+    return ", ".join(f"{n}. {device} {word}" for n, (_, device), word in zip(count(1), medians, words, strict=False))
 
 
 def _row(result: Mapping[str, Any], fresh: str, plateau: str) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.client.model import Outcome
-from farm.common.durations import digits
+from farm.common.durations import in_one_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,4 +23,4 @@ class SustainOutcome(Outcome):
         """The first minute's median and the last one's."""
         if not self.buckets:
             return "-"
-        return f"{digits(self.buckets[0]['median_ms'])} ms, then {digits(self.buckets[-1]['median_ms'])} ms"
+        return ", then ".join(in_one_unit([self.buckets[place]["median_ms"] for place in (0, -1)], aligned=False))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli.output import print_line, print_note, print_table
-from farm.common.durations import digits, format_duration, many
+from farm.common.durations import format_duration, in_one_unit, many, with_unit
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
 from farm.measure.conditions import ratio_words
@@ -56,7 +56,7 @@ def print_result(result: Mapping[str, Any], typed: Typed) -> None:
         (
             (
                 row["name"], row["weight"], row["trials"], row["failed"],
-                *("-" if row[name] is None else f"{digits(row[name])} ms" for name in ("default_ms", "best_ms")),
+                *in_one_unit([row["default_ms"], row["best_ms"]], aligned=False),
                 "-" if row["best_gflops"] is None else f"{row['best_gflops']:.2f}",
                 used(kept_own=row.get("kept_own", False)),
             )
@@ -95,7 +95,7 @@ def task_lines(standing: Mapping[str, Any], shown: Mapping[str, Any] | None = No
 
 
 def _rates(row: Mapping[str, Any]) -> str:
-    best_ms = f", {digits(row['best_ms'])} ms" if row["best_ms"] is not None else ""
+    best_ms = f", {with_unit(row['best_ms'])}" if row["best_ms"] is not None else ""
     return f"latest {_rate(row['latest_gflops'])}, best {_rate(row['best_gflops'])}{best_ms}"
 
 
@@ -161,9 +161,10 @@ def tasks_sentence(result: Mapping[str, Any]) -> str:
     rows = [(row.get("weight", 1), row.get("default_ms"), row.get("best_ms")) for row in result.get("tasks") or ()]
     if not rows or not all(untuned and best for _, untuned, best in rows):
         return ""
-    untuned, used_ms = (sum(each) for each in zip(*((n * ms, n * min(ms, best)) for n, ms, best in rows), strict=True))
+    sums = [sum(each) for each in zip(*((n * ms, n * min(ms, best)) for n, ms, best in rows), strict=True)]
+    untuned, used_times = in_one_unit(sums, aligned=False)
     return (
-        f"{digits(untuned)} ms untuned, {digits(used_ms)} ms with the schedules used: all tasks together, each timed "
+        f"{untuned} untuned, {used_times} with the schedules used: all tasks together, each timed "
         "alone while others are built; the model is timed whole, afterwards"
     )
 
@@ -179,7 +180,7 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     gain = result["speedup"]
     if not _has_records(result):
         return [
-            f"latency    {digits(gain['untuned_ms'])} ms on {result['device']}",
+            f"latency    {with_unit(gain['untuned_ms'])} on {result['device']}",
             "speed-up   none: no schedule was faster than TVM's own, so both builds are the same; try more trials",
         ]
     doubt = "" if gain["answer"] in ("faster", "slower") else f": {gain['answer']}"
@@ -188,10 +189,10 @@ def _gain_lines(result: Mapping[str, Any]) -> list[str]:
     if gain["answer"] == "slower":
         doubt = ": SLOWER than untuned, do not use it; try more trials, or a quieter phone"
     between = f"{_times(gain['low'])} to {_times(gain['high'])}"
-    tuned, untuned = digits(gain["tuned_ms"]), digits(gain["untuned_ms"])
+    tuned, untuned = in_one_unit([gain["tuned_ms"], gain["untuned_ms"]], aligned=False)
     together = tasks_sentence(result)
     return [
         *([f"tasks      {together}"] if together else []),
-        f"latency    {tuned} ms tuned, {untuned} ms untuned, on {result['device']}",
+        f"latency    {tuned} tuned, {untuned} untuned, on {result['device']}",
         f"speed-up   {_times(gain['times'])} times ({gain['confidence']:.0%} interval {between}){doubt}",
     ]

@@ -68,7 +68,7 @@ def test_a_regression_is_told_with_the_job_it_began_with(told):
     lines = told(rows)
     assert lines[0] == "net (aaaaaaaaaaaa) on pixel: cpu, float32"
     assert [line.split()[-1] for line in lines[3:13]] == [f"bench-{number}" for number in range(1, 11)]
-    assert lines[13] == "  regression: 10.00 -> 11.20 ms (+12.0%) since bench-7, 4 results"
+    assert lines[13] == "  regression: 10.00 ms -> 11.20 ms (+12.0%) since bench-7, 4 results"
 
 
 def test_what_may_not_be_compared_stands_apart(told):
@@ -120,6 +120,13 @@ def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
     assert not any("nominal" in line for line in told([row(1, **by("k", 0.001)), row(2)]))
 
 
+def test_a_row_has_one_unit(told):
+    today = {"nominal_s": 0.0005, "median_s": 9e-5, "low_s": 8.9e-5, "high_s": 9.1e-5}
+    (line,) = (line for line in told([row(1, 0.000168, **by("k", 0.001), today=today)]) if line.endswith("bench-1"))
+    assert line.split()[2:4] == ["168.0", "µs"]
+    assert "90.00 µs" in line
+
+
 def test_commits_are_shown_where_a_result_has_one(told):
     assert "COMMIT" not in " ".join(told([row(1)]))
     lines = told([row(1), row(2, commit="0123456789abcdef", branch="main")])
@@ -148,7 +155,7 @@ def test_a_result_of_one_sample_is_shown_without_an_interval_and_judged_nowhere(
     alone = next(line for line in lines if "bench-2" in line)
     assert alone.split()[2:6] == ["500.0", "ms", "-", "trusted"]
     assert lines[-2:] == [
-        "  regression: 10.00 -> 11.20 ms (+12.0%) since bench-7, 4 results",
+        "  regression: 10.00 ms -> 11.20 ms (+12.0%) since bench-7, 4 results",
         "  -: no interval, as one sample has none; 1 of 10 are shown, and judged nowhere",
     ]
     stepped = [*[one_sample(number) for number in range(1, 7)], *[one_sample(number, 0.02) for number in range(7, 11)]]

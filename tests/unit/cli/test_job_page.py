@@ -188,6 +188,7 @@ def test_a_running_search_is_shown_with_each_tasks_rates(capsys):
     ("row", "shown"),
     [
         ({"result": {"verdict": "suspect", "estimate": {"median_ms": 0.481}}}, ("suspect", "0.4810 ms", "")),
+        ({"result": {"verdict": "trusted", "estimate": {"median_ms": 0.07389}}}, ("trusted", "73.89 µs", "")),
         ({"result": {"comparison": {"answer": "faster", "ratio": 0.5}}}, ("faster", "B/A 0.500", "")),
         ({"result": {"exit_code": 3}}, ("-", "exit code 3", "")),
         ({"waits": "no phone is free"}, ("-", "-", "no phone is free")),

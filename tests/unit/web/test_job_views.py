@@ -27,7 +27,7 @@ from farm.web.job_views import (
     why,
 )
 from farm.web.leases import queue_rows
-from farm.web.measured import build_words, line_plots
+from farm.web.measured import build_words, line_plots, row_times
 from farm.web.rendering import TONES, linked
 
 SHA = "ab" * 32
@@ -100,6 +100,32 @@ def test_no_cell_of_the_csv_is_computed_by_a_spreadsheet():
     read = [dict(zip(titles, cells, strict=True)) for cells in rows]
     assert [each["name"] for each in read] == [f"'{name}" for name in hostile[:-2]] + hostile[-2:]
     assert {each["why"] for each in read} == {"'-x"}
+
+
+def test_results_in_a_csv_are_numbers_whose_column_names_the_unit():
+    results = [
+        {"estimate": {"median_ms": 0.07389}, "verdict": "trusted"},
+        {"speedup": {"times": 2.5}},
+        {"comparison": {"ratio": 0.5, "answer": "faster"}},
+        {"exit_code": 0},
+        None,
+    ]
+    times = {"submitted_at": "2026-11-22T06:00:00+00:00", "started_at": None, "ended_at": None}
+    about = {**times, "kind": "bench", "name": "net", "user": "ann", "on": "pixel", "attempts": 1}
+    read = list(csv.DictReader(io.StringIO(csv_of(row(**about, result=result) for result in results), newline="")))
+    assert [[each[name] for name in ("median_ms", "times_as_fast", "b_over_a", "exit_code")] for each in read] == [
+        ["0.07389", "", "", ""], ["", "2.5", "", ""], ["", "", "0.5", ""], ["", "", "", "0"], [""] * 4
+    ]  # fmt: skip
+
+
+def test_the_times_of_a_result_are_in_one_unit():
+    estimate = {"median_s": 1.1e-4, "low_s": 0.9e-4, "high_s": 1.2e-4}
+    today = {"median_s": 2e-4, "low_s": 1.9e-4, "high_s": 2.1e-4, "nominal_s": 1e-3}
+    assert row_times({"estimate": estimate, "today": today}) == [
+        "110.0 µs", "90.00 µs", "120.0 µs", "200.0 µs", "190.0 µs", "210.0 µs"
+    ]  # fmt: skip
+    assert row_times({"estimate": {"median_s": 1e-3, "count": 1}}) == ["1.000 ms", "-", "-", "1.000 ms", "-", "-"]
+    assert row_times({}) == ["-"] * 6
 
 
 def test_every_state_has_a_tone_and_can_be_chosen():
@@ -180,6 +206,7 @@ def test_targets_in_words():
         ("done", {"verdict": "trusted", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "trusted"), "good"),
         ("done", {"verdict": "suspect", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "suspect"), "warn"),
         ("done", {"verdict": "rejected", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "rejected"), "poor"),
+        ("done", {"verdict": "trusted", "estimate": {"median_ms": 0.07389}}, ("73.89 µs", "trusted"), "good"),
         ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "faster"), "good"),
         ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.0000", "cannot tell"), "warn"),
         ("done", {"speedup": {"times": 2.0, "answer": "faster"}, "comparison": {}}, ("2.00 times", "faster"), "good"),

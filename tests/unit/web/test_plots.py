@@ -32,7 +32,7 @@ def drawn(plot, name, panel=0):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(2.5, "2.500 s"), (0.0123456, "12.35 ms"), (7.607e-5, "0.07607 ms"), (0.0, "0 ms")]
+    ("seconds", "words"), [(2.5, "2.500 s"), (0.0123456, "12.35 ms"), (7.607e-5, "76.07 µs"), (0.0, "0 µs")]
 )
 def test_times_have_the_unit_of_their_size(seconds, words):
     assert time_words(seconds) == words
@@ -184,4 +184,4 @@ def test_both_medians_are_drawn_and_named():
 
 
 def test_units_of_nothing():
-    assert unit_of(0.0) == (1e-3, "ms")
+    assert [unit_of(each) for each in (2.0, 0.5, 5e-5)] == [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")]
