@@ -249,7 +249,7 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
     assert "Not available: quarantined." in text
     assert "Nothing wrong" not in text
     assert "Lease it" not in text
-    assert 'then <a href="/devices/pixel">device release pixel</a>' in answer.text
+    assert 'then <a href="/devices/pixel">farm device release pixel</a>' in answer.text
     assert text.index("pixel quarantined") < text.index("the golden check failed")
 
 

@@ -10,7 +10,7 @@ from farm.web.rendering import SPARK_WIDTH, linked, spark
 def test_backticks_are_code_and_the_rest_is_escaped() -> None:
     assert linked("<x>: `farm <y>` ends it") == "&lt;x&gt;: <code>farm &lt;y&gt;</code> ends it"
     assert linked("one ` alone") == "one ` alone"
-    assert linked("see `farm job list`, `now`") == 'see <a href="/jobs">job list</a>, <code>now</code>'
+    assert linked("see `farm job list`, `now`") == 'see <a href="/jobs">farm job list</a>, <code>now</code>'
 
 
 def test_a_spark_is_as_wide_as_there_are_readings_and_says_its_span() -> None:
