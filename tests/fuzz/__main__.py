@@ -4,8 +4,6 @@ With atheris installed (it is no requirement: `pip install atheris`) and `--athe
 what follows `--` is libFuzzer's. An input that breaks a target is written to `fuzz-TARGET-HASH` and named.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys
@@ -17,10 +15,10 @@ from typing import TYPE_CHECKING
 from tests.fuzz.mutate import mutated
 
 if TYPE_CHECKING:
-    from tests.fuzz.targets import Target
+    pass
 
 
-def main() -> int:
+def main():
     """Exit code 1 when a target broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", help="a format, or all")
@@ -40,7 +38,7 @@ def main() -> int:
     return max(play(name, TARGETS[name], given.seconds / len(names), given.seed, given.corpus) for name in names)
 
 
-def play(name: str, target: Target, seconds: float, seed: int, corpus: Path | None) -> int:
+def play(name, target, seconds, seed, corpus):
     """Mutate until the time is over."""
     random = Random(seed)
     kept = [*target.seeds, *(path.read_bytes() for path in (sorted(corpus.iterdir()) if corpus else ()))]
@@ -61,7 +59,7 @@ def play(name: str, target: Target, seconds: float, seed: int, corpus: Path | No
     return 0
 
 
-def under_atheris(name: str, corpus: Path | None, rest: list[str]) -> int:
+def under_atheris(name, corpus, rest):
     """Never returns when it works: libFuzzer ends the process."""
     try:
         import atheris

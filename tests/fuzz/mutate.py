@@ -1,13 +1,11 @@
 """Random changes of good bytes: what a fuzzer without instrumentation can do."""
 
-from random import Random
-
 TOKENS = (b"\0", b"\xff", b"\xff\xff\xff\x7f", b"\n", b"{", b"}", b"[", b'"', b"\\u", b"\\ud800", b":", b";", b"=",
           b"1e999", b"-1", b"9" * 30, b"../", b"\x1b[2J", b"$(id)", b"NaN", b"[[[[[[[[")  # fmt: skip
 MOST_BYTES = 4096
 
 
-def mutated(data: bytes, random: Random, others: tuple[bytes, ...] = (b"",)) -> bytes:
+def mutated(data, random, others=(b"",)):
     """`data` with a few changes: bits, bytes, cuts, repetitions, words that parsers stumble over, parts of others."""
     changed = bytearray(data)
     for _ in range(random.randint(1, 6)):

@@ -7,7 +7,7 @@ survive being written and read again, or a reader that keeps more than it may. T
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class Target:
     seeds: tuple[bytes, ...]
 
 
-def pieces(data: bytes) -> list[bytes]:
+def pieces(data):
     """The bytes as a network might bring them: cut where the first byte says."""
     if not data:
         return []
@@ -55,10 +55,10 @@ def pieces(data: bytes) -> list[bytes]:
     return [rest[at : at + step] for at in range(0, len(rest), step)] if step > 1 else [rest]
 
 
-def of_parser(make: Callable[[], wire.TrackerParser], most_bytes: int) -> Callable[[bytes], None]:
+def of_parser(make, most_bytes):
     """A parser of farm.tracker: events or one ProtocolError, for good."""
 
-    def run(data: bytes) -> None:
+    def run(data):
         parser = make()
         try:
             for piece in pieces(data):
@@ -79,12 +79,12 @@ def of_parser(make: Callable[[], wire.TrackerParser], most_bytes: int) -> Callab
     return run
 
 
-def frames(data: bytes) -> list[bytes]:
+def frames(data):
     """Frames of a ZeroMQ message: the bytes cut at 0xFF."""
     return data.split(b"\xff")[:12]
 
 
-def control_request(data: bytes) -> None:
+def control_request(data):
     """The job door and the CURVE door."""
     body = frames(data)
     try:
@@ -99,7 +99,7 @@ def control_request(data: bytes) -> None:
         raise AssertionError("the audit log takes too much")
 
 
-def control_reply(data: bytes) -> None:
+def control_reply(data):
     """What a client believes of whoever it dialled."""
     with suppress(ProtocolError):
         reply = messages.decode_reply(frames(data))
@@ -107,7 +107,7 @@ def control_reply(data: bytes) -> None:
             raise AssertionError("an error that is none of ours")
 
 
-def gate_message(data: bytes) -> None:
+def gate_message(data):
     """Between `farm gate` and the daemon, from either side."""
     gate_messages.version_of(data)
     for side in (gate_messages.FROM_DAEMON, gate_messages.FROM_GATE):
@@ -117,7 +117,7 @@ def gate_message(data: bytes) -> None:
                 raise AssertionError("it was read as something else")
 
 
-def adb_host(data: bytes) -> None:
+def adb_host(data):
     """Requests of a leased adb's clients, and what the filter makes of them."""
     reader = host_protocol.BlockReader()
     with suppress(ProtocolError):
@@ -132,7 +132,7 @@ def adb_host(data: bytes) -> None:
                         raise AssertionError(f"{name!r} is no name for an audit log")
 
 
-def adb_server(data: bytes) -> None:
+def adb_server(data):
     """What an adb server answers: status, blocks, shell packets, sync replies."""
     for reader in (
         host_protocol.StatusReader(),
@@ -147,7 +147,7 @@ def adb_server(data: bytes) -> None:
                     pass
 
 
-def adb_lists(data: bytes) -> None:
+def adb_lists(data):
     """Lists of phones and tunnels, as text and as protobuf."""
     text = host_protocol.text_of(data)
     listed = devices.parse_device_list(text)
@@ -164,7 +164,7 @@ def adb_lists(data: bytes) -> None:
         raise AssertionError("a phone without a serial number")
 
 
-def adb_transport(data: bytes) -> None:
+def adb_transport(data):
     """The phone's side of adb's transport, and the sync protocol over it (virtual phones)."""
     phone = adbd.DeviceConnection("device::features=shell_v2,cmd")
     with suppress(ProtocolError):
@@ -182,7 +182,7 @@ def adb_transport(data: bytes) -> None:
                 pass
 
 
-def elf(data: bytes) -> None:
+def elf(data):
     """A file that somebody adds to a bundle, and the closure of what it needs."""
     try:
         found = parse_elf(data)
@@ -193,7 +193,7 @@ def elf(data: bytes) -> None:
         raise AssertionError("a name that steers a terminal")
 
 
-def phone_words(data: bytes) -> None:
+def phone_words(data):
     """What a phone says of itself: properties, identity, probes."""
     parse_getprop(data.decode(errors="replace"))
     with suppress(PhoneError):
@@ -202,7 +202,7 @@ def phone_words(data: bytes) -> None:
         parse_probe(data)
 
 
-def config_file(data: bytes) -> None:
+def config_file(data):
     """farm.toml, and the client's file and key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "farm.toml")
@@ -216,7 +216,7 @@ def config_file(data: bytes) -> None:
                 raise AssertionError("a secret in words")
 
 
-def record_lines(data: bytes) -> None:
+def record_lines(data):
     """Tuning records: JSON lines, perhaps torn, and what commands compute of them."""
     workloads, _, rest = data.partition(b"\xff")
     names = (records.WORKLOADS, records.RECORDS, records.MEASURED_BY, records.TASKS)
@@ -228,7 +228,7 @@ def record_lines(data: bytes) -> None:
     progress.replayed(found.set)
 
 
-def selector(data: bytes) -> None:
+def selector(data):
     """Words that people type, and a stock client's key."""
     text = data.decode(errors="replace")
     with suppress(UserError):
@@ -239,7 +239,7 @@ def selector(data: bytes) -> None:
     wire.is_match_key(text)
 
 
-def _json(**fields: object) -> bytes:
+def _json(**fields):
     return json.dumps(fields).encode()
 
 
@@ -255,7 +255,7 @@ TRACKER = wire.encode_magic() + b"".join(
 HOST = b"host::\0"
 ASKED = _json(v=1, id="a", kind="job.submit", spec={"kind": "shell"}, device="pixel")
 
-TARGETS: Mapping[str, Target] = {
+TARGETS = {
     "tracker": Target(of_parser(wire.TrackerParser, wire.MAX_TRACKER_MESSAGE_BYTES + 4), (b"\0" + TRACKER,)),
     "session-hello": Target(
         of_parser(wire.ClientHelloParser, wire.MAX_HELLO_BYTES + 4),

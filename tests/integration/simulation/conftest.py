@@ -11,8 +11,7 @@ from farm.simulation.control import LabClient, running_lab
 from tests.adb_server import AdbServer, adb_binaries
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    pass
 
 PHONE = "pixel"
 PROFILE = "oneplus-12"
@@ -26,19 +25,19 @@ class Rig:
     lab: LabClient
     serial: str
 
-    def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
+    def run(self, *arguments, **options):
         return self.adb.run(*arguments, serial=self.serial, **options)
 
-    def text(self, *arguments: str) -> str:
+    def text(self, *arguments):
         return self.adb.text(*arguments, serial=self.serial)
 
-    def wait_online(self) -> None:
+    def wait_online(self):
         self.lab.wait(PHONE, "online")
         self.adb.wait_for_state(self.serial, "device")
 
 
 @pytest.fixture(scope="module", params=sorted(adb_binaries()))
-def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(request, tmp_path_factory):
     server = AdbServer(adb_binaries()[request.param], tmp_path_factory.mktemp("adb"))
     server.start()
     try:

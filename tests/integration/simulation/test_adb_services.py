@@ -19,11 +19,11 @@ def tidy(rig):
     rig.text("shell", f"rm -rf {TMP}/t")
 
 
-def outcome(done: subprocess.CompletedProcess[bytes]) -> tuple[int, bytes, bytes]:
+def outcome(done):
     return done.returncode, done.stdout, done.stderr
 
 
-def said(done: subprocess.CompletedProcess[bytes]) -> str:
+def said(done):
     """adb 29 reports transfers on stdout, 36 on stderr."""
     return (done.stdout + done.stderr).decode()
 
@@ -184,13 +184,13 @@ def test_folders_are_listed(rig):
 class Echo:
     """A server on the host that answers what it hears, in capitals."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 connection, _ = self.listener.accept()
@@ -200,7 +200,7 @@ class Echo:
                 while data := connection.recv(65536):
                     connection.sendall(data.upper())
 
-    def close(self) -> None:
+    def close(self):
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.thread.join(HANG_S)

@@ -335,7 +335,7 @@ def test_a_killed_lab_takes_its_phones_with_it(tmp_path):
     until(lambda: not _alive(phone))
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

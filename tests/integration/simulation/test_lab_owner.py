@@ -1,7 +1,5 @@
 """A lab whose owner is killed ends with it, and with the adb server that was the owner's."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -10,9 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.adb_server import AdbServer
+    pass
 
 OWNER = """
 import sys
@@ -27,9 +23,7 @@ with running_lab(Path(sys.argv[1]), {}, adb_socket=sys.argv[2], owns_adb=sys.arg
 @pytest.mark.parametrize(
     ("owns_adb", "killed", "stays"), [(True, True, False), (True, False, False), (False, True, True)]
 )
-def test_the_adb_server_ends_with_its_owner_only(
-    adb_server: AdbServer, tmp_path: Path, owns_adb: bool, killed: bool, stays: bool
-) -> None:
+def test_the_adb_server_ends_with_its_owner_only(adb_server, tmp_path, owns_adb, killed, stays):
     command = [sys.executable, "-c", OWNER, str(tmp_path / "lab"), adb_server.socket, str(owns_adb)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

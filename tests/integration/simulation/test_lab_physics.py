@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -53,15 +52,15 @@ HEALTHY = {
 class House:
     """Two phones on one hub."""
 
-    def __init__(self, folder: Path, server: AdbServer, lab) -> None:
+    def __init__(self, folder, server, lab):
         self.folder = folder
         self.lab = lab
         self.rigs = {name: Rig(server, lab, lab.phone(name).serial) for name in NAMES}
 
-    def state(self, name: str) -> dict:
+    def state(self, name):
         return json.loads((self.folder / name / "state/state.json").read_text())
 
-    def wait_online(self, name: str) -> None:
+    def wait_online(self, name):
         self.lab.wait(name, "online")
         self.rigs[name].adb.wait_for_state(self.rigs[name].serial, "device")
 
@@ -106,7 +105,7 @@ def busy(house, tmp_path):
     rig.text("shell", "rm /data/local/tmp/rounds")
 
 
-def share_stopped(house) -> float:
+def share_stopped(house):
     """The share of 200 looks at which the session was stopped: by how much the phone is slowed down."""
     looked = f"n=0 i=0; while [ $i -lt 200 ]; do ! {STOPPED} >/dev/null || n=$((n + 1)); i=$((i + 1)); done; echo $n"
     return int(house.rigs["plain"].text("shell", looked)) / 200
@@ -268,7 +267,7 @@ def test_airplane_mode_cuts_the_link_of_a_phone_on_the_network_only(house, lab):
 
 
 def test_a_port_is_switched_by_uhubctl_and_a_hub_is_pulled(house, lab):
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
+    def run(*command):
         return subprocess.run([house.folder / "bin" / command[0], *command[1:]], capture_output=True, text=True)
 
     done = run("uhubctl", "-l", "1-4", "-p", "2", "-a", "off")

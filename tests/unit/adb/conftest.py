@@ -1,17 +1,14 @@
-from __future__ import annotations
-
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from farm.adb.client import AdbClient
-from tests.unit.adb.fake_server import FakeServer, fake_server
+from tests.unit.adb.fake_server import fake_server
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FakeServer]:
+async def server():
     # Not tmp_path: a unix socket's path must stay below 108 bytes.
     with tempfile.TemporaryDirectory(prefix="farm-adb-") as folder:
         async with fake_server(Path(folder)) as running:
@@ -19,5 +16,5 @@ async def server() -> AsyncIterator[FakeServer]:
 
 
 @pytest.fixture
-def client(server: FakeServer) -> AdbClient:
+def client(server):
     return AdbClient(server.socket)

@@ -1,4 +1,3 @@
-# ruff: noqa: ASYNC240 - a fake phone's small files on a local disk
 """A scripted adb server for tests: real smart-socket words over a unix socket, its one phone is a folder on this host.
 
 Shell commands run under the host's sh with every `/data/local/tmp` replaced by that folder; `sync:` is served too.
@@ -9,11 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = "/data/local/tmp"
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def says(data, *, hangs=False):
+    """A service that writes these bytes, and then ends or stays silent for ever."""
+
+    async def answer(reader, writer):
+        writer.write(data)
+        await writer.drain()
+        if hangs:
+            await reader.read()
+
+    return answer
+
+
+def block(text):
+    """A text with its length before it."""
+    return b"%04x" % len(text.encode()) + text.encode()
+
+
+def okay(text):
+    return b"OKAY" + block(text)
 
 
 @dataclass
@@ -32,24 +53,23 @@ class FakeServer:
     damage: bool = False  # flips a byte of each file on arrival
     spoken: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    services: dict[str, Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]] = field(
-        default_factory=dict
-    )
+    services: dict[str, Handler] = field(default_factory=dict)
+    shell: Handler | None = None  # answers every command in place of the host's sh
     socket: str = ""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
-    def local(self, path: str) -> Path:
+    def local(self, path):
         return Path(path.replace(ROOT, str(self.folder)))
 
-    def set_devices(self, text: str) -> None:
+    def set_devices(self, text):
         self.devices = text
         self.changed.set()
 
-    def drop_connections(self) -> None:
+    def drop_connections(self):
         for writer in self._writers:
             writer.transport.abort()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader, writer):
         self._writers.add(writer)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -58,7 +78,7 @@ class FakeServer:
             self._writers.discard(writer)
             writer.close()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _talk(self, reader, writer):
         while True:
             request = (await reader.readexactly(int(await reader.readexactly(4), 16))).decode()
             self.spoken.append(request)
@@ -75,21 +95,23 @@ class FakeServer:
             await writer.drain()
             return
 
-    async def _answer(self, request: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request, reader, writer):
         if request in self.services:
             await self.services[request](reader, writer)
         elif request == "host:version":
-            writer.write(b"OKAY" + _block(f"{self.version:04x}"))
+            writer.write(okay(f"{self.version:04x}"))
         elif request == "host:devices-l":
-            writer.write(b"OKAY" + _block(self.devices))
+            writer.write(okay(self.devices))
         elif request == "host:track-devices-l":
             writer.write(b"OKAY")
             while True:
-                writer.write(_block(self.devices))
+                writer.write(block(self.devices))
                 self.changed.clear()
                 await self.changed.wait()
         elif request.endswith(":features"):
-            writer.write(b"OKAY" + _block(self.features))
+            writer.write(okay(self.features))
+        elif self.shell and request.startswith("shell"):
+            await self.shell(reader, writer)
         elif request.startswith("shell,v2"):
             await self._shell_v2(request.partition(":")[2], writer)
         elif request.startswith("shell:"):
@@ -100,7 +122,7 @@ class FakeServer:
         else:
             _fail(writer, "closed")
 
-    async def _run(self, command: str) -> tuple[bytes, bytes, int]:
+    async def _run(self, command):
         process = await asyncio.create_subprocess_exec(
             "/bin/sh", "-c", command.replace(ROOT, str(self.folder)),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -110,7 +132,7 @@ class FakeServer:
         assert process.returncode is not None
         return out.replace(str(self.folder).encode(), ROOT.encode()), err, process.returncode & 0xFF
 
-    async def _shell_v2(self, command: str, writer: asyncio.StreamWriter) -> None:
+    async def _shell_v2(self, command, writer):
         out, err, code = await self._run(command)
         writer.write(b"OKAY")
         for number, data in ((1, out), (2, err)):
@@ -118,7 +140,7 @@ class FakeServer:
                 writer.write(struct.pack("<BI", number, len(data)) + data)
         writer.write(struct.pack("<BIB", 3, 1, code))
 
-    async def _sync(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _sync(self, reader, writer):
         while True:
             word, size = struct.unpack("<4sI", await reader.readexactly(8))
             if word == b"QUIT":
@@ -137,7 +159,7 @@ class FakeServer:
             else:
                 return
 
-    def _receive(self, path: Path, writer: asyncio.StreamWriter) -> None:
+    def _receive(self, path, writer):
         if not path.exists():
             message = b"open failed: No such file or directory"
             writer.write(struct.pack("<4sI", b"FAIL", len(message)) + message)
@@ -148,7 +170,7 @@ class FakeServer:
             writer.write(struct.pack("<4sI", b"DATA", len(chunk)) + chunk)
         writer.write(struct.pack("<4sI", b"DONE", 0))
 
-    async def _send(self, path: Path, mode: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, path, mode, reader, writer):
         path.parent.mkdir(parents=True, exist_ok=True)
         got = 0
         with path.open("wb") as file:
@@ -174,16 +196,12 @@ class FakeServer:
         writer.write(b"OKAY" + bytes(4))
 
 
-def _block(text: str) -> bytes:
-    return b"%04x" % len(text.encode()) + text.encode()
-
-
-def _fail(writer: asyncio.StreamWriter, message: str) -> None:
-    writer.write(b"FAIL" + _block(message))
+def _fail(writer, message):
+    writer.write(b"FAIL" + block(message))
 
 
 @contextlib.asynccontextmanager
-async def fake_server(folder: Path) -> AsyncIterator[FakeServer]:
+async def fake_server(folder):
     """Runs one on a unix socket of its own."""
     phone = folder / "phone"
     phone.mkdir()

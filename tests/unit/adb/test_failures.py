@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,65 +7,29 @@ from hypothesis import strategies as st
 from farm.adb import errors
 from farm.adb.errors import classify, failure
 from farm.common.errors import Fault
+from tests.support.golden import golden
 
 DATA = Path(__file__).parents[2] / "data" / "adb" / "errors"
-EXPECTED: dict[str, type[errors.AdbError] | None] = {
-    "dadb-device-unauthorized": errors.DeviceUnauthorized,
-    "device-offline-get-serialno": errors.DeviceOffline,
-    "forward-cannot-bind-cordova": errors.AdbPortTaken,
-    "forward-winsock-10013": errors.AdbPortTaken,
-    "protocol-fault-status-success": errors.AdbServerUnreachable,
-    "push-error-then-1-file-pushed": errors.PhonePathRefused,
-    "push-is-a-directory-utf8": errors.PhonePathRefused,
-    "push-mixed-ok-and-no-space": errors.PhoneStorageFull,
-    "push-no-space-ubports": errors.PhoneStorageFull,
-    "push-permission-denied-redmi-note7": errors.PhonePathRefused,
-    "push-read-only-1.0.32": errors.PhonePathRefused,
-    "push-secure-mkdirs": errors.PhonePathRefused,
-    "push-stat-permission-denied": errors.PhonePathRefused,
-    "push-success-lines-multi": None,
-    "server-out-of-date-bind-5037": errors.AdbVersionClash,
-    "smartsocket-listener-ack-log": errors.AdbVersionClash,
-    "unauthorized-install-streamed": errors.DeviceUnauthorized,
-    "unauthorized-shell": errors.DeviceUnauthorized,
-    "unauthorized-version-mismatch-adb-prefix": errors.DeviceUnauthorized,
-}
 
 
-def test_every_capture_is_listed_here() -> None:
-    assert {path.stem for path in DATA.iterdir()} == set(EXPECTED)
+def read(file):
+    error = classify(file.read_text(), serial="ABC")
+    return error and {"type": type(error).__name__, "message": error.message, "hint": error.hint}
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_genuine_failures(name: str) -> None:
-    text = (DATA / f"{name}.txt").read_text()
-    error = classify(text, serial="ABC")
-    expected = EXPECTED[name]
-    if expected is None:
-        assert error is None
-        return
-    assert type(error) is expected
-    assert error.evidence == text.strip()
-    assert "\n" not in error.message
-    assert error.hint
+@pytest.mark.parametrize(("file", "wanted"), golden(DATA, read))
+def test_genuine_failures(file, wanted):
+    assert read(file) == wanted
+    if wanted:
+        assert wanted["hint"]
+        assert classify(file.read_text(), serial="ABC").evidence == file.read_text().strip()
 
 
-def test_the_reason_of_a_refused_path_is_in_the_message() -> None:
-    error = classify((DATA / "push-stat-permission-denied.txt").read_text(), serial="ABC")
-    assert str(error) == "Phone ABC refuses the path: Permission denied."
-
-
-def test_a_file_that_cannot_be_read_is_not_one_to_write_elsewhere() -> None:
+def test_a_file_that_cannot_be_read_is_not_one_to_write_elsewhere():
     error = classify("open failed: No such file or directory", serial="ABC")
     assert type(error) is errors.PhonePathRefused
     assert str(error) == "Phone ABC does not give the file: No such file or directory."
     assert "ls -l" in error.hint
-
-
-def test_a_version_clash() -> None:
-    error = classify((DATA / "smartsocket-listener-ack-log.txt").read_text())
-    assert isinstance(error, errors.AdbVersionClash)
-    assert "(41) doesn't match this client (39)" in error.evidence
 
 
 @pytest.mark.parametrize(
@@ -78,10 +40,7 @@ def test_a_version_clash() -> None:
         ("failed to connect to '127.0.0.1:1': Connection refused", errors.DeviceNotFound),
         ("failed to connect to '1.2.3.4:4567': Operation timed out", errors.DeviceNotFound),
         ("device still authorizing", errors.DeviceOffline),
-        (
-            "insufficient permissions for device: user in plugdev group; are your udev rules wrong?",
-            errors.DeviceNoPermissions,
-        ),
+        ("insufficient permissions for device: user in plugdev group; are", errors.DeviceNoPermissions),
         ("closed", errors.AdbLinkLost),
         ("remote write failed: No space left on device", errors.PhoneStorageFull),
         ("cannot bind listener: Address already in use", errors.AdbPortTaken),
@@ -90,19 +49,18 @@ def test_a_version_clash() -> None:
         ("", errors.AdbFailed),
     ],
 )
-def test_words_seen_from_servers(words: str, kind: type[errors.AdbError]) -> None:
+def test_words_seen_from_servers(words, kind):
     assert type(failure(words)) is kind
 
 
-def test_leaves_say_whose_fault_it_is() -> None:
+def test_leaves_say_whose_fault_it_is():
     assert errors.DeviceOffline().fault is Fault.PHONE
-    assert errors.AdbServerUnreachable().fault is Fault.HOST
-    assert errors.DeviceNoPermissions().fault is Fault.HOST
+    assert errors.AdbServerUnreachable().fault is errors.DeviceNoPermissions().fault is Fault.HOST
     assert str(errors.AdbTimeout()) == "The phone did not answer in time."
 
 
 @given(st.text())
-def test_a_refusal_in_any_words_is_one_error_with_evidence(text: str) -> None:
+def test_a_refusal_in_any_words_is_one_error_with_evidence(text):
     error = failure(text)
     assert isinstance(error, errors.AdbError)
     assert error.evidence == text.strip()

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 
 
-def test_the_hot_paths_do_not_import_adbutils() -> None:
+def test_the_hot_paths_do_not_import_adbutils():
     modules = "client, push, watch, server, tunnels, tools"
     heavy = "('adbutils', 'PIL', 'tvm')"
     script = f"import sys; from farm.adb import {modules}; print([name for name in {heavy} if name in sys.modules])"

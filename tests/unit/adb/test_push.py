@@ -1,27 +1,25 @@
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from farm.adb import push
-from farm.adb.client import AdbClient
 from farm.adb.errors import AdbLinkLost, PhonePathRefused, PhoneStorageFull
-from farm.adb.push import PushFile, PushProgress, push_tree
+from farm.adb.push import PushFile, push_tree
 from farm.adb.push_script import batches, free_bytes, inspect, read_inspection, split_paths, temporary_name
 from farm.common.errors import Code, UserError
+from farm.common.files import hash_file
 from tests.support.errors import raises_code
-from tests.unit.adb.fake_server import ROOT, FakeServer
+from tests.unit.adb.fake_server import ROOT
 
 DF = Path(__file__).parents[2] / "data" / "adb" / "df"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[PushFile]:
+def files(tmp_path):
     contents = {"tvm_rpc": b"\x7fELF" + os.urandom(200_000), "lib/lib a.so": os.urandom(3_000_000), "empty": b""}
     made = []
     for name, content in contents.items():
@@ -32,25 +30,17 @@ def files(tmp_path: Path) -> list[PushFile]:
     return made
 
 
-def on_phone(server: FakeServer) -> dict[str, tuple[str, int]]:
-    return {
-        str(path.relative_to(server.folder)): (
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-            path.stat().st_mode & 0o777,
-        )
-        for path in server.folder.rglob("*")
-        if path.is_file()
-    }
+def on_phone(server):
+    there = {str(path.relative_to(server.folder)): path for path in server.folder.rglob("*") if path.is_file()}
+    return {name: (hash_file(path), path.stat().st_mode & 0o777) for name, path in there.items()}
 
 
-def wanted(files: Sequence[PushFile]) -> dict[str, tuple[str, int]]:
+def wanted(files):
     return {file.remote.removeprefix(ROOT + "/"): (file.sha256, file.mode) for file in files}
 
 
-async def test_a_tree_arrives_whole_with_its_modes(
-    server: FakeServer, client: AdbClient, files: list[PushFile]
-) -> None:
-    seen: list[PushProgress] = []
+async def test_a_tree_arrives_whole_with_its_modes(server, client, files):
+    seen = []
     report = await push_tree(client, "FAKE1", files, seen.append)
     assert on_phone(server) == wanted(files)
     total = sum(file.local.stat().st_size for file in files)
@@ -59,18 +49,17 @@ async def test_a_tree_arrives_whole_with_its_modes(
     assert len(seen) >= 4  # the big file in several steps
 
 
-async def test_an_unchanged_tree_costs_one_round_trip_and_no_bytes(
-    server: FakeServer, client: AdbClient, files: list[PushFile]
-) -> None:
+async def test_an_unchanged_tree_costs_one_round_trip_and_no_bytes(server, client, files):
     await push_tree(client, "FAKE1", files)
     server.spoken.clear()
     report = await push_tree(client, "FAKE1", files)
     assert (report.pushed_files, report.pushed_bytes, report.skipped) == (0, 0, 3)
+    assert (await push_tree(client, "FAKE1", [])).skipped == 0
     assert sum(words.startswith("shell") for words in server.spoken) == 1
     assert "sync:" not in server.spoken
 
 
-async def test_only_what_differs_is_sent(server: FakeServer, client: AdbClient, files: list[PushFile]) -> None:
+async def test_only_what_differs_is_sent(server, client, files):
     await push_tree(client, "FAKE1", files)
     server.local(files[0].remote).write_bytes(b"bit rot")
     server.local(files[2].remote).chmod(0o600)
@@ -80,9 +69,7 @@ async def test_only_what_differs_is_sent(server: FakeServer, client: AdbClient, 
 
 
 @pytest.mark.parametrize(("tool", "verified_by"), [("md5sum", "md5"), (None, "read back")])
-async def test_phones_without_sha256sum(
-    server: FakeServer, client: AdbClient, files: list[PushFile], tmp_path: Path, tool: str | None, verified_by: str
-) -> None:
+async def test_phones_without_sha256sum(server, client, files, tmp_path, tool, verified_by):
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("chmod", "mv", "rm", "df", *([tool] if tool else [])):
@@ -95,9 +82,7 @@ async def test_phones_without_sha256sum(
     assert (await push_tree(client, "FAKE1", files)).pushed_files == 0
 
 
-async def test_an_interrupted_push_installs_nothing_and_a_repeat_finishes_it(
-    server: FakeServer, client: AdbClient, files: list[PushFile]
-) -> None:
+async def test_an_interrupted_push_installs_nothing_and_a_repeat_finishes_it(server, client, files):
     server.local(files[0].remote).parent.mkdir(parents=True)
     server.local(files[0].remote).write_bytes(b"the old program")
     server.cut_after = 1_000_000
@@ -111,9 +96,7 @@ async def test_an_interrupted_push_installs_nothing_and_a_repeat_finishes_it(
     assert on_phone(server) == wanted(files)
 
 
-async def test_a_disk_that_fills_up_is_told_in_the_phones_words(
-    server: FakeServer, client: AdbClient, files: list[PushFile]
-) -> None:
+async def test_a_disk_that_fills_up_is_told_in_the_phones_words(server, client, files):
     server.full_after = 2_000_000
     with pytest.raises(PhoneStorageFull) as caught:
         await push_tree(client, "FAKE1", files)
@@ -121,18 +104,14 @@ async def test_a_disk_that_fills_up_is_told_in_the_phones_words(
     assert on_phone(server) == {}
 
 
-async def test_too_little_space_is_seen_before_a_byte_is_sent(
-    server: FakeServer, client: AdbClient, files: list[PushFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_little_space_is_seen_before_a_byte_is_sent(server, client, files, monkeypatch):
     monkeypatch.setattr(push, "RESERVE_BYTES", 1 << 60)
     with pytest.raises(PhoneStorageFull, match="MiB free"):
         await push_tree(client, "FAKE1", files)
     assert "sync:" not in server.spoken
 
 
-async def test_damage_on_the_way_is_noticed_and_nothing_installed(
-    server: FakeServer, client: AdbClient, files: list[PushFile]
-) -> None:
+async def test_damage_on_the_way_is_noticed_and_nothing_installed(server, client, files):
     server.damage = True
     with raises_code(Code.PUSH_MISMATCH, match="arrived damaged") as caught:
         await push_tree(client, "FAKE1", files)
@@ -140,35 +119,27 @@ async def test_damage_on_the_way_is_noticed_and_nothing_installed(
     assert on_phone(server) == {}
 
 
-async def test_a_local_file_that_changed_is_the_users_fault(client: AdbClient, files: list[PushFile]) -> None:
-    files[0].local.write_bytes(b"rebuilt meanwhile")
-    with pytest.raises(UserError, match="is not the file it was"):
-        await push_tree(client, "FAKE1", files)
-
-
-async def test_a_folder_in_the_way(server: FakeServer, client: AdbClient, files: list[PushFile]) -> None:
+async def test_a_folder_in_the_way(server, client, files):
     server.local(files[0].remote).mkdir(parents=True)
     with pytest.raises(PhonePathRefused, match="Is a directory"):
         await push_tree(client, "FAKE1", files)
 
 
-@pytest.mark.parametrize("remote", ["relative", "/data/../etc/x", "/data/a\nb", "/data/a\\b", ""])
-async def test_impossible_places_are_refused(client: AdbClient, files: list[PushFile], remote: str) -> None:
-    with pytest.raises(UserError, match="absolute path"):
-        await push_tree(client, "FAKE1", [PushFile(files[0].local, remote, 0o644, files[0].sha256)])
-
-
-async def test_two_files_for_one_place_and_a_missing_one(client: AdbClient, files: list[PushFile]) -> None:
-    with pytest.raises(UserError, match="two files would go to"):
-        await push_tree(client, "FAKE1", [files[0], files[0]])
-    gone = PushFile(files[0].local.with_name("gone"), "/data/x", 0o644, "")
-    with pytest.raises(UserError, match="does not exist"):
-        await push_tree(client, "FAKE1", [gone])
-
-
-async def test_nothing_to_push(client: AdbClient) -> None:
-    report = await push_tree(client, "FAKE1", [])
-    assert (report.pushed_files, report.skipped) == (0, 0)
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        *(
+            (lambda file, remote=remote: [replace(file, remote=remote)], "absolute path")
+            for remote in ("relative", "/data/../etc/x", "/data/a\nb", "/data/a\\b", "")
+        ),
+        (lambda file: [file, file], "two files would go to"),
+        (lambda file: [replace(file, local=file.local.with_name("gone"))], "does not exist"),
+        (lambda file: [replace(file, sha256="0" * 64)], "is not the file it was"),
+    ],
+)
+async def test_what_cannot_be_pushed_is_the_users_fault(client, files, asked, said):
+    with pytest.raises(UserError, match=said):
+        await push_tree(client, "FAKE1", asked(files[0]))
 
 
 @pytest.mark.parametrize(
@@ -183,24 +154,24 @@ async def test_nothing_to_push(client: AdbClient) -> None:
         ("busybox-mtdblock-wrapped", "/data\n", int(138.1 * (1 << 20))),
     ],
 )
-def test_free_space_from_every_generation_of_df(name: str, line: str, free: int) -> None:
+def test_free_space_from_every_generation_of_df(name, line, free):
     lines = (DF / f"{name}.txt").read_text().splitlines()
     header = next(text for text in lines if text.startswith("Filesystem"))
     row = next(text for text in lines if line in text + "\n")
     assert free_bytes(f"{header}\n{row}") == free
 
 
-def test_free_space_of_stat_and_of_silence() -> None:
+def test_free_space_of_stat_and_of_silence():
     assert free_bytes("space 10 4096") == 40960
     assert free_bytes("df: not found") is None
 
 
-def test_a_failed_inspection_is_not_an_empty_phone() -> None:
+def test_a_failed_inspection_is_not_an_empty_phone():
     assert read_inspection(["/a"], "sh: set: not found") is None
     assert read_inspection(["/a"], "tool sha256sum\nfiles\nmodes\nhashes\n") is None
 
 
-def test_requests_stay_within_the_phones_limit() -> None:
+def test_requests_stay_within_the_phones_limit():
     paths = [f"/data/local/tmp/farm/bundles/{'f' * 64}/lib{number}.so" for number in range(300)]
     groups = list(split_paths(paths, 3072))
     assert [path for group in groups for path in group] == paths
@@ -208,5 +179,5 @@ def test_requests_stay_within_the_phones_limit() -> None:
     assert all(len(text) <= 3072 for text in batches([f"rm -f {path}" for path in paths]))
 
 
-def test_a_temporary_name_is_hidden_and_beside_its_place() -> None:
+def test_a_temporary_name_is_hidden_and_beside_its_place():
     assert temporary_name("/data/x/lib.so") == "/data/x/.lib.so.farm-part"

@@ -9,52 +9,33 @@ import pytest
 
 from farm.adb import tools
 from farm.adb.errors import AdbFailed
-from farm.adb.host_protocol import SyncStat
 from farm.adb.shell import ShellResult
 from farm.adb.tools import LEFT_FREE_BYTES
 from farm.common.errors import Code, HostError
 from tests.support.errors import raises_code
+from tests.unit.adb.fake_server import ROOT
 
-
-class EndlessFile:
-    """A file-transfer session with a phone whose file has no end."""
-
-    @classmethod
-    async def open(cls, _client, _serial):
-        return cls()
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
-
-    async def stat(self, path):
-        return SyncStat(0o20666 if path == "/dev/zero" else 0o100644, 0, 0)
-
-    async def receive(self, _path):
-        while True:
-            yield bytes(65536)
+LARGE = f"{ROOT}/large"
 
 
 @pytest.fixture
-def pull(monkeypatch, tmp_path):
-    """Pulls a file without an end."""
-    monkeypatch.setattr(tools, "SyncSession", EndlessFile)
-    yield lambda max_bytes, room=lambda _: None, path="/endless": tools.pull(
-        None, "S", path, tmp_path / "out", max_bytes=max_bytes, room=room
+def pull(server, client, tmp_path):
+    """Pulls a file of two megabytes; nothing of it may be left."""
+    server.local(LARGE).write_bytes(bytes(2_000_000))
+    yield lambda room=lambda _: None, path=LARGE, max_bytes=1 << 40: tools.pull(
+        client, "FAKE1", path, tmp_path / "out", max_bytes=max_bytes, room=room
     )
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_pull_brings_no_more_than_it_may(pull):
-    with raises_code(Code.TOO_LARGE, match="/endless is larger than 1000000 bytes"):
-        await pull(1_000_000)
+    with raises_code(Code.TOO_LARGE, match=f"{LARGE} is larger than 1000000 bytes"):
+        await pull(max_bytes=1_000_000)
 
 
 async def test_a_device_is_refused_before_a_byte_is_read(pull):
     with raises_code(Code.NOT_A_FILE, match="/dev/zero is a device"):
-        await pull(1_000_000, pytest.fail, "/dev/zero")
+        await pull(pytest.fail, "/dev/zero")
 
 
 async def test_a_pull_reserves_space_before_it_takes_it(pull, tmp_path):
@@ -67,14 +48,14 @@ async def test_a_pull_reserves_space_before_it_takes_it(pull, tmp_path):
             raise HostError("no room", Code.NO_ROOM)
 
     with raises_code(Code.NO_ROOM, match="no room"):
-        await pull(1 << 40, room)
+        await pull(room)
     assert asked == [65536] * 3
 
 
 async def test_a_pull_leaves_the_disk_some_space(pull, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=LEFT_FREE_BYTES - 1))
     with raises_code(Code.NO_ROOM, match="nearly full"):
-        await pull(1 << 40)
+        await pull()
 
 
 async def test_a_full_disk_is_the_hosts_fault(pull):
@@ -82,7 +63,7 @@ async def test_a_full_disk_is_the_hosts_fault(pull):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with raises_code(Code.NO_ROOM, match="the farm's disk is full"):
-        await pull(1 << 40, full)
+        await pull(full)
 
 
 def printing(stdout):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import re
 import time
@@ -27,7 +25,7 @@ from farm.adb.watch_policy import (
 from farm.common.durations import BackOff
 from farm.common.errors import UserError
 from tests.support.waiting import HANG_S
-from tests.unit.adb.fake_server import FakeServer
+from tests.unit.adb.fake_server import okay, says
 from tests.unit.adb.watching import watching
 
 FAST = WatchPolicy(
@@ -39,9 +37,11 @@ FAST = WatchPolicy(
     trip_timeout_s=0.1,
 )
 LINE = "FAKE1                  device product:p model:m device:d transport_id:{}\n"
+WIFI = "10.0.0.7:5555"
+NONE, CONNECT, RECONNECT = NetworkAction.NONE, NetworkAction.CONNECT, NetworkAction.RECONNECT
 
 
-async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
+async def test_plug_and_unplug(server, client):
     async with watching(client, FAST) as (_, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.set_devices("")
@@ -50,11 +50,11 @@ async def test_plug_and_unplug(server: FakeServer, client: AdbClient) -> None:
         assert seen.news == []
 
 
-async def test_lists_that_come_late_are_not_believed(server: FakeServer, client: AdbClient) -> None:
+async def test_lists_that_come_late_are_not_believed(server, client):
     """With many phones coming at once the stream still tells of fewer when the server already lists them all."""
     read = asyncio.Event()
 
-    async def lag(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def lag(reader, writer):
         writer.write(b"OKAY")
         for _ in range(20):
             writer.write(b"0000")
@@ -73,7 +73,7 @@ async def test_lists_that_come_late_are_not_believed(server: FakeServer, client:
         assert asked <= 21
 
 
-async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, client: AdbClient) -> None:
+async def test_a_killed_server_is_told_once_and_survived(server, client):
     async with watching(client, FAST) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         for _ in range(3):
@@ -83,7 +83,7 @@ async def test_a_killed_server_is_told_once_and_survived(server: FakeServer, cli
         assert seen.kinds == ["adb.lost", "adb.back"]
 
 
-async def test_a_server_that_is_not_there_yet(server: FakeServer, client: AdbClient) -> None:
+async def test_a_server_that_is_not_there_yet(server):
     absent = AdbClient(server.socket + ".later")
     async with watching(absent, FAST) as (_, seen):
         await seen.until(lambda: seen.kinds == ["adb.lost"])
@@ -96,31 +96,24 @@ async def test_a_server_that_is_not_there_yet(server: FakeServer, client: AdbCli
             server.drop_connections()
 
 
-async def test_a_wedged_server_is_noticed_though_its_stream_stays(server: FakeServer, client: AdbClient) -> None:
+@pytest.mark.parametrize(("leases", "told", "said"), [(0, "adb.lost", "hangs"), (1, "adb.hangs", "1 leased phone")])
+async def test_a_wedged_server_is_noticed_though_its_stream_stays(server, client, leases, told, said):
+    """What is known of phones still holds while leases hang on the server: it is left alone."""
     async with watching(client, FAST) as (watcher, seen):
+        watcher.load = lambda: Load(leases=leases)
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.silent = True
-        await seen.until(lambda: seen.kinds == ["adb.lost"])
-        assert "hangs" in seen.news[0].message
-        assert watcher.devices == ()
+        await seen.until(lambda: seen.kinds == [told])
+        assert said in seen.news[0].message
+        assert bool(watcher.devices) == bool(leases)
         server.silent = False
-        server.drop_connections()
+        if not leases:
+            server.drop_connections()
+        await seen.until(lambda: seen.kinds == [told, "adb.back"])
         await seen.until(lambda: bool(watcher.devices))
 
 
-async def test_a_wedged_server_is_left_alone_while_leases_hang_on_it(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client, FAST) as (watcher, seen):
-        watcher.load = lambda: Load(leases=1)
-        await seen.until(lambda: len(seen.snapshots) == 1)
-        server.silent = True
-        await seen.until(lambda: seen.kinds == ["adb.hangs"])
-        assert "1 leased phone" in seen.news[0].message
-        assert watcher.devices  # what was known of the phones still holds
-        server.silent = False
-        await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.back"])
-
-
-async def test_an_answer_now_does_not_excuse_a_server_that_failed_since(server: FakeServer, client: AdbClient) -> None:
+async def test_an_answer_now_does_not_excuse_a_server_that_failed_since(server, client):
     watcher = DeviceWatcher(client, policy=FAST)
     began_s = time.monotonic()
     assert await watcher.did_its_part(began_s)
@@ -134,19 +127,12 @@ async def test_an_answer_now_does_not_excuse_a_server_that_failed_since(server: 
     assert server.spoken.count("host:devices-l") == 4
 
 
-async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, client: AdbClient) -> None:
+async def test_a_list_proves_nothing_while_no_phone_answers(server, client):
     """Dead transports behind a server that lists them: every round trip times out, the list comes at once."""
-
-    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async def features(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"OKAY0008shell_v2")
-
     server.set_devices(LINE.format(1) + LINE.format(2).replace("FAKE1", "FAKE2"))
-    for number in (1, 2):
-        server.services[f"host-serial:FAKE{number}:features"] = features
-        server.services[f"host:transport:FAKE{number}"] = silence
+    for serial in ("FAKE1", "FAKE2"):
+        server.services[f"host-serial:{serial}:features"] = says(okay("shell_v2"))
+        server.services[f"host:transport:{serial}"] = says(b"", hangs=True)
     quick = replace(FAST, trip_timeout_s=0.05, life_s=0.0)
     asked = DeviceWatcher(client, policy=quick)
     assert not await asked.did_its_part(time.monotonic())
@@ -156,20 +142,19 @@ async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, 
         assert "not one of them answers" in seen.news[0].message
 
 
-async def test_another_version_is_told_once_with_its_owner(server: FakeServer, client: AdbClient) -> None:
+async def test_another_version_is_told_once_with_its_owner(server, client):
     server.version = 40
     async with watching(client, FAST, own_version=41) as (watcher, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         server.drop_connections()
         await seen.until(lambda: watcher.devices == ())
         await seen.until(lambda: bool(watcher.devices))
-        clashes = [news.error for news in seen.news if news.kind == "adb.clash"]
-        assert len(clashes) == 1
-        assert isinstance(clashes[0], AdbVersionClash)
-        assert "has version 40, farm's adb program has 41; the server is pid" in clashes[0].message
+        (clash,) = [news.error for news in seen.news if news.kind == "adb.clash"]
+        assert isinstance(clash, AdbVersionClash)
+        assert "has version 40, farm's adb program has 41; the server is pid" in clash.message
 
 
-async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeServer, client: AdbClient) -> None:
+async def test_a_new_transport_drops_what_was_known_of_the_phone(server, client):
     async with watching(client, FAST) as (_, seen):
         await seen.until(lambda: len(seen.snapshots) == 1)
         assert "shell_v2" in await client.features("FAKE1")
@@ -179,31 +164,28 @@ async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeSer
         assert await client.features("FAKE1") == {"cmd"}
 
 
-async def test_snapshots_as_an_iterator(server: FakeServer, client: AdbClient) -> None:
-    async with watching(client, FAST) as (watcher, _):
-        snapshots = watcher.snapshots()
-        assert [device.transport_id for device in await anext(snapshots)] == [1]
-        server.set_devices(LINE.format(5))
-        assert [device.transport_id for device in await anext(snapshots)] == [5]
-        await snapshots.aclose()  # type: ignore[attr-defined]
+def network_phone(server, *, refusals):
+    """A phone that refuses so many times, then is connected and listed; gives the list of attempts."""
+    tries = []
+
+    async def answer(_, writer):
+        tries.append(WIFI)
+        words = f"failed to connect to '{WIFI}': Connection refused"
+        if len(tries) > refusals:
+            words = f"connected to {WIFI}"
+            server.set_devices(f"{WIFI}          device product:p model:m device:d transport_id:9\n")
+        writer.write(okay(words))
+
+    server.services[f"host:connect:{WIFI}"] = answer
+    return tries
 
 
-async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServer, client: AdbClient) -> None:
-    tries: list[str] = []
-
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        words = b"failed to connect to '10.0.0.7:5555': Connection refused"
-        if len(tries) == 3:
-            words = b"connected to 10.0.0.7:5555"
-            server.set_devices("10.0.0.7:5555          device product:p model:m device:d transport_id:9\n")
-        tries.append("try")
-        writer.write(b"OKAY%04x%s" % (len(words), words))
-
-    server.services["host:connect:10.0.0.7:5555"] = refuse
+async def test_a_network_phone_is_tried_for_ever_and_told_once(server, client):
+    tries = network_phone(server, refusals=3)
     async with watching(client, FAST) as (watcher, seen):
-        assert watcher.add_network("10.0.0.7") == "10.0.0.7:5555"
+        assert watcher.add_network("10.0.0.7") == WIFI
         await seen.until(lambda: "network.back" in seen.kinds)
-        await seen.until(lambda: [d.serial for d in watcher.devices or ()] == ["10.0.0.7:5555"])
+        await seen.until(lambda: [d.serial for d in watcher.devices or ()] == [WIFI])
         assert seen.kinds == ["network.lost", "network.back"]
         assert len(tries) == 4
         watcher.remove_network("10.0.0.7")
@@ -211,19 +193,27 @@ async def test_a_network_phone_is_tried_for_ever_and_told_once(server: FakeServe
         assert seen.kinds[2:] == ["network.removed"]
 
 
-async def test_a_network_phone_is_tried_again_whatever_went_wrong(
-    client: AdbClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tries: list[str] = []
-    again = asyncio.Event()
+async def test_a_network_phone_that_a_request_waits_for_is_tried_sooner(server, client):
+    network_phone(server, refusals=1)
+    asked = set()
+    patient = replace(FAST, network=BackOff(1e6, 1e6), wanted_every_s=0.01)
+    async with watching(client, patient) as (watcher, seen):
+        watcher.wanted = lambda address: not asked.add(address)
+        watcher.add_network("10.0.0.7")
+        await seen.until(lambda: "network.back" in seen.kinds)
+    assert asked == {WIFI}
 
-    async def connect(address: str) -> str:
+
+async def test_a_network_phone_is_tried_again_whatever_went_wrong(client):
+    tries, again = [], asyncio.Event()
+
+    async def connect(address):
         tries.append(address)
         if len(tries) == 2:
             again.set()
         raise OSError("Too many open files")
 
-    monkeypatch.setattr(client, "connect", connect)
+    client.connect = connect
     async with watching(client, FAST) as (watcher, seen):
         watcher.add_network("10.0.0.7")
         await seen.until(lambda: "network.lost" in seen.kinds)
@@ -252,8 +242,8 @@ WELL = ServerEvidence(lists_lost=0, usable=3, trips_lost=0, silent_s=99.0, dead_
         ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Remedy.REPORT, "for 1 s more"),
     ],
 )
-def test_when_the_server_is_dead_enough(change: dict[str, float], remedy: Remedy, words: str) -> None:
-    told, why = judge(replace(WELL, **change), WatchPolicy())  # type: ignore[arg-type]
+def test_when_the_server_is_dead_enough(change, remedy, words):
+    told, why = judge(replace(WELL, **change), WatchPolicy())
     assert told is remedy
     assert re.search(words, why) if words else not why
 
@@ -265,7 +255,7 @@ def test_when_the_server_is_dead_enough(change: dict[str, float], remedy: Remedy
         silent_s=st.floats(0, 100), dead_s=st.floats(0, 100), leases=st.integers(0, 5), replaced=st.integers(0, 9),
     )
 )  # fmt: skip
-def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: ServerEvidence) -> None:
+def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen):
     policy = WatchPolicy()
     remedy, why = judge(seen, policy)
     if remedy is Remedy.REPLACE:
@@ -276,12 +266,12 @@ def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: ServerE
 
 
 @given(failures=st.integers(1, 10_000))
-def test_delays_grow_to_their_limit(failures: int) -> None:
+def test_delays_grow_to_their_limit(failures):
     back_off = BackOff(0.05, 5.0)
     assert 0.05 <= back_off.delay_s(failures) <= back_off.delay_s(failures + 1) <= 5.0
 
 
-def test_the_first_failure_of_a_kind_is_news_repeats_are_noise() -> None:
+def test_the_first_failure_of_a_kind_is_news_repeats_are_noise():
     outage, told = Outage(), []
     for kind in ("gone", "gone", "hangs", "hangs", "gone"):
         outage, news = outage.failed(kind)
@@ -289,129 +279,86 @@ def test_the_first_failure_of_a_kind_is_news_repeats_are_noise() -> None:
     assert told == [True, False, True, False, True]
 
 
-def test_adbs_own_retries_are_left_alone_until_it_gives_up() -> None:
-    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
-    phone, action = phone.step(AdbState.OFFLINE, 0.0, policy)
-    assert action is NetworkAction.NONE
-    phone, action = phone.step(AdbState.OFFLINE, 69.0, policy)
-    assert action is NetworkAction.NONE
-    phone, action = phone.step(AdbState.OFFLINE, 70.0, policy)
-    assert action is NetworkAction.RECONNECT
-    phone, action = phone.step(AdbState.OFFLINE, 200.0, policy)
-    assert action is NetworkAction.NONE  # one attempt at a time
-    phone, news = phone.on_attempt("", 201.0, policy)
+POLICY = WatchPolicy()
+
+
+def test_adbs_own_retries_are_left_alone_until_it_gives_up_and_one_attempt_is_made_at_a_time():
+    phone = NetworkPhone(WIFI)
+    for at_s, wanted in ((0.0, NONE), (69.0, NONE), (70.0, RECONNECT), (200.0, NONE)):
+        phone, action = phone.step(AdbState.OFFLINE, at_s, POLICY)
+        assert action is wanted
+    phone, news = phone.on_attempt("", 201.0, POLICY)
     assert not news
-    phone, action = phone.step(AdbState.DEVICE, 202.0, policy)
-    assert (action, phone.offline_since) == (NetworkAction.NONE, None)
+    phone, action = phone.step(AdbState.DEVICE, 202.0, POLICY)
+    assert (action, phone.offline_since) == (NONE, None)
 
 
 @pytest.mark.parametrize("listed_first", [False, True], ids=["attempt", "list"])
-def test_a_network_phone_is_back_when_it_is_listed_whether_its_attempt_has_ended_or_not(listed_first: bool) -> None:
-    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
-    phone, _ = phone.step(None, 0.0, policy)
-    phone, news = phone.on_attempt("refused", 0.1, policy)
+def test_a_network_phone_is_back_when_it_is_listed_whether_its_attempt_has_ended_or_not(listed_first):
+    phone, _ = NetworkPhone(WIFI).step(None, 0.0, POLICY)
+    phone, news = phone.on_attempt("refused", 0.1, POLICY)
     assert news
-    phone, action = phone.step(None, 10.0, policy)
-    assert action is NetworkAction.CONNECT
+    phone, action = phone.step(None, 10.0, POLICY)
+    assert action is CONNECT
     if not listed_first:
-        phone, _ = phone.on_attempt("", 10.1, policy)
-    phone, action = phone.step(AdbState.DEVICE, 10.2, policy)
+        phone, _ = phone.on_attempt("", 10.1, POLICY)
+    phone, action = phone.step(AdbState.DEVICE, 10.2, POLICY)
     assert action is NetworkAction.REPORT_BACK
     if listed_first:
-        phone, _ = phone.on_attempt("", 10.3, policy)
-    assert phone.step(AdbState.DEVICE, 10.4, policy) == (replace(phone, next_try_at=10.4), NetworkAction.NONE)
+        phone, _ = phone.on_attempt("", 10.3, POLICY)
+    assert phone.step(AdbState.DEVICE, 10.4, POLICY) == (replace(phone, next_try_at=10.4), NONE)
 
 
 @pytest.mark.parametrize("failures", [1, 4, 20])
-def test_a_network_phone_that_somebody_waits_for_is_tried_sooner(failures: int) -> None:
-    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
+def test_who_waits_for_a_network_phone_shortens_its_pause_and_not_adbs_own(failures):
+    phone = NetworkPhone(WIFI)
     for _ in range(failures):
-        phone, _ = phone.step(None, phone.next_try_at, policy)
-        phone, _ = phone.on_attempt("refused", phone.next_try_at, policy)
-    due = min(phone.next_try_at, phone.tried_at + policy.wanted_every_s)
-    assert phone.step(None, due - 0.1, policy, wanted=True)[1] is NetworkAction.NONE
-    assert phone.step(None, due, policy, wanted=True)[1] is NetworkAction.CONNECT
-    unwanted = phone.step(None, due, policy)[1]
-    assert unwanted is (NetworkAction.CONNECT if due == phone.next_try_at else NetworkAction.NONE)
-    assert phone.step(AdbState.OFFLINE, due, policy, wanted=True)[1] is NetworkAction.NONE  # adb tries it itself
-
-
-async def test_the_watcher_asks_who_waits_for_a_phone(server: FakeServer, client: AdbClient) -> None:
-    asked: list[str] = []
-
-    async def refuse_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        words = b"failed to connect to '10.0.0.7:5555': Connection refused"
-        if asked[1:]:
-            words = b"connected to 10.0.0.7:5555"
-            server.set_devices("10.0.0.7:5555          device product:p model:m device:d transport_id:9\n")
-        writer.write(b"OKAY%04x%s" % (len(words), words))
-
-    def wanted(address: str) -> bool:
-        asked.append(address)
-        return True
-
-    server.services["host:connect:10.0.0.7:5555"] = refuse_once
-    patient = replace(FAST, network=BackOff(1e6, 1e6), wanted_every_s=0.01)
-    async with watching(client, patient) as (watcher, seen):
-        watcher.wanted = wanted
-        watcher.add_network("10.0.0.7")
-        await seen.until(lambda: "network.back" in seen.kinds)
-    assert set(asked) == {"10.0.0.7:5555"}
+        phone, _ = phone.step(None, phone.next_try_at, POLICY)
+        phone, _ = phone.on_attempt("refused", phone.next_try_at, POLICY)
+    due = min(phone.next_try_at, phone.tried_at + POLICY.wanted_every_s)
+    for listed, at_s, wanted, action in (
+        (None, due - 0.1, True, NONE),
+        (None, due, True, CONNECT),
+        (None, due, False, CONNECT if due == phone.next_try_at else NONE),
+        (AdbState.OFFLINE, due, True, NONE),
+    ):
+        assert phone.step(listed, at_s, POLICY, wanted=wanted)[1] is action
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, *AdbState]), st.booleans(), st.floats(0.01, 100)), max_size=60))
-def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
-    story: list[tuple[AdbState | None, bool, float]],
-) -> None:
-    policy, phone, now, under_way = WatchPolicy(), NetworkPhone("a:5555"), 0.0, False
+def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(story):
+    phone, now, under_way = NetworkPhone(WIFI), 0.0, False
     for listed, fails, pause in story:
         now += pause
-        phone, action = phone.step(listed, now, policy)
-        if action in {NetworkAction.CONNECT, NetworkAction.RECONNECT}:
+        phone, action = phone.step(listed, now, POLICY)
+        if action in {CONNECT, RECONNECT}:
             assert not under_way
             under_way = True
         if under_way and pause > 1:
-            phone, _ = phone.on_attempt("refused" if fails else "", now, policy)
+            phone, _ = phone.on_attempt("refused" if fails else "", now, POLICY)
             under_way = False
     if under_way:
-        phone, _ = phone.on_attempt("refused", now, policy)
-    later = now + policy.network.limit_s
-    assert phone.step(None, later, policy)[1] is NetworkAction.CONNECT
+        phone, _ = phone.on_attempt("refused", now, POLICY)
+    assert phone.step(None, now + POLICY.network.limit_s, POLICY)[1] is CONNECT
 
 
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("10.0.0.7", "10.0.0.7:5555"),
+        ("10.0.0.7", WIFI),
         (" phone.lan:4444 ", "phone.lan:4444"),
         ("[fe80::1]", "[fe80::1]:5555"),
         ("[::1]:7", "[::1]:7"),
     ],
 )
-def test_addresses(text: str, address: str) -> None:
+def test_addresses(text, address):
     assert network_address(text) == address
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ":5555",
-        "a b:1",
-        "host:0",
-        "host:65536",
-        "host:x",
-        "fe80::1",
-        "host:",
-        "\0",
-        "a\0b:1",
-        "\x1b[31m:1",
-        "h" * 300,
-        "host:" + "9" * 5000,
-        "[x]",
-        "host:٣",
-    ],
-)
-def test_impossible_addresses(text: str) -> None:
+IMPOSSIBLE = ["", ":5555", "a b:1", "host:0", "host:65536", "host:x", "fe80::1", "host:", "\0", "a\0b:1", "\x1b[31m:1"]
+
+
+@pytest.mark.parametrize("text", [*IMPOSSIBLE, "h" * 300, "host:" + "9" * 5000, "[x]", "host:٣"])
+def test_impossible_addresses(text):
     with pytest.raises(UserError, match="network phone"):
         network_address(text)

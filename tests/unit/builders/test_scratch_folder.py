@@ -1,10 +1,7 @@
 """The folder that a builder builds in."""
 
-from __future__ import annotations
-
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +12,7 @@ pytest.importorskip("distributed")
 from farm.builders.worker import LOCK, SCRATCH, scratch_folder
 
 
-def test_a_killed_builders_folder_goes_after_a_week_a_living_ones_never(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_builders_folder_goes_after_a_week_a_living_ones_never(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     killed, fresh, living = (tmp_path / f"{SCRATCH}{name}" for name in ("killed", "fresh", "living"))
     for folder in (killed, fresh, living):

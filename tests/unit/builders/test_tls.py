@@ -1,7 +1,5 @@
 """Certificates that were taken back, as OpenSSL sees them."""
 
-from __future__ import annotations
-
 import ssl
 from typing import TYPE_CHECKING
 
@@ -13,10 +11,10 @@ pytest.importorskip("distributed")
 from farm.builders.tls import HostSecurity
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 
-def is_admitted(host: ssl.SSLContext, builder: ssl.SSLContext) -> bool:
+def is_admitted(host, builder):
     """Whether the host ends a handshake with a session."""
     to_host, to_builder = ssl.MemoryBIO(), ssl.MemoryBIO()
     server, client = host.wrap_bio(to_host, to_builder, server_side=True), builder.wrap_bio(to_builder, to_host)
@@ -32,7 +30,7 @@ def is_admitted(host: ssl.SSLContext, builder: ssl.SSLContext) -> bool:
     return True
 
 
-def test_each_of_several_builders_removed_within_a_second_is_refused_from_then_on(tmp_path: Path) -> None:
+def test_each_of_several_builders_removed_within_a_second_is_refused_from_then_on(tmp_path):
     authority = Authority(tmp_path / "builders")
     security, builders = HostSecurity(authority.folder), {}
     host = security.get_listen_args("scheduler")["ssl_context"]

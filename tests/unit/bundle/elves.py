@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 LOAD, DYNAMIC, INTERP, NOTE = 1, 2, 3, 4
 AARCH64, ARM, X86_64, I386, RISCV, MIPS = 183, 40, 62, 3, 243, 8
@@ -27,11 +26,11 @@ class Elf:
     build_id: bytes = b""
     payload: bytes = b""
 
-    def write(self, path: Path) -> Path:
+    def write(self, path):
         path.write_bytes(self.to_bytes())
         return path
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self):
         order, wide = ("<" if self.little else ">"), self.bits == 64
         header_bytes, entry_bytes = (64, 56) if wide else (52, 32)
         strings, places = b"\0", {}
@@ -45,7 +44,7 @@ class Elf:
         count = 1 + bool(self.interpreter) + bool(entries) + (self.android_api is not None) + bool(self.build_id)
         start = header_bytes + count * entry_bytes
 
-        def put(kind: int, content: bytes, align: int) -> int:
+        def put(kind, content, align):
             nonlocal body
             body += bytes(-len(body) % 8)
             offset = start + len(body)
@@ -118,7 +117,7 @@ OWN_LOADER_BUNDLE = {  # glibc's loader and C library beside the server
 }  # fmt: skip
 
 
-def write_folder(folder: Path, files: dict[str, Elf]) -> Path:
+def write_folder(folder, files):
     folder.mkdir(parents=True, exist_ok=True)
     for name, elf in files.items():
         elf.write(folder / name)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -7,7 +5,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 
 from farm.bundle import library as library_module
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
-from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, Platform
+from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Platform
 from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError, UserError
 from tests.support.errors import raises_code
@@ -24,7 +21,7 @@ from tests.support.waiting import HANG_S
 from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, Elf, write_folder
 
 
-def golden(_abi: Abi, _platform: Platform, kinds: tuple[str, ...], out: Path) -> None:
+def golden(_abi, _platform, kinds, out):
     """A toolchain that is quick: the files are there, the kernels are not."""
     kernels = {}
     for kind in kinds:
@@ -37,27 +34,27 @@ def golden(_abi: Abi, _platform: Platform, kinds: tuple[str, ...], out: Path) ->
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> BundleLibrary:
+def library(tmp_path):
     return BundleLibrary(tmp_path / "bundles")
 
 
 @pytest.fixture
-def android(tmp_path: Path) -> Path:
+def android(tmp_path):
     return write_folder(tmp_path / "android", ANDROID_BUNDLE)
 
 
 @pytest.fixture
-def linux(tmp_path: Path) -> Path:
+def linux(tmp_path):
     return write_folder(tmp_path / "linux", LINUX_BUNDLE)
 
 
-def tree(root: Path) -> dict[str, bytes]:
+def tree(root):
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 class TestAdd:
-    def test_tells_all_about_a_bundle(self, library: BundleLibrary, android: Path) -> None:
-        steps: list[str] = []
+    def test_tells_all_about_a_bundle(self, library, android):
+        steps = []
         bundle = library.add(android, name="main", toolchain="tvm-0.27", compile_golden=golden, progress=steps.append)
         assert (bundle.name, bundle.names, bundle.toolchain) == ("main", ("main",), "tvm-0.27")
         assert (bundle.abi, bundle.platform) == (Abi.ARM64, Platform.ANDROID)
@@ -78,15 +75,15 @@ class TestAdd:
         assert library.verify() == ()
         assert library.list() == (bundle,)
 
-    def test_without_opencl_only_cpu_kernels_are_wanted(self, library: BundleLibrary, linux: Path) -> None:
+    def test_without_opencl_only_cpu_kernels_are_wanted(self, library, linux):
         bundle = library.add(linux, name="virtual", compile_golden=golden)
         assert bundle.golden_kinds == ("cpu",)
         assert (bundle.abi, bundle.platform, bundle.has_opencl) == (Abi.X86_64, Platform.LINUX, False)
 
-    def test_the_same_again_is_the_same_bundle_under_one_more_name(self, library: BundleLibrary, android: Path) -> None:
+    def test_the_same_again_is_the_same_bundle_under_one_more_name(self, library, android):
         first = library.add(android, name="main", compile_golden=golden)
 
-        def never(*_: object) -> None:
+        def never(*_):
             raise AssertionError("compiled twice")
 
         os.utime(android / "tvm_rpc")
@@ -96,7 +93,7 @@ class TestAdd:
         assert second.names == ("main", "stable")
         assert len(library.list()) == 1
 
-    def test_other_bytes_or_another_toolchain_are_another_bundle(self, library: BundleLibrary, android: Path) -> None:
+    def test_other_bytes_or_another_toolchain_are_another_bundle(self, library, android):
         first = library.add(android, name="a", compile_golden=golden)
         second = library.add(android, name="b", toolchain="other", compile_golden=golden)
         (android / "libtvm_ffi.so").write_bytes((android / "libtvm_ffi.so").read_bytes() + b"new")
@@ -105,15 +102,13 @@ class TestAdd:
         assert library.get("a").hash == third.hash
         assert library.get(first.hash).names == ()
 
-    def test_hash_does_not_depend_on_where_and_when(self, tmp_path: Path, android: Path) -> None:
+    def test_hash_does_not_depend_on_where_and_when(self, tmp_path, android):
         hashes = {
             BundleLibrary(tmp_path / place).add(android, name=place, compile_golden=golden).hash for place in ("x", "y")
         }
         assert len(hashes) == 1
 
-    def test_a_plain_file_in_the_folder_for_parts_is_left_alone(
-        self, library: BundleLibrary, android: Path, tmp_path: Path
-    ) -> None:
+    def test_a_plain_file_in_the_folder_for_parts_is_left_alone(self, library, android, tmp_path):
         library.add(android, name="one", compile_golden=golden)
         file = tmp_path / "bundles/tmp/junk"
         file.touch()
@@ -121,9 +116,7 @@ class TestAdd:
         assert library.add(android, name="two", compile_golden=golden).name == "two"
         assert file.exists()
 
-    def test_the_bundle_named_last_is_wanted_though_the_clock_was_once_ahead(
-        self, library: BundleLibrary, android: Path, tmp_path: Path
-    ) -> None:
+    def test_the_bundle_named_last_is_wanted_though_the_clock_was_once_ahead(self, library, android, tmp_path):
         old = library.add(android, name="old", compile_golden=golden)
         ahead_s = time.time() + 3e7
         os.utime(tmp_path / "bundles/names/old", (ahead_s, ahead_s))
@@ -131,24 +124,22 @@ class TestAdd:
         new = library.add(android, name="new", compile_golden=golden)
         assert library.for_abi(old.abi) == new
 
-    def test_a_folder_in_place_of_a_name_is_refused_before_anything_is_kept(
-        self, library: BundleLibrary, android: Path, tmp_path: Path
-    ) -> None:
+    def test_a_folder_in_place_of_a_name_is_refused_before_anything_is_kept(self, library, android, tmp_path):
         library.list()
         (tmp_path / "bundles/names/taken").mkdir(parents=True)
         with pytest.raises(HostError, match="names/taken must be a file, and is a folder"):
             library.add(android, name="taken", compile_golden=golden)
         assert library.list() == ()
 
-    def test_a_refused_folder_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
+    def test_a_refused_folder_leaves_nothing(self, library, android, tmp_path):
         (android / "libtvm_ffi.so").unlink()
         before = tree(tmp_path / "bundles")
         with raises_code(Code.BAD_BUNDLE, match=r"libtvm_ffi\.so is missing: it is needed by libtvm_runtime\.so"):
             library.add(android, name="main", compile_golden=golden)
         assert tree(tmp_path / "bundles") == before
 
-    def test_a_failing_toolchain_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
-        def failing(_abi: Abi, _platform: Platform, _kinds: tuple[str, ...], out: Path) -> None:
+    def test_a_failing_toolchain_leaves_nothing(self, library, android, tmp_path):
+        def failing(_abi, _platform, _kinds, out):
             (out / "half").write_text("")
             raise HostError("no linker", hint="install lld")
 
@@ -157,8 +148,8 @@ class TestAdd:
         assert library.list() == ()
         assert list((tmp_path / "bundles" / "tmp").iterdir()) == []
 
-    def test_a_toolchain_that_forgets_a_file_is_refused(self, library: BundleLibrary, android: Path) -> None:
-        def forgetful(abi: Abi, platform: Platform, kinds: tuple[str, ...], out: Path) -> None:
+    def test_a_toolchain_that_forgets_a_file_is_refused(self, library, android):
+        def forgetful(abi, platform, kinds, out):
             golden(abi, platform, kinds, out)
             (out / "opencl.npz").unlink()
 
@@ -166,8 +157,8 @@ class TestAdd:
             library.add(android, name="main", compile_golden=forgetful)
         assert library.list() == ()
 
-    def test_files_swapped_while_copying_are_judged_as_copied(self, library: BundleLibrary, android: Path) -> None:
-        def rebuild(step: str) -> None:
+    def test_files_swapped_while_copying_are_judged_as_copied(self, library, android):
+        def rebuild(step):
             if step == "copying libtvm_runtime.so":
                 Elf(needed=("libnew.so",)).write(android / "libtvm_runtime.so")
 
@@ -176,14 +167,14 @@ class TestAdd:
         assert library.list() == ()
 
     @pytest.mark.parametrize("name", ["", "Main", "a b", "../x", "-x", "x" * 65, ".hidden", "ä"])
-    def test_names_are_plain(self, library: BundleLibrary, android: Path, name: str) -> None:
+    def test_names_are_plain(self, library, android, name):
         with pytest.raises(UserError, match="cannot be a bundle's name"):
             library.add(android, name=name, compile_golden=golden)
 
-    def test_two_at_once_both_arrive(self, library: BundleLibrary, android: Path, linux: Path) -> None:
+    def test_two_at_once_both_arrive(self, library, android, linux):
         both_compile = threading.Barrier(2, timeout=HANG_S)
 
-        def slow(abi: Abi, platform: Platform, kinds: tuple[str, ...], out: Path) -> None:
+        def slow(abi, platform, kinds, out):
             both_compile.wait()
             golden(abi, platform, kinds, out)
 
@@ -200,12 +191,12 @@ class TestAdd:
 
 
 class TestFind:
-    def test_by_name_hash_and_prefix(self, library: BundleLibrary, android: Path) -> None:
+    def test_by_name_hash_and_prefix(self, library, android):
         bundle = library.add(android, name="main", compile_golden=golden)
         for key in ("main", bundle.hash, bundle.hash[:8], bundle.short_hash):
             assert library.get(key) == bundle
 
-    def test_unknown_names_the_nearest(self, library: BundleLibrary, android: Path) -> None:
+    def test_unknown_names_the_nearest(self, library, android):
         with pytest.raises(NoSuchBundleError) as nothing:
             library.get("main")
         assert "farm bundle build" in nothing.value.hint
@@ -217,16 +208,14 @@ class TestFind:
             library.get("zzzzzz")
         assert far.value.hint == "there are: main"
 
-    def test_an_ambiguous_prefix_lists_them(
-        self, library: BundleLibrary, android: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_ambiguous_prefix_lists_them(self, library, android, monkeypatch):
         first = library.add(android, name="main", compile_golden=golden)
         twin = first.path.parent.with_name(first.hash[:-1] + ("0" if first.hash[-1] != "0" else "1"))
         twin.mkdir()
         with pytest.raises(NoSuchBundleError, match="may be any of 2"):
             library.get(first.hash[:10])
 
-    def test_for_abi_takes_what_was_named_last(self, library: BundleLibrary, android: Path, linux: Path) -> None:
+    def test_for_abi_takes_what_was_named_last(self, library, android, linux):
         old = library.add(android, name="a", compile_golden=golden)
         new = library.add(android, name="b", toolchain="newer", compile_golden=golden)
         virtual = library.add(linux, name="v", compile_golden=golden)
@@ -240,7 +229,7 @@ class TestFind:
 
 
 class TestRemove:
-    def test_name_by_name(self, library: BundleLibrary, android: Path) -> None:
+    def test_name_by_name(self, library, android):
         library.add(android, name="a", compile_golden=golden)
         bundle = library.add(android, name="b", compile_golden=golden)
         assert library.remove("a") == (("a",), False)
@@ -249,13 +238,13 @@ class TestRemove:
         assert library.list() == ()
         assert not bundle.path.exists()
 
-    def test_by_hash_takes_all_names(self, library: BundleLibrary, android: Path) -> None:
+    def test_by_hash_takes_all_names(self, library, android):
         library.add(android, name="a", compile_golden=golden)
         bundle = library.add(android, name="b", compile_golden=golden)
         assert set(library.remove(bundle.short_hash)[0]) == {"a", "b"}
         assert library.list() == ()
 
-    def test_not_while_in_use(self, library: BundleLibrary, android: Path) -> None:
+    def test_not_while_in_use(self, library, android):
         bundle = library.add(android, name="a", compile_golden=golden)
         with raises_code(Code.BUNDLE_IN_USE, match="bundle a is in use: on pixel-7"):
             library.remove("a", in_use=lambda asked: "on pixel-7" if asked.hash == bundle.hash else "")
@@ -263,7 +252,7 @@ class TestRemove:
         library.add(android, name="b", compile_golden=golden)
         assert library.remove("b", in_use=lambda _asked: "on pixel-7") == (("b",), False)
 
-    def test_a_damaged_one_can_go(self, library: BundleLibrary, android: Path) -> None:
+    def test_a_damaged_one_can_go(self, library, android):
         bundle = library.add(android, name="a", compile_golden=golden)
         (bundle.path.parent / "manifest.json").write_text("{")
         assert library.remove("a") == (("a",), True)
@@ -293,9 +282,7 @@ class TestVerify:
             ),
         ],
     )
-    def test_names_what_differs_and_adding_again_repairs(
-        self, library: BundleLibrary, android: Path, break_it: Callable[[Path], object], file: str, problem: str
-    ) -> None:
+    def test_names_what_differs_and_adding_again_repairs(self, library, android, break_it, file, problem):
         bundle = library.add(android, name="a", compile_golden=golden)
         break_it(bundle.path.parent)
         damages = library.verify("a")
@@ -317,8 +304,8 @@ class TestVerify:
         ],
     )
     def test_a_bundle_whose_manifest_is_unreadable_is_listed_as_damaged_and_hides_no_other(
-        self, library: BundleLibrary, android: Path, linux: Path, break_it: Callable[[Path], object], damage: str
-    ) -> None:
+        self, library, android, linux, break_it, damage
+    ):
         broken = library.add(android, name="a", compile_golden=golden)
         whole = library.add(linux, name="b", compile_golden=golden)
         break_it(broken.path.parent / "manifest.json")
@@ -341,9 +328,7 @@ class TestVerify:
         ],
         ids=["a folder as a name", "a name that is no text", "a file as a bundle"],
     )
-    def test_what_others_left_in_the_library_hides_no_bundle(
-        self, library: BundleLibrary, android: Path, tmp_path: Path, leave: Callable[[Path], object]
-    ) -> None:
+    def test_what_others_left_in_the_library_hides_no_bundle(self, library, android, tmp_path, leave):
         bundle = library.add(android, name="a", compile_golden=golden)
         leave(bundle.path.parents[2])
         assert library.list() == (bundle,)
@@ -351,23 +336,21 @@ class TestVerify:
         assert library.verify() == ()
 
 
-def flip(path: Path) -> None:
+def flip(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
 
 
-def replace_in(path: Path, old: str, new: str) -> None:
+def replace_in(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
 class TestDisk:
-    def test_full_while_copying_is_said_and_leaves_nothing(
-        self, library: BundleLibrary, android: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(_source: Path, _target: Path, _mode: int) -> tuple[str, int]:
+    def test_full_while_copying_is_said_and_leaves_nothing(self, library, android, tmp_path, monkeypatch):
+        def full(_source, _target, _mode):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(library_module, "copy_hashed", full)
@@ -378,16 +361,14 @@ class TestDisk:
         assert library.list() == ()
 
     @pytest.mark.parametrize("fails", ["write_bytes", "mkdir"])
-    def test_full_at_the_last_step_changes_nothing(
-        self, library: BundleLibrary, android: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-    ) -> None:
+    def test_full_at_the_last_step_changes_nothing(self, library, android, tmp_path, monkeypatch, fails):
         """An add cannot write the name; a removal has no room for the folder that it moves through."""
         names, real = tmp_path / "bundles" / "names", getattr(Path, fails)
         if fails == "mkdir":
             library.add(android, name="main", compile_golden=golden)
         before = library.list()
 
-        def full(path: Path, *args: object, **options: object) -> object:
+        def full(path, *args, **options):
             if fails == "mkdir" or path.parent == names:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return real(path, *args, **options)
@@ -399,14 +380,7 @@ class TestDisk:
         assert library.list() == before
         assert [each.name for each in names.iterdir()] == [name for each in before for name in each.names]
 
-    def test_what_is_left_in_the_temporary_folder_fails_no_add(
-        self,
-        library: BundleLibrary,
-        android: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
+    def test_what_is_left_in_the_temporary_folder_fails_no_add(self, library, android, tmp_path, monkeypatch, caplog):
         tmp, names, rmtree = tmp_path / "bundles" / "tmp", tmp_path / "bundles" / "names", shutil.rmtree
         (tmp / "loop").symlink_to(tmp / "loop")
         (tmp / "link").symlink_to(tmp_path)
@@ -415,7 +389,7 @@ class TestDisk:
         (names / ".main.0").touch()
         (names / "loop").symlink_to(names / "loop")
 
-        def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        def busy(path, *, ignore_errors=False):
             if path.name == "mount" and not ignore_errors:
                 raise OSError(errno.EBUSY, "Device or resource busy")
             if path.name != "mount":
@@ -431,19 +405,19 @@ class TestDisk:
         assert sorted(each.name for each in tmp.iterdir()) == ["link", "loop", "mount"]
         assert sorted(each.name for each in names.iterdir()) == ["loop", "main"]
 
-    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(HostError, match="opening the bundle library"):
             BundleLibrary(tmp_path / "file" / "bundles")
 
 
-def change_until_killed(root: Path, verb: str, folder: Path, steps: int) -> None:
+def change_until_killed(root, verb, folder, steps):
     """SIGKILL to this process just before the step after so many that change the disk."""
     left = steps
     library = BundleLibrary(root)
 
-    def counted(real: Callable[..., object]) -> Callable[..., object]:
-        def step(*args: object, **kwargs: object) -> object:
+    def counted(real):
+        def step(*args, **kwargs):
             nonlocal left
             left -= 1
             if left < 0:
@@ -465,7 +439,7 @@ class TestKilled:
 
     STRIDE = 3  # of the steps; all of them (STRIDE = 1) take three times as long and were clean too
 
-    def run_child(self, root: Path, verb: str, folder: Path, steps: int) -> bool:
+    def run_child(self, root, verb, folder, steps):
         """Whether the child finished. It is forked: a new interpreter for each step would take most of the time."""
         child = get_context("fork").Process(target=change_until_killed, args=(root, verb, folder, steps))
         child.start()
@@ -473,7 +447,7 @@ class TestKilled:
         assert child.exitcode in (0, -signal.SIGKILL)
         return child.exitcode == 0
 
-    def test_while_adding(self, tmp_path: Path, android: Path) -> None:
+    def test_while_adding(self, tmp_path, android):
         steps, killed = 0, 0
         while True:
             root = tmp_path / f"lib{steps}"
@@ -488,7 +462,7 @@ class TestKilled:
             steps += self.STRIDE
         assert killed >= 8
 
-    def test_while_removing(self, tmp_path: Path, android: Path) -> None:
+    def test_while_removing(self, tmp_path, android):
         steps, killed = 0, 0
         while True:
             root = tmp_path / f"lib{steps}"
@@ -508,11 +482,11 @@ class TestKilled:
         assert killed >= 3
 
     @staticmethod
-    def whole(bundle: Bundle) -> bool:
+    def whole(bundle):
         return {path.name for path in bundle.path.iterdir()} == {file.name for file in bundle.files}
 
 
-def test_bundle_is_a_value(library: BundleLibrary, android: Path) -> None:
+def test_bundle_is_a_value(library, android):
     bundle = library.add(android, name="main", compile_golden=golden)
     assert replace(bundle, name="x") != bundle
     assert hash(bundle) == hash(library.get("main"))

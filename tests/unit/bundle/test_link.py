@@ -1,8 +1,4 @@
-from __future__ import annotations
-
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +8,16 @@ from farm.compiler.link import Linker, find_linker, link_shared, linkers
 from tests.support.errors import raises_code
 
 
-def host(*programs: str) -> Callable[[str], str | None]:
+def host(*programs):
     return lambda name: f"/nowhere/{name}" if name in programs else None
 
 
 @pytest.fixture(autouse=True)
-def _no_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_ziglang(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
-def chosen(abi: Abi, platform: Platform, *programs: str, machine: str = "x86_64") -> str:
+def chosen(abi, platform, *programs, machine="x86_64"):
     return linkers(abi, platform, environ={}, which=host(*programs), machine=machine)[0].name
 
 
@@ -37,7 +33,7 @@ def chosen(abi: Abi, platform: Platform, *programs: str, machine: str = "x86_64"
         (("ld.gold",), "ld.gold"),
     ],
 )
-def test_native_takes_the_compiler_first(programs: tuple[str, ...], expected: str) -> None:
+def test_native_takes_the_compiler_first(programs, expected):
     assert chosen(Abi.X86_64, Platform.LINUX, *programs) == expected
 
 
@@ -50,16 +46,16 @@ def test_native_takes_the_compiler_first(programs: tuple[str, ...], expected: st
         (("aarch64-linux-gnu-ld", "ld"), "aarch64-linux-gnu-ld"),
     ],
 )
-def test_a_phone_never_gets_what_the_hosts_own_compiler_made(programs: tuple[str, ...], expected: str) -> None:
+def test_a_phone_never_gets_what_the_hosts_own_compiler_made(programs, expected):
     assert chosen(Abi.ARM64, Platform.ANDROID, *programs) == expected
 
 
-def test_a_host_of_another_machine_has_no_native_compiler() -> None:
+def test_a_host_of_another_machine_has_no_native_compiler():
     assert chosen(Abi.X86_64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "ld.lld"
     assert chosen(Abi.ARM64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "g++"
 
 
-def test_the_ndk_wins_for_phones_only(tmp_path: Path) -> None:
+def test_the_ndk_wins_for_phones_only(tmp_path):
     clang = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
     clang.parent.mkdir(parents=True)
     clang.touch()
@@ -72,7 +68,7 @@ def test_the_ndk_wins_for_phones_only(tmp_path: Path) -> None:
     assert linkers(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": "/gone"}, which=which)[0].name == "ld.lld"
 
 
-def test_all_ways_are_listed_for_doctor() -> None:
+def test_all_ways_are_listed_for_doctor():
     names = [
         way.name
         for way in linkers(
@@ -83,7 +79,7 @@ def test_all_ways_are_listed_for_doctor() -> None:
 
 
 @pytest.mark.parametrize(("abi", "platform"), [(Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)])
-def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatch) -> None:
+def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatch):
     program = tmp_path / "zig"
     program.touch(0o755)
     spec = ModuleSpec("ziglang", None, is_package=True)
@@ -99,7 +95,7 @@ def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("abi", list(Abi))
 @pytest.mark.parametrize("platform", list(Platform))
-def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_linker_says_what_to_install(abi, platform, monkeypatch):
     assert linkers(abi, platform, environ={}, which=host()) == ()
     monkeypatch.setattr("farm.compiler.link.linkers", lambda *_: ())
     with raises_code(Code.NO_LINKER, match=f"no linker for {abi}") as caught:
@@ -107,7 +103,7 @@ def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatc
     assert "apt install lld" in caught.value.hint
 
 
-def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
+def test_a_refusing_linker_is_quoted(tmp_path):
     (tmp_path / "x.o").write_text("no object")
     refusing = Linker("sh", ("/bin/sh", "-c", "echo bad reloc >&2; echo more >&2; exit 3"), is_driver=False)
     with raises_code(Code.LINK_FAILED, match=r"sh cannot link out\.so: bad reloc$") as caught:
@@ -119,7 +115,7 @@ def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
         link_shared(refusing, tmp_path / "out.so", [])
 
 
-def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path: Path) -> None:
+def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path):
     """A clang that notes what it is told and makes what it is asked for."""
     clang = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
     clang.parent.mkdir(parents=True)
@@ -140,7 +136,7 @@ def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path: Pat
     assert (tmp_path / "out.so").exists()
 
 
-def test_stand_ins_that_are_kept_are_made_once(tmp_path: Path) -> None:
+def test_stand_ins_that_are_kept_are_made_once(tmp_path):
     program = tmp_path / "ld"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
     program.chmod(0o755)
@@ -165,8 +161,8 @@ def test_stand_ins_that_are_kept_are_made_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_library_is_aligned_to_the_targets_largest_pages_and_has_no_debug_information(
-    abi: Abi, platform: Platform, page_bytes: int, tmp_path: Path
-) -> None:
+    abi, platform, page_bytes, tmp_path
+):
     program = tmp_path / "ld.lld"
     program.write_text('#!/bin/sh\necho "$@" >"${0%/*}/said"\n')
     program.chmod(0o755)

@@ -1,7 +1,5 @@
 """The rolling upgrade: which phone changes when, what a failure means; a restart or a removal loses nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -34,7 +32,7 @@ CONFIG = RolloutConfig(share=0.5, soak_s=10.0)
 class Lab:
     """Phones that carry out what is decided, a step at a time."""
 
-    def __init__(self, count: int = 4, config: RolloutConfig = CONFIG) -> None:
+    def __init__(self, count=4, config=CONFIG):
         self.config = config
         self.now_s = 1000.0
         self.stored = {OLD}
@@ -43,20 +41,20 @@ class Lab:
             serial: RolloutPhone(serial, serial.lower(), OLD, 100.0, idle=True, reachable=True, counted=True)
             for serial in self.proven
         }
-        self.broken: set[tuple[str, str]] = set()  # serial, bundle
+        self.broken = set()  # serial, bundle
         self.rollout = named(Rollout(), OLD, self.stored, [*self.proven.values()])
         self.most_out = 0
-        self.kept: dict[str, str] = {}
-        self.touched: set[str] = set()  # phones that try, or are kept for it
+        self.kept = {}
+        self.touched = set()  # phones that try, or are kept for it
 
-    def add(self, bundle: str) -> None:
+    def add(self, bundle):
         self.stored.add(bundle)
         self.rollout = named(added(self.rollout, bundle), bundle, self.stored, [*self.proven.values()])
 
-    def change(self, serial: str, **values: object) -> None:
-        self.phones[serial] = replace(self.phones[serial], **values)  # type: ignore[arg-type]
+    def change(self, serial, **values):
+        self.phones[serial] = replace(self.phones[serial], **values)
 
-    def step(self, seconds: float = 11.0) -> tuple[str, ...]:
+    def step(self, seconds=11.0):
         """Time passes, then the next step is taken; phones provision what they are assigned at once."""
         self.now_s += seconds
         for serial, phone in self.phones.items():
@@ -73,7 +71,7 @@ class Lab:
             self.provision(serial)
         return exchange
 
-    def provision(self, serial: str) -> None:
+    def provision(self, serial):
         bundle = assigned(self.rollout, serial, self.proven[serial])
         if (serial, bundle) in self.broken:
             self.rollout = trial_failed(
@@ -84,11 +82,11 @@ class Lab:
             self.proven[serial] = bundle
         self.change(serial, bundle=bundle, ready_s=0.0)
 
-    def on(self) -> list[str]:
+    def on(self):
         return [phone.bundle for phone in self.phones.values()]
 
 
-def test_the_first_bundle_goes_to_all_phones_at_once() -> None:
+def test_the_first_bundle_goes_to_all_phones_at_once():
     first = named(Rollout(), OLD, {OLD}, [])
     assert (first.current, first.candidate) == (OLD, "")
     assert assigned(first, "S1", "") == OLD
@@ -97,7 +95,7 @@ def test_the_first_bundle_goes_to_all_phones_at_once() -> None:
     assert (second.current, second.candidate) == (NEW, "")
 
 
-def test_one_phone_tries_then_waves_of_the_share_then_it_is_current() -> None:
+def test_one_phone_tries_then_waves_of_the_share_then_it_is_current():
     lab = Lab(6)
     lab.add(NEW)
     assert lab.rollout.candidate == NEW
@@ -113,7 +111,7 @@ def test_one_phone_tries_then_waves_of_the_share_then_it_is_current() -> None:
     assert lab.step() == ()
 
 
-def test_a_bundle_that_fails_on_the_canary_is_refused_when_the_phone_is_well_with_its_old_one() -> None:
+def test_a_bundle_that_fails_on_the_canary_is_refused_when_the_phone_is_well_with_its_old_one():
     lab = Lab()
     lab.add(NEW)
     lab.broken = {(serial, NEW) for serial in lab.phones}
@@ -129,7 +127,7 @@ def test_a_bundle_that_fails_on_the_canary_is_refused_when_the_phone_is_well_wit
     assert again == lab.rollout
 
 
-def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict() -> None:
+def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict():
     lab = Lab()
     lab.add(NEW)
     lab.broken = {("S0", NEW)}
@@ -142,7 +140,7 @@ def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict() -> None:
     assert lab.rollout.current == NEW
 
 
-def test_a_late_failure_takes_the_bundle_from_those_that_have_it() -> None:
+def test_a_late_failure_takes_the_bundle_from_those_that_have_it():
     lab = Lab()
     lab.add(NEW)
     lab.broken = {("S3", NEW)}
@@ -155,7 +153,7 @@ def test_a_late_failure_takes_the_bundle_from_those_that_have_it() -> None:
     assert lab.rollout.trials == {}
 
 
-def test_a_failure_that_is_not_the_bundles_puts_the_phone_off() -> None:
+def test_a_failure_that_is_not_the_bundles_puts_the_phone_off():
     lab = Lab(1)
     lab.add(NEW)
     lab.step()
@@ -171,7 +169,7 @@ def test_a_failure_that_is_not_the_bundles_puts_the_phone_off() -> None:
     assert lab.step(RETRY.first_s) == ("S0",)
 
 
-def test_a_phone_that_leaves_meanwhile_is_tried_again_later() -> None:
+def test_a_phone_that_leaves_meanwhile_is_tried_again_later():
     lab = Lab(2)
     lab.add(NEW)
     lab.step()
@@ -185,7 +183,7 @@ def test_a_phone_that_leaves_meanwhile_is_tried_again_later() -> None:
     assert lab.rollout.current == NEW
 
 
-def test_a_leased_phone_is_left_alone() -> None:
+def test_a_leased_phone_is_left_alone():
     lab = Lab(2)
     for serial in lab.phones:
         lab.change(serial, idle=False)
@@ -195,7 +193,7 @@ def test_a_leased_phone_is_left_alone() -> None:
     assert lab.step() == ("S1",)
 
 
-def test_a_phone_that_is_always_leased_is_kept_for_the_canary_and_then_for_its_wave() -> None:
+def test_a_phone_that_is_always_leased_is_kept_for_the_canary_and_then_for_its_wave():
     lab = Lab(4)
     for serial in lab.phones:
         lab.change(serial, idle=False)
@@ -220,7 +218,7 @@ def test_a_phone_that_is_always_leased_is_kept_for_the_canary_and_then_for_its_w
     assert lab.kept == {"S0": NEW, "S2": NEW}
 
 
-def test_an_idle_phone_comes_before_a_kept_one_and_none_is_kept_for_what_it_has() -> None:
+def test_an_idle_phone_comes_before_a_kept_one_and_none_is_kept_for_what_it_has():
     lab = Lab(2)
     lab.change("S0", idle=False)
     lab.add(NEW)
@@ -236,7 +234,7 @@ def test_an_idle_phone_comes_before_a_kept_one_and_none_is_kept_for_what_it_has(
     assert lab.kept == {}
 
 
-def test_a_phone_that_is_leased_before_its_exchange_is_kept_for_it() -> None:
+def test_a_phone_that_is_leased_before_its_exchange_is_kept_for_it():
     lab = Lab(1)
     lab.add(NEW)
     lab.rollout, exchange, kept = advance(lab.rollout, [*lab.phones.values()], lab.config, lab.now_s)
@@ -248,7 +246,7 @@ def test_a_phone_that_is_leased_before_its_exchange_is_kept_for_it() -> None:
     assert lab.step() == ("S0",)
 
 
-def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one() -> None:
+def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one():
     lab = Lab(2)
     lab.add(NEW)
     lab.change("S1", ready_s=None, idle=False, reachable=False, counted=False)
@@ -268,7 +266,7 @@ def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one() -
     assert lab.on() == [NEW, NEW]
 
 
-def test_adding_a_refused_bundle_again_gives_it_another_chance() -> None:
+def test_adding_a_refused_bundle_again_gives_it_another_chance():
     lab = Lab()
     lab.add(NEW)
     lab.broken = {("S0", NEW)}
@@ -281,7 +279,7 @@ def test_adding_a_refused_bundle_again_gives_it_another_chance() -> None:
     assert lab.step() == ("S0",)
 
 
-def test_a_newer_candidate_replaces_the_one_before() -> None:
+def test_a_newer_candidate_replaces_the_one_before():
     lab = Lab(2)
     lab.add(NEW)
     lab.step()
@@ -291,7 +289,7 @@ def test_a_newer_candidate_replaces_the_one_before() -> None:
     assert lab.on() == [NEWER, OLD]
 
 
-def test_the_current_bundle_named_again_ends_the_rollout() -> None:
+def test_the_current_bundle_named_again_ends_the_rollout():
     lab = Lab(2)
     lab.add(NEW)
     lab.step()
@@ -301,7 +299,7 @@ def test_the_current_bundle_named_again_ends_the_rollout() -> None:
     assert lab.on() == [OLD, OLD]
 
 
-def test_a_removed_bundle_is_forgotten() -> None:
+def test_a_removed_bundle_is_forgotten():
     lab = Lab()
     lab.add(NEW)
     lab.broken = {("S0", NEW)}
@@ -313,7 +311,7 @@ def test_a_removed_bundle_is_forgotten() -> None:
     assert (gone.current, gone.candidate) == ("", "")
 
 
-def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason_until_it_is_added_again() -> None:
+def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason_until_it_is_added_again():
     lab = Lab()
     lab.add(NEW)
     lab.step()
@@ -327,19 +325,19 @@ def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason
     assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
 
 
-def test_a_current_bundle_that_became_unreadable_is_refused_with_the_reason_while_phones_have_another() -> None:
+def test_a_current_bundle_that_became_unreadable_is_refused_with_the_reason_while_phones_have_another():
     damaged = {NEW: "manifest.json is damaged"}
     found = named(Rollout(current=NEW, wanted=NEW), OLD, {OLD}, [NEW] * 3 + [OLD], damaged)
     assert (found.current, found.refused) == (OLD, damaged)
 
 
-def test_a_store_without_a_record_begins_with_what_most_phones_have_proven() -> None:
+def test_a_store_without_a_record_begins_with_what_most_phones_have_proven():
     found = named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, "unknown"])
     assert (found.current, found.candidate) == (OLD, NEW)
     assert named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, NEW]).current == NEW
 
 
-def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before() -> None:
+def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before():
     lab = Lab()
     lab.add(NEW)
     lab.rollout = promoted(lab.rollout, NEW)
@@ -363,7 +361,7 @@ def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before() -> No
     assert lab.rollout.refused == {}
 
 
-def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_can_be_promoted() -> None:
+def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_can_be_promoted():
     lab = Lab()
     lab.add(NEW)
     lab.rollout = promoted(lab.rollout, NEW)
@@ -376,7 +374,7 @@ def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_ca
     assert promoted(damaged, NEW).refused == {}
 
 
-def test_rollback_of_the_current_bundle_keeps_the_candidate() -> None:
+def test_rollback_of_the_current_bundle_keeps_the_candidate():
     lab = Lab()
     lab.add(NEW)
     lab.rollout = promoted(lab.rollout, NEW)
@@ -387,7 +385,7 @@ def test_rollback_of_the_current_bundle_keeps_the_candidate() -> None:
     assert (after.current, after.candidate, after.trials) == (OLD, NEWER, trying)
 
 
-def test_promotion_of_another_bundle_keeps_the_candidate() -> None:
+def test_promotion_of_another_bundle_keeps_the_candidate():
     lab = Lab()
     lab.add(NEW)
     lab.rollout = promoted(lab.rollout, NEW)
@@ -401,7 +399,7 @@ def test_promotion_of_another_bundle_keeps_the_candidate() -> None:
     assert (withdrawn.current, withdrawn.candidate, withdrawn.trials) == (NEW, "", {})
 
 
-def test_a_candidate_is_withdrawn_by_rollback() -> None:
+def test_a_candidate_is_withdrawn_by_rollback():
     lab = Lab()
     lab.add(NEW)
     lab.step()
@@ -411,7 +409,7 @@ def test_a_candidate_is_withdrawn_by_rollback() -> None:
     assert lab.on() == [OLD] * 4
 
 
-def test_every_change_is_told_once() -> None:
+def test_every_change_is_told_once():
     lab = Lab(2)
     told, before = [], lab.rollout
     lab.add(NEW)
@@ -431,9 +429,7 @@ def test_every_change_is_told_once() -> None:
     ),
     share=st.floats(min_value=0.05, max_value=1.0),
 )
-def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_nowhere(
-    broken: set[tuple[str, str]], steps: list[str], share: float
-) -> None:
+def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_nowhere(broken, steps, share):
     lab = Lab(5, RolloutConfig(share=share, soak_s=10.0))
     lab.broken = broken
     for number, what in enumerate(steps):

@@ -1,7 +1,5 @@
 """Which TVM and FFI something has, and whether two of them fit: by a table of what was tried, and by nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.bundle.versions import (
@@ -32,7 +30,7 @@ NEVER = TvmVersions("3.0", "0.9")
 ENVIRONMENT, SERVER, SESSION, PACKAGE = TrialKind
 
 
-def trial(kind: TrialKind, versions: TvmVersions, other: TvmVersions, result: str, detail: str = "") -> VersionTrial:
+def trial(kind, versions, other, result, detail=""):
     return VersionTrial(kind, versions, other, TrialResult(result), detail)
 
 
@@ -68,33 +66,31 @@ TRIALS = (
         (TvmVersions(), TvmVersions(), "unknown", ""),
     ],
 )
-def test_two_sides_fit_or_not_by_what_was_tried(
-    client: TvmVersions, server: TvmVersions, compatibility: str, said: str
-) -> None:
+def test_two_sides_fit_or_not_by_what_was_tried(client, server, compatibility, said):
     found = verdict(client, server, TRIALS)
     assert found.compatibility is Compatibility(compatibility)
     assert said in found.reason
     assert bool(found.reason) is (compatibility != "ok")
 
 
-def test_code_that_another_compiled_is_judged_by_trials_of_that() -> None:
+def test_code_that_another_compiled_is_judged_by_trials_of_that():
     assert verdict(OLD, NEW, TRIALS, PACKAGE).broken
     assert verdict(NEW, OLD, TRIALS, PACKAGE).unknown  # though its session works
     assert not verdict(ODD, ODD, TRIALS, PACKAGE).broken  # what a pair cannot do alone says nothing of its code
 
 
-def test_a_server_that_does_not_start_fits_nobody() -> None:
+def test_a_server_that_does_not_start_fits_nobody():
     trials = (*TRIALS, trial(SERVER, OLD, TvmVersions(), "refused", "undefined symbol"))
     assert "undefined symbol" in verdict(NEW, OLD, trials).reason
 
 
-def test_a_pair_alone() -> None:
+def test_a_pair_alone():
     assert alone_verdict(OLD, TRIALS).compatibility is Compatibility.OK
     assert alone_verdict(ODD, TRIALS).broken
     assert alone_verdict(NEVER, TRIALS).unknown
 
 
-def test_rows_are_read_as_they_were_written() -> None:
+def test_rows_are_read_as_they_were_written():
     lines = ["# why", "\t".join(TITLES), *(each.line() for each in TRIALS)]
     assert tuple(parse_trials(lines)) == TRIALS
     assert "\n" not in VersionTrial(SESSION, OLD, NEW, TrialResult.CRASH, "a\tb\nc").line()
@@ -110,27 +106,27 @@ def test_rows_are_read_as_they_were_written() -> None:
         ["\t".join(TITLES), "session\t1\t1\t1\t1\tfine\t-"],
     ],
 )
-def test_a_damaged_table_is_an_error(lines: list[str]) -> None:
+def test_a_damaged_table_is_an_error(lines):
     with pytest.raises(ValueError, match=r"."):
         list(parse_trials(lines))
 
 
-def test_one_library_may_be_of_several_releases() -> None:
+def test_one_library_may_be_of_several_releases():
     rows = ["\t".join(BUILD_TITLES), "ab\tapache-tvm\t1.0\tx86_64\tl.so", "ab\tapache-tvm\t1.0.post1\tx86_64\tl.so"]
     assert parse_builds(rows) == {"ab": KnownBuild("apache-tvm", "l.so", ("1.0", "1.0.post1"))}
 
 
-def test_damaged_builds_are_an_error() -> None:
+def test_damaged_builds_are_an_error():
     with pytest.raises(ValueError, match="first line"):
         parse_builds(["abc\tapache-tvm"])
 
 
-def test_an_interpreter_is_of_its_packages_else_of_what_tvm_says() -> None:
+def test_an_interpreter_is_of_its_packages_else_of_what_tvm_says():
     assert of_packages({"apache-tvm": "2.0", "apache-tvm-ffi": "0.2"}, "2.0.dev1") == NEW
     assert of_packages({"python": "3.11", "apache-tvm": ""}, "2.0.dev1") == TvmVersions("2.0.dev1")
 
 
-def test_what_is_shipped_knows_the_pair_that_farm_is_installed_with() -> None:
+def test_what_is_shipped_knows_the_pair_that_farm_is_installed_with():
     here = installed_versions()
     assert here.tvm
     assert here.ffi
@@ -139,7 +135,7 @@ def test_what_is_shipped_knows_the_pair_that_farm_is_installed_with() -> None:
     assert {version for each in known_builds().values() for version in each.versions} >= {here.tvm, here.ffi}
 
 
-def test_a_pair_that_is_known_not_to_work_is_refused_with_what_to_do() -> None:
+def test_a_pair_that_is_known_not_to_work_is_refused_with_what_to_do():
     bad = next(each for each in known_trials() if each.kind is SERVER and each.result is not TrialResult.WORKS)
     with raises_code(Code.VERSIONS_UNFIT, match="bundle b with toolchain t cannot work") as caught:
         checked(installed_versions(), bad.versions, "bundle b with toolchain t", "take both from one TVM")
@@ -148,7 +144,7 @@ def test_a_pair_that_is_known_not_to_work_is_refused_with_what_to_do() -> None:
     assert "is not known" in checked(NEVER, NEW, "bundle b with toolchain t", "")
 
 
-def test_a_bundle_that_says_nothing_is_taken_to_be_as_its_toolchain_and_says_so() -> None:
+def test_a_bundle_that_says_nothing_is_taken_to_be_as_its_toolchain_and_says_so():
     here = installed_versions()
     versions, warnings = bundle_versions("b", TvmVersions(), "t", here)
     assert versions == here

@@ -1,9 +1,5 @@
 """Which records are for a target, as TVM spells targets."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("tvm")
@@ -33,19 +29,19 @@ ARM_SET = set_of(("1", 0, 0.004), ("2", 1, 0.004), target=ARM)
         (ARM, ADRENO, False),
     ],
 )
-def test_targets_are_the_same_when_the_same_schedules_are_valid(one: object, other: object, same: bool) -> None:
+def test_targets_are_the_same_when_the_same_schedules_are_valid(one, other, same):
     assert same_target(one, other) is same
     assert same_target(target_from(one), other) is same
 
 
-def test_records_of_another_target_are_left_out_and_counted() -> None:
+def test_records_of_another_target_are_left_out_and_counted():
     kept, left_out = records_for(X86, merge([X86_SET, ARM_SET]))
     assert kept.records == X86_SET.records
     assert left_out == "2 of 3 records are left out: 2 for llvm aarch64-linux-android cortex-a76"
     assert records_for(ARM, ARM_SET) == (ARM_SET, "")
 
 
-def test_a_set_without_any_for_the_target_is_refused_with_both_targets(tmp_path: Path) -> None:
+def test_a_set_without_any_for_the_target_is_refused_with_both_targets(tmp_path):
     with pytest.raises(
         ForeignRecordsError, match=r"no record is for llvm x86_64\S+ znver5: 2 for llvm aarch64\S+ cortex"
     ):
@@ -53,7 +49,7 @@ def test_a_set_without_any_for_the_target_is_refused_with_both_targets(tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_unpacked_for_a_target_is_what_compiling_needs(tmp_path: Path) -> None:
+def test_what_is_unpacked_for_a_target_is_what_compiling_needs(tmp_path):
     [said] = unpack_records(packed(merge([X86_SET, ARM_SET])), ARM, tmp_path / "out")
     assert said.startswith("1 of 3 records")
     assert read_records(tmp_path / "out").set.records == pruned(ARM_SET).records

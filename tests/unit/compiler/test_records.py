@@ -1,14 +1,11 @@
 """Sets of tuning records: read, merged, cut off anywhere, damaged anywhere."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
 import random
 import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -50,19 +47,19 @@ X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-a76"}
 
 
-def module_of(*kinds: str, text: str = "") -> str:
+def module_of(*kinds, text=""):
     """A module as TVM writes it, with nodes of those kinds."""
     document = (text or json.dumps({"root_index": 0, "nodes": [{"type": each} for each in kinds]})).encode()
     return base64.b64encode(len(document).to_bytes(8, "little") + document).decode()
 
 
-def record(workload: str, tile: int, seconds: float, target: dict[str, str] = LLVM) -> Record:
+def record(workload, tile, seconds, target=LLVM):
     trace = [[["SamplePerfectTile", ["l2"], [4, 64], ["v5"]]], [[0, [tile, 1]]]]
     key = record_key(workload, trace, target)
     return Record(workload, trace, (seconds,), target, [["TENSOR", "float32", [8]]], key)
 
 
-def set_of(*rows: tuple[str, int, float], device: str = "emerald-9", target: dict[str, str] = LLVM) -> RecordSet:
+def set_of(*rows, device="emerald-9", target=LLVM):
     records = tuple(record(*row, target) for row in rows)
     names = dict.fromkeys(each.workload for each in records)
     return RecordSet(
@@ -73,7 +70,7 @@ def set_of(*rows: tuple[str, int, float], device: str = "emerald-9", target: dic
     )
 
 
-def bytes_of(found: RecordSet) -> dict[str, bytes]:
+def bytes_of(found):
     return {name: text.encode() for name, text in found.texts().items()}
 
 
@@ -86,7 +83,7 @@ sets = st.builds(lambda given, device: set_of(*given, device=device), rows, st.s
 SMALL = set_of(("1", 0, 0.002), ("2", 1, 0.004), ("1", 2, FAILED_S))
 
 
-def test_a_set_is_read_back_as_it_was_written() -> None:
+def test_a_set_is_read_back_as_it_was_written():
     reading = read(bytes_of(SMALL))
     assert reading.set == SMALL
     assert reading.whole
@@ -94,7 +91,7 @@ def test_a_set_is_read_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_cut_at_any_byte_every_whole_line_before_the_cut_is_kept(name: str, tmp_path: Path) -> None:
+def test_cut_at_any_byte_every_whole_line_before_the_cut_is_kept(name, tmp_path):
     whole = bytes_of(SMALL)
     for cut in range(len(whole[name])):
         kept = whole[name][:cut]
@@ -111,9 +108,7 @@ def test_cut_at_any_byte_every_whole_line_before_the_cut_is_kept(name: str, tmp_
 
 @given(st.sampled_from(FILES), st.data())
 @settings(deadline=None)
-def test_a_folder_cut_at_any_byte_takes_new_records_and_keeps_the_old(
-    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
-) -> None:
+def test_a_folder_cut_at_any_byte_takes_new_records_and_keeps_the_old(tmp_path_factory, name, data):
     folder = tmp_path_factory.mktemp("cut")
     write_records(SMALL, folder)
     text = (folder / name).read_bytes()
@@ -129,7 +124,7 @@ def test_a_folder_cut_at_any_byte_takes_new_records_and_keeps_the_old(
 
 
 @given(sets, sets, sets)
-def test_merging_is_associative_and_keeps_the_fastest_of_each(a: RecordSet, b: RecordSet, c: RecordSet) -> None:
+def test_merging_is_associative_and_keeps_the_fastest_of_each(a, b, c):
     merged = merge([a, b, c])
     assert merge([merge([a, b]), c]) == merge([a, merge([b, c])]) == merged
     assert merge([merged, merged]) == merged
@@ -139,7 +134,7 @@ def test_merging_is_associative_and_keeps_the_fastest_of_each(a: RecordSet, b: R
     assert {each.key for each in merged.records} == {one.key for given_set in (a, b, c) for one in given_set.records}
 
 
-def test_of_equally_fast_records_the_first_stays_with_its_phone() -> None:
+def test_of_equally_fast_records_the_first_stays_with_its_phone():
     merged = merge([set_of(("1", 0, 0.002), device="a"), set_of(("1", 0, 0.002), device="b")])
     assert [each.device for each in merged.origins.values()] == ["a"]
     faster = merge([set_of(("1", 0, 0.002), device="a"), set_of(("1", 0, 0.001), device="b")])
@@ -148,7 +143,7 @@ def test_of_equally_fast_records_the_first_stays_with_its_phone() -> None:
 
 @given(st.sampled_from((WORKLOADS, RECORDS)), st.integers(0, 2**32), st.data())
 @settings(deadline=None)
-def test_garbage_in_a_line_costs_that_line_only(name: str, seed: int, data: st.DataObject) -> None:
+def test_garbage_in_a_line_costs_that_line_only(name, seed, data):
     whole = bytes_of(SMALL)
     lines = whole[name].splitlines(keepends=True)
     at = data.draw(st.integers(0, len(lines) - 1))
@@ -174,13 +169,13 @@ def test_garbage_in_a_line_costs_that_line_only(name: str, seed: int, data: st.D
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said(line: str, why: str) -> None:
+def test_what_is_wrong_with_a_line_is_said(line, why):
     reading = read({WORKLOADS: b'["1", "bW9k"]\n', RECORDS: line.encode() + b"\n"})
     assert not reading.set.records
     assert why in reading.damage[0].why
 
 
-def test_a_damaged_folder_is_repaired_and_the_wrong_lines_are_kept_aside(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_repaired_and_the_wrong_lines_are_kept_aside(tmp_path):
     write_records(SMALL, tmp_path)
     lines = (tmp_path / WORKLOADS).read_text().splitlines()
     (tmp_path / WORKLOADS).write_text(f"rubbish\n{lines[1]}\n")
@@ -194,7 +189,7 @@ def test_a_damaged_folder_is_repaired_and_the_wrong_lines_are_kept_aside(tmp_pat
 
 
 @pytest.mark.parametrize("moved", range(len(FILES) + 1))
-def test_a_repair_that_was_killed_is_finished(moved: int, tmp_path: Path) -> None:
+def test_a_repair_that_was_killed_is_finished(moved, tmp_path):
     write_records(set_of(("1", 9, 0.5)), tmp_path)
     write_records(SMALL, tmp_path / REPAIRED)
     for name in FILES[:moved]:
@@ -204,12 +199,12 @@ def test_a_repair_that_was_killed_is_finished(moved: int, tmp_path: Path) -> Non
     assert not (tmp_path / REPAIRED).exists()
 
 
-def test_one_process_writes_a_folder(tmp_path: Path) -> None:
+def test_one_process_writes_a_folder(tmp_path):
     with RecordFolder(tmp_path), raises_code(Code.RECORDS_BUSY):
         RecordFolder(tmp_path)
 
 
-def test_the_same_candidate_for_two_targets_is_two_records() -> None:
+def test_the_same_candidate_for_two_targets_is_two_records():
     fast, slow = set_of(("1", 0, 0.001), target=X86), set_of(("1", 0, 0.004), target=ARM)
     both = merge([fast, slow])
     assert {each.seconds for each in both.records} == {0.001, 0.004}
@@ -217,7 +212,7 @@ def test_the_same_candidate_for_two_targets_is_two_records() -> None:
     assert read(bytes_of(both)).set == both
 
 
-def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
+def test_tvms_own_time_on_one_target_drops_no_record_of_another():
     fast = set_of(("1", 0, 0.001), target=X86)
     known = TuningTask(workload="1", name="conv", default_s=0.002, default_for=target_key(X86))
     both = merge([replace(fast, tasks={"1": known}), set_of(("1", 0, 0.004), target=ARM)])
@@ -225,20 +220,20 @@ def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
     assert pruned(merge([both, set_of(("2", 0, 0.003), ("1", 1, 0.003), target=X86)])).records[0].seconds == 0.001
 
 
-def test_a_time_below_0_of_tvms_own_schedule_drops_no_record() -> None:
+def test_a_time_below_0_of_tvms_own_schedule_drops_no_record():
     found = set_of(("1", 0, 0.001))
     wrong = replace(found, tasks={"1": TuningTask(workload="1", name="conv", default_s=-1.0)})
     assert pruned(wrong).records == found.records
 
 
-def test_records_of_one_target_are_taken_with_what_belongs_to_them() -> None:
+def test_records_of_one_target_are_taken_with_what_belongs_to_them():
     arm = set_of(("1", 0, 0.004), ("2", 0, FAILED_S), target=ARM)
     both = merge([set_of(("1", 0, 0.001), target=X86), arm])
     mine = both.with_records(tuple(each for each in both.records if each.target == ARM))
     assert (mine.records, mine.origins) == (arm.records, arm.origins)
 
 
-def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path: Path) -> None:
+def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path):
     write_records(SMALL, tmp_path)
     with RecordFolder(tmp_path) as folder:
         folder.set_aside({1: "its trace does not fit"})
@@ -247,7 +242,7 @@ def test_what_only_tvm_finds_wrong_is_set_aside(tmp_path: Path) -> None:
     assert len(read_records(tmp_path).set.records) == 2
 
 
-def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
+def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path):
     data = packed(SMALL)
     assert data == packed(SMALL)
     assert read_records(data).set == SMALL
@@ -261,32 +256,32 @@ def test_a_tar_holds_the_set_and_is_the_same_every_time(tmp_path: Path) -> None:
     ("data", "why"),
     [(b"", "no folder and no .tar"), (b"x" * 2000, "no folder and no .tar"), (packed(SMALL)[:700], "old.tar")],
 )
-def test_what_is_no_set_is_refused(data: bytes, why: str) -> None:
+def test_what_is_no_set_is_refused(data, why):
     with pytest.raises(BadRecordsError, match=why):
         read_records(data, "old.tar")
 
 
-def test_a_sparse_file_of_gigabytes_is_refused_before_it_is_made() -> None:
+def test_a_sparse_file_of_gigabytes_is_refused_before_it_is_made():
     data = b"".join(sparse(name, (2 << 30) - 1) for name in (WORKLOADS, RECORDS)) + bytes(1024)
     with pytest.raises(BadRecordsError, match="is no plain file"):
         read_records(data, "old.tar")
 
 
-def test_a_folder_that_somebody_packed_is_read(tmp_path: Path) -> None:
+def test_a_folder_that_somebody_packed_is_read(tmp_path):
     write_records(SMALL, tmp_path / "mine")
     with tarfile.open(tmp_path / "mine.tar", "w") as archive:
         archive.add(tmp_path / "mine", "mine")
     assert read_records(tmp_path / "mine.tar").set == SMALL
 
 
-def test_a_set_without_one_good_record_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_set_without_one_good_record_says_what_is_wrong(tmp_path):
     write_records(SMALL, tmp_path)
     (tmp_path / RECORDS).write_text("rubbish\n")
     with pytest.raises(BadRecordsError, match=f"{RECORDS} line 1: it is no JSON"):
         read_records(tmp_path)
 
 
-def test_the_best_of_each_task() -> None:
+def test_the_best_of_each_task():
     one, two = best(SMALL)
     assert (one.name, one.weight, one.trials, one.failed, one.seconds) == ("conv_1", 2, 2, 1, 0.002)
     assert one.gflops == pytest.approx(1.0)
@@ -295,14 +290,14 @@ def test_the_best_of_each_task() -> None:
     assert (nothing.seconds, nothing.gflops, nothing.device) == (None, None, "")
 
 
-def test_pruned_to_what_compiling_needs() -> None:
+def test_pruned_to_what_compiling_needs():
     found = pruned(set_of(("1", 0, 0.002), ("1", 1, 0.001), ("2", 0, FAILED_S)))
     assert [each.seconds for each in found.records] == [0.001]
     assert list(found.workloads) == ["1"]
     assert math.isfinite(found.records[0].seconds)
 
 
-def test_a_record_that_is_slower_than_what_tvm_does_by_itself_is_not_compiled_with() -> None:
+def test_a_record_that_is_slower_than_what_tvm_does_by_itself_is_not_compiled_with():
     found = set_of(("1", 0, 0.002), ("2", 0, 0.002))
     slow = {"1": replace(found.tasks["1"], default_s=0.001), "2": replace(found.tasks["2"], default_s=0.003)}
     assert [each.workload for each in pruned(replace(found, tasks=slow)).records] == ["2"]
@@ -311,7 +306,7 @@ def test_a_record_that_is_slower_than_what_tvm_does_by_itself_is_not_compiled_wi
     assert merge([found, replace(found, tasks=slow)]).tasks == slow
 
 
-def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing() -> None:
+def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing():
     files = bytes_of(SMALL)
     files[RECORDS] = b""
     assert read({**files, MEASURED_BY: files[MEASURED_BY]}).set.origins == {}
@@ -328,7 +323,7 @@ def test_a_sidecar_line_comes_before_its_record_and_alone_says_nothing() -> None
         (module_of("ir.IRModule") + "AAAA", "its module is not read"),
     ],
 )
-def test_a_module_that_stock_refuses_or_that_holds_code_is_left_out(module: str, why: str) -> None:
+def test_a_module_that_stock_refuses_or_that_holds_code_is_left_out(module, why):
     found = read_records(packed(replace(SMALL, workloads={**SMALL.workloads, "2": Workload("2", module)})))
     assert list(found.set.workloads) == ["1"]
     assert found.set.records == (SMALL.records[0], SMALL.records[2])
@@ -338,7 +333,7 @@ def test_a_module_that_stock_refuses_or_that_holds_code_is_left_out(module: str,
 
 
 @pytest.mark.parametrize(("kind", "left"), [("tirx.IndexMap", 3), ("ffi.Module", 2)])
-def test_a_layout_in_a_trace_is_read_if_it_holds_no_code(kind: str, left: int) -> None:
+def test_a_layout_in_a_trace_is_read_if_it_holds_no_code(kind, left):
     layout = json.dumps({"root_index": 0, "nodes": [{"type": kind}]})
     trace = [[["TransformLayout", ["b0", layout], [0, 1, None, False], []]], []]
     given = (*SMALL.records[:2], replace(SMALL.records[2], trace=trace))
@@ -349,7 +344,7 @@ def test_a_layout_in_a_trace_is_read_if_it_holds_no_code(kind: str, left: int) -
     )
 
 
-def test_what_is_not_read_is_told_line_by_line_with_what_is_kept(tmp_path: Path) -> None:
+def test_what_is_not_read_is_told_line_by_line_with_what_is_kept(tmp_path):
     write_records(SMALL, tmp_path / "set")
     path = tmp_path / "set" / RECORDS
     lines = path.read_text().splitlines()
@@ -368,21 +363,21 @@ def test_what_is_not_read_is_told_line_by_line_with_what_is_kept(tmp_path: Path)
     assert "x: 30 more lines are wrong" in read_records(tmp_path / "set").problems("x")
 
 
-def test_records_of_a_job_are_told_of_before_they_are_uploaded(tmp_path: Path) -> None:
+def test_records_of_a_job_are_told_of_before_they_are_uploaded(tmp_path):
     from farm.client.specs import packed_records
 
     write_records(SMALL, tmp_path / "set")
     with (tmp_path / "set" / RECORDS).open("a") as file:
         file.write("no record\n")
     for field in ("records", "prior"):
-        said: list[str] = []
+        said = []
         data = packed_records(field, tmp_path / "set", said.append)
         assert data == packed(SMALL)
         assert said[0].endswith(f"{RECORDS} line {len(SMALL.records) + 1}: it is no JSON: Expecting value")
         assert said[-1].endswith("records are used")
 
 
-def test_every_command_on_records_tells_of_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_on_records_tells_of_damage(tmp_path, capsys):
     from farm.cli import records as commands
 
     for name in ("a", "b"):
@@ -407,7 +402,7 @@ def test_every_command_on_records_tells_of_damage(tmp_path: Path, capsys: pytest
     assert damage.startswith(f"{b}: {RECORDS} line ")
 
 
-def test_why_a_task_has_no_record_to_compile_with_is_told() -> None:
+def test_why_a_task_has_no_record_to_compile_with_is_told():
     from farm.cli.records import left_out
 
     found = SMALL

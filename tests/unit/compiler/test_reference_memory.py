@@ -1,10 +1,6 @@
 """A host with too little memory for the reference is told of once: more attempts have no more memory."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -21,14 +17,12 @@ from farm.compiler.inputs import filled
 from farm.compiler.model import TensorSpec
 
 INPUTS = {"x": np.zeros(1_000_000, np.float32)}
-MODEL: Any = SimpleNamespace(name="big.onnx", key="0", inputs=(TensorSpec("x", (1_000_000,), np.dtype(np.float32)),))
+MODEL = SimpleNamespace(name="big.onnx", key="0", inputs=(TensorSpec("x", (1_000_000,), np.dtype(np.float32)),))
 
 
 @pytest.mark.parametrize("said", [RuntimeError("TVMError: std::bad_alloc"), MemoryError()])
-def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
-    said: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def machine(*_: object) -> Any:
+def test_no_memory_on_the_host_ends_the_job_with_one_sentence(said, tmp_path, monkeypatch):
+    def machine(*_):
         raise said
 
     monkeypatch.setattr(reference, "compile_model", lambda *_: None)
@@ -42,10 +36,10 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
 
 
 @pytest.mark.parametrize("shape", [(1 << 40,), (10**6, 10**6, 10**6, 10**6)])
-def test_inputs_that_no_host_has_memory_for_are_reported(shape: tuple[int, ...]) -> None:
+def test_inputs_that_no_host_has_memory_for_are_reported(shape):
     """A package's manifest may name any shape; numpy has a ValueError for the second."""
     spec = TensorSpec("x", shape, np.dtype(np.float32))
-    model: Any = SimpleNamespace(name="big.farm.tar", inputs=(spec,))
+    model = SimpleNamespace(name="big.farm.tar", inputs=(spec,))
     with (
         raises_code(Code.HOST_OUT_OF_MEMORY, match=r"big.farm.tar: this host has too little memory"),
         reference.within_memory(model.name, model.inputs),
@@ -53,8 +47,8 @@ def test_inputs_that_no_host_has_memory_for_are_reported(shape: tuple[int, ...])
         filled(model, {}, "zeros")
 
 
-def test_another_failure_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def machine(*_: object) -> Any:
+def test_another_failure_stays_what_it_is(tmp_path, monkeypatch):
+    def machine(*_):
         raise RuntimeError("another one")
 
     monkeypatch.setattr(reference, "compile_model", lambda *_: None)
@@ -63,7 +57,7 @@ def test_another_failure_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.Mo
         reference.reference_for(MODEL, INPUTS, tmp_path)
 
 
-def test_what_is_kept_of_a_reference_has_the_types_of_the_outputs(tmp_path: Path) -> None:
+def test_what_is_kept_of_a_reference_has_the_types_of_the_outputs(tmp_path):
     """numpy's files do not know bfloat16."""
     wanted = np.arange(3).astype(ml_dtypes.bfloat16)
     kept = reference.Reference((wanted,), (wanted,), independent=True, by="onnx.reference")

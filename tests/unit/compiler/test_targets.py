@@ -1,11 +1,5 @@
 """CPUs and features that LLVM does not know are refused by name: it would compile plain code and go on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 pytest.importorskip("tvm")
@@ -26,7 +20,7 @@ ARM64 = {"kind": "llvm", "mtriple": "aarch64-linux-android"}
         ({"mattr": ["neon"]}, "the feature 'neon'"),
     ],
 )
-def test_unknown_cpus_and_features_are_refused_by_name(fields: dict[str, object], named: str) -> None:
+def test_unknown_cpus_and_features_are_refused_by_name(fields, named):
     with pytest.raises(TargetError, match=named):
         check_target(target_from({**ARM64, **fields}))
     with pytest.raises(TargetError, match=named):
@@ -34,11 +28,11 @@ def test_unknown_cpus_and_features_are_refused_by_name(fields: dict[str, object]
 
 
 @pytest.mark.parametrize("fields", [{}, {"mcpu": "generic"}, {"mcpu": "cortex-a76", "mattr": ["+dotprod", "-sve"]}])
-def test_known_ones_are_taken(fields: dict[str, object]) -> None:
+def test_known_ones_are_taken(fields):
     check_target(target_from({**ARM64, **fields}))
 
 
-def test_an_unknown_option_has_its_nearest_name_and_no_list() -> None:
+def test_an_unknown_option_has_its_nearest_name_and_no_list():
     with pytest.raises(TargetError) as caught:
         target_from({**ARM64, "mcpuu": "cortex-a76"})
     assert (caught.value.message, caught.value.hint) == (
@@ -47,14 +41,14 @@ def test_an_unknown_option_has_its_nearest_name_and_no_list() -> None:
 
 
 @pytest.mark.parametrize("target", ["qcom/adreno-opencl", {"kind": "opencl"}])
-def test_without_the_cpu_the_hint_names_mtriple_and_on(target: object) -> None:
+def test_without_the_cpu_the_hint_names_mtriple_and_on(target):
     with pytest.raises(TargetError, match="does not say for which CPU") as caught:
         abi_of(target)
     assert "-mtriple=" in caught.value.hint
     assert "--on PHONE" in caught.value.hint
 
 
-def test_llvm_is_this_host_and_the_rest_of_it_where_mtriple_is_left_out() -> None:
+def test_llvm_is_this_host_and_the_rest_of_it_where_mtriple_is_left_out():
     own = host_target()
     assert target_here("llvm", host_target) == own
     assert target_here("llvm -mcpu=x", host_target) == {
@@ -67,7 +61,7 @@ def test_llvm_is_this_host_and_the_rest_of_it_where_mtriple_is_left_out() -> Non
 @pytest.mark.parametrize(
     "name", ["android-x86_64", "rpi4", "pixel2", '{"kind": "llvm", "mtriple": "armv7a-linux-eabi"}']
 )
-def test_code_for_another_machine_is_refused_before_it_is_made(name: str) -> None:
+def test_code_for_another_machine_is_refused_before_it_is_made(name):
     check_here(host_target())
     if abi_of(named_target(name)) == abi_of(host_target()):
         pytest.skip("that is this host")
@@ -76,9 +70,7 @@ def test_code_for_another_machine_is_refused_before_it_is_made(name: str) -> Non
 
 
 @pytest.mark.parametrize("work", [run_here, tune_here])
-def test_neither_running_nor_tuning_here_begins_with_it(
-    work: Callable[[Mapping[str, Any]], object], tmp_path: Path
-) -> None:
+def test_neither_running_nor_tuning_here_begins_with_it(work, tmp_path):
     model = tmp_path / "model.onnx"
     model.write_bytes(b"never read")
     foreign = '{"kind": "llvm", "mtriple": "armv7a-linux-eabi", "num-cores": 4}'

@@ -1,7 +1,5 @@
 """Kernels with textures, as OpenCL C: what is generated, and what is refused. Nothing runs here."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

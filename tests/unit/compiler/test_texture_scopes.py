@@ -1,7 +1,5 @@
 """Which tensors lie in textures: pure decisions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from farm.compiler.texture.scopes import (
     TEXTURES,
     KernelCall,
     Limits,
-    Scopes,
     choose_scopes,
     image_scope,
     report,
@@ -61,7 +58,7 @@ CHAIN = (KernelCall("a", (0,), (1,)), KernelCall("b", (1,), (2,)), KernelCall("c
 
 
 def choose(refuse, textures=(1, 2)):
-    asked: list[tuple[str, Scopes]] = []
+    asked = []
 
     def build(name, scopes):
         asked.append((name, scopes))

@@ -1,20 +1,18 @@
 """Runs whose truth is known: 1 ms at a nominal speed at which the reference kernel takes 0.1 ms."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from farm.measure.series import FloatArray, SampleSeries, series
+from farm.measure.series import series
 
 TRUE_S = 1e-3
 NOMINAL_S = 1e-4
 
 
-def noise(count: int, seed: int = 1) -> FloatArray:
+def noise(count, seed=1):
     return np.random.default_rng(seed).normal(size=count)
 
 
-def ar(count: int, rho: float, seed: int = 1) -> FloatArray:
+def ar(count, rho, seed=1):
     fresh = noise(count + 50, seed) * np.sqrt(1 - rho**2)
     values = np.zeros(count + 50)
     for place in range(1, values.size):
@@ -22,9 +20,7 @@ def ar(count: int, rho: float, seed: int = 1) -> FloatArray:
     return values[50:]
 
 
-def a_run(
-    away: FloatArray, both: FloatArray | float = 1.0, own: FloatArray | float = 1.0, *, reference: bool = True
-) -> SampleSeries:
+def a_run(away, both=1.0, own=1.0, *, reference=True):
     """`away` in percent of the truth; `both` slows the reference kernel too, `own` the model alone."""
     speed = np.ones(away.size) * both
     beside = NOMINAL_S * speed * np.exp(0.003 * noise(away.size, 99))
@@ -32,5 +28,5 @@ def a_run(
     return series(TRUE_S * speed * own * np.exp(0.01 * away), starts, beside if reference else None)
 
 
-def stepped(count: int, at: int, by: float) -> FloatArray:
+def stepped(count, at, by):
     return np.where(np.arange(count) < at, 1.0, 1 + by)

@@ -1,7 +1,5 @@
 """Power rails in traces that Perfetto's own protos make."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

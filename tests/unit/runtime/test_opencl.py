@@ -1,7 +1,5 @@
 """TVM's OpenCL runtime: what is missing is named before anything is compiled."""
 
-from pathlib import Path
-
 import pytest
 
 from farm.bundle.model import Platform
@@ -39,7 +37,7 @@ def compiler(tmp_path):
     return Compiler("g++", (str(program),))
 
 
-def build(tmp_path, checkout, compiler) -> Path:
+def build(tmp_path, checkout, compiler):
     return build_opencl(tmp_path / "cache", checkout, compiler, TvmWheel((), ()), lambda _: None)
 
 

@@ -18,15 +18,15 @@ from farm.simulation.packets import AuthKind, Command, Packet, PacketDecoder
 BANNER = "device::ro.product.name=n;features=shell_v2"
 
 
-def wire(*packets: Packet) -> bytes:
+def wire(*packets):
     return b"".join(bytes(part) for packet in packets for part in packet.encode())
 
 
-def connect(version: int = 0x01000001, max_payload: int = 1024 * 1024) -> Packet:
+def connect(version=0x01000001, max_payload=1024 * 1024):
     return Packet(Command.CNXN, version, max_payload, b"host::features=shell_v2\0")
 
 
-def sent(connection: DeviceConnection) -> list[tuple[Command, int, int, bytes]]:
+def sent(connection):
     decoder = PacketDecoder()
     decoder.max_payload, decoder.check_sums = 1024 * 1024, False
     data = b"".join(bytes(part) for part in connection.take_output())
@@ -34,7 +34,7 @@ def sent(connection: DeviceConnection) -> list[tuple[Command, int, int, bytes]]:
 
 
 @pytest.fixture
-def online() -> DeviceConnection:
+def online():
     connection = DeviceConnection(BANNER)
     connection.receive(wire(connect()))
     connection.take_output()
@@ -86,7 +86,7 @@ def test_nothing_happens_before_the_handshake():
 def tokens():
     number = 0
 
-    def new() -> bytes:
+    def new():
         nonlocal number
         number += 1
         return bytes([number]) * 20

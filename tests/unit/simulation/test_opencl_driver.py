@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from farm.simulation.opencl import OpenclDriverError, find_driver
 from tests.support.needs import needs
 
 
-def library(path: Path, *needed: Path) -> Path:
+def library(path, *needed):
     path.parent.mkdir(parents=True, exist_ok=True)
     options = ["-shared", "-x", "c", "/dev/null", "-x", "none", f"-Wl,-soname,{path.name}.1", "-Wl,--no-as-needed"]
     folders = [f"-Wl,-rpath,{each.parent}" for each in needed]
@@ -19,7 +18,7 @@ def library(path: Path, *needed: Path) -> Path:
     return path
 
 
-def vendors(folder: Path, **icds: object) -> Path:
+def vendors(folder, **icds):
     folder.mkdir()
     for name, named in icds.items():
         (folder / f"{name}.icd").write_text(f"{named}\n")

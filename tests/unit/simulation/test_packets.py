@@ -15,14 +15,14 @@ PACKETS = [
 WIRE = b"".join(bytes(part) for packet in PACKETS for part in packet.encode())
 
 
-def decoder() -> PacketDecoder:
+def decoder():
     made = PacketDecoder()
     made.max_payload = 1024 * 1024
     made.check_sums = False
     return made
 
 
-def same(found: list[Packet], expected: list[Packet]) -> bool:
+def same(found, expected):
     return [(p.command, p.arg0, p.arg1, bytes(p.payload)) for p in found] == [
         (p.command, p.arg0, p.arg1, bytes(p.payload)) for p in expected
     ]

@@ -1,7 +1,5 @@
 """A virtual phone's perfetto, run by the shells that run it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

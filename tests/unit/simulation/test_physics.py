@@ -151,7 +151,7 @@ def test_an_empty_battery_stays_at_nothing():
     assert drain(Cell(0.001, 1_000_000), 10, powered=False, charging=True, seconds=3600).charge == 0
 
 
-def test_load_averages_follow_the_busy_cores_each_at_its_pace() -> None:
+def test_load_averages_follow_the_busy_cores_each_at_its_pace():
     busy = load(IDLE_LOAD, 2.0, 60.0)
     assert [round(each - IDLE_LOAD[0], 2) for each in busy] == [1.26, 0.36, 0.13]
     assert [round(each, 2) for each in load(busy, 0.0, 3600.0)] == [0.4, 0.4, 0.4]

@@ -32,7 +32,7 @@ SEEN = [
 ]
 
 
-def new_filter() -> PathFilter:
+def new_filter():
     made = MACHINE.new_filter()
     assert isinstance(made, PathFilter)
     return made

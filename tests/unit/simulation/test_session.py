@@ -22,18 +22,18 @@ from tests.support.waiting import HANG_S
 class Host:
     """The host's end: sends packets, collects packets."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock):
         sock.setblocking(False)
         self.socket = sock
         self.decoder = PacketDecoder()
         self.decoder.max_payload, self.decoder.check_sums = MAX_PAYLOAD_BYTES, False
-        self.waiting: list[Packet] = []
+        self.waiting = []
 
-    async def send(self, *packets: Packet) -> None:
+    async def send(self, *packets):
         data = b"".join(bytes(part) for packet in packets for part in packet.encode())
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
-    async def packet(self) -> Packet:
+    async def packet(self):
         async with asyncio.timeout(HANG_S):
             while not self.waiting:
                 data = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 20)
@@ -42,17 +42,17 @@ class Host:
                 self.waiting += self.decoder.feed(data)
         return self.waiting.pop(0)
 
-    async def until_closed(self) -> None:
+    async def until_closed(self):
         while True:
             await self.packet()
 
 
-def unread_bytes(sock: socket.socket) -> int:
+def unread_bytes(sock):
     """What has arrived at a socket and was not read yet."""
     return int.from_bytes(fcntl.ioctl(sock, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-async def until(condition) -> None:
+async def until(condition):
     async with asyncio.timeout(HANG_S):
         while not condition():  # noqa: ASYNC110 (files and lists tell nobody)
             await asyncio.sleep(0)
@@ -61,12 +61,12 @@ async def until(condition) -> None:
 class Rig:
     """A session whose only service is `sync:`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)  # so that a megabyte never leaves at once
         self.host, self.phone_end = Host(theirs), ours
         self.quota, self.fuse = DiskQuota(), PushFuse()
-        self.lost: list[str] = []
+        self.lost = []
         self.session = AdbSession(
             asyncio.get_running_loop(),
             ours,
@@ -83,13 +83,13 @@ class Rig:
         else:
             stream.refuse()
 
-    async def sync(self) -> None:
+    async def sync(self):
         await self.host.send(Packet(Command.CNXN, 0x01000001, MAX_PAYLOAD_BYTES, b"host::\0"))
         assert (await self.host.packet()).command is Command.CNXN
         await self.host.send(Packet(Command.OPEN, 7, 0, b"sync:\0"))
         assert (await self.host.packet()).command is Command.OKAY
 
-    async def ask(self, data: bytes, reply_bytes: int) -> bytes:
+    async def ask(self, data, reply_bytes):
         """One WRTE, and the bytes that come back until there are enough."""
         await self.host.send(Packet(Command.WRTE, 7, 1, data))
         reply = b""
@@ -114,12 +114,12 @@ async def rig():
     made.host.socket.close()
 
 
-def request(identifier: bytes, path: os.PathLike[str] | str | bytes, *, number: int | None = None) -> bytes:
+def request(identifier, path, *, number=None):
     data = os.fsencode(path)
     return struct.pack("<4sI", identifier, len(data) if number is None else number) + data
 
 
-def send(path, mode: int, *contents: bytes, mtime: int = 1_000_000_000) -> bytes:
+def send(path, mode, *contents, mtime=1_000_000_000):
     parts = [request(b"SEND", f"{path},{mode}")]
     parts += [request(b"DATA", content) for content in contents]
     return b"".join(parts) + struct.pack("<4sI", b"DONE", mtime)

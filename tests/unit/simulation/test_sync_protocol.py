@@ -19,7 +19,7 @@ from farm.simulation.sync_protocol import (
 )
 
 
-def request(identifier: bytes, path: bytes) -> bytes:
+def request(identifier, path):
     return struct.pack("<4sI", identifier, len(path)) + path
 
 
@@ -58,7 +58,7 @@ EXPECTED = [
 
 def merged(messages):
     """Messages with file contents joined: where they were cut does not matter."""
-    found: list[object] = []
+    found = []
     for message in messages:
         if not isinstance(message, SendPiece):
             found.append(message)

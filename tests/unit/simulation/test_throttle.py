@@ -20,15 +20,15 @@ def busy():
         process.kill()
 
 
-async def seen_stopped(pid: int) -> None:
+async def seen_stopped(pid):
     await until(lambda: is_stopped(pid))
 
 
-async def seen_running(pid: int) -> None:
+async def seen_running(pid):
     await until(lambda: not is_stopped(pid))
 
 
-async def share_of_looks(pid: int, looks: int) -> float:
+async def share_of_looks(pid, looks):
     """At how many looks the process was not stopped."""
     running = 0
     for number in range(looks):

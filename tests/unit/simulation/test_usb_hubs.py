@@ -23,7 +23,7 @@ class FakePhone:
     def spec(self):
         return SimpleNamespace(serial=f"serial-{self.name}")
 
-    async def set_port_power(self, *, on: bool) -> None:
+    async def set_port_power(self, *, on):
         self.port_power = on
         self.said.append(on)
 

@@ -46,12 +46,12 @@ def events_of(parser, chunks):
     return events
 
 
-def frame(text: str | bytes) -> bytes:
+def frame(text):
     body = text.encode() if isinstance(text, str) else text
     return struct.pack("<i", len(body)) + body
 
 
-def decoded(text: str | bytes):
+def decoded(text):
     parser = wire.TrackerParser()
     parser.receive_data(wire.encode_magic() + frame(text))
     assert parser.next_event() == wire.TrackerHello()
