@@ -10,12 +10,8 @@ import sys
 import time
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.fuzz.mutate import mutated
-
-if TYPE_CHECKING:
-    pass
 
 
 def main():

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
 from farm.simulation.control import LabClient, running_lab
 from tests.adb_server import AdbServer, adb_binaries
-
-if TYPE_CHECKING:
-    pass
 
 PHONE = "pixel"
 PROFILE = "oneplus-12"

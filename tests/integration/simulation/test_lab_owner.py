@@ -3,12 +3,8 @@
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 OWNER = """
 import sys

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 import pytest
 from cryptography import x509
@@ -11,9 +10,6 @@ from cryptography import x509
 from farm.builders.authority import Authority, new_key_pair
 from farm.builders.token_policy import LIFE_S
 from farm.common.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 _, PUBLIC = new_key_pair()
 

@@ -1,7 +1,6 @@
 """Certificates that were taken back, as OpenSSL sees them."""
 
 import ssl
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,9 +8,6 @@ from farm.builders.authority import Authority, new_key_pair
 
 pytest.importorskip("distributed")
 from farm.builders.tls import HostSecurity
-
-if TYPE_CHECKING:
-    pass
 
 
 def is_admitted(host, builder):
