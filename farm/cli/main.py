@@ -19,6 +19,7 @@ from typer.main import get_command
 from farm import __version__
 from farm.cli import complete
 from farm.cli.connection import phone_of_environment
+from farm.common.durations import BadTimeError
 from farm.common.errors import ExitCode, FarmError, HostError, MissingFieldError, UserError
 from farm.kinds import KINDS
 
@@ -26,14 +27,16 @@ MisusedError: Any = typer.BadParameter.__base__  # typer's error for a misused c
 # The value's name of options whose own name would say nothing: `--on SELECTOR`.
 VALUES = {
     "on": "SELECTOR", "duration": "DURATION", "timeout": "DURATION", "last": "DURATION", "every": "DURATION",
-    "deadline": "TIME", "since": "TIME", "until": "TIME", "after": "JOB", "devices": "N|all", "inputs": "FILE",
-    "output": "FILE", "out": "FILE", "to": "FILE", "plot": "FILE", "records": "FILE", "records_b": "FILE",
-    "labels": "FILE", "config": "FILE", "rename": "NAME", "label": "KEY=VALUE", "socket": "PATH", "only": "WORDS",
+    "deadline": "TIME", "since": "TIME", "until": "TIME", "start": "TIME", "after": "JOB", "devices": "N|all",
+    "inputs": "FILE", "output": "FILE", "out": "FILE", "to": "FILE", "plot": "FILE", "records": "FILE",
+    "records_b": "FILE", "labels": "FILE", "config": "FILE", "rename": "NAME", "label": "KEY=VALUE",
+    "socket": "PATH", "only": "WORDS",
 }  # fmt: skip
 TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
 PATHS = frozenset({"TyperPath", "Path"})
 MAY_BE_EMPTY = frozenset({"line", "command", "arguments"})  # words of people's own commands
 NOT_EMPTY = ("on", "after", "phones")  # options
+TIMES = ("DURATION", "TIME")  # neither may their values be empty
 NO_RANGE = re.compile(r"(-?[\d.]+?)(?:\.0)? is not in the range ([\d.]+)<=x<=([\d.]+)")
 NO_NUMBER = re.compile(r"is not a valid (int|float)\w*( range)?")  # typer's words for its types
 NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
@@ -103,11 +106,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm shell --on soc=sm8550 --devices all -- uptime",
     ),
     "watch": (
-        "farm watch j3f2               a picture of one job until it ends",
-        "farm watch a71c --json        an event a line, of every job of an array",
+        "farm watch bench-0f3a52c7d91e   a picture of one job until it ends",
+        "farm watch bench-a71c903e5d28 --json   an event a line, of every job of an array",
     ),
-    "logs": ("farm logs -f j3f2", "farm logs j3f2 --attempt 1"),
-    "explain": ("farm explain device emerald-9", "farm explain job j3f2", "farm explain key adreno-740"),
+    "logs": ("farm logs -f bench-0f3a52c7d91e", "farm logs bench-0f3a --attempt 1"),
+    "explain": ("farm explain device emerald-9", "farm explain job bench-0f3a52c7d91e", "farm explain key adreno-740"),
     "top": (
         "farm top                      until q or Ctrl-C",
         "farm top --once               the same picture, once",
@@ -116,8 +119,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "status": ("farm status", "farm status --json"),
     "usage": ("farm usage --since 7d --by device",),
     "job list": ("farm job list --state running --state queued", "farm job list --user ann --limit 100 --json"),
-    "job cancel": ("farm job cancel j3f2", "farm job cancel --mine --state queued"),
-    "job output": ("farm job output j3f2 -o outputs.npz", "farm job output j3f2 -o bench.pftrace"),
+    "job cancel": ("farm job cancel bench-0f3a52c7d91e", "farm job cancel --mine --state queued"),
+    "job output": ("farm job output run-5b20e1f4a8c6 -o outputs.npz", "farm job output bench-0f3a -o bench.pftrace"),
     "device adopt": ("farm device adopt emerald-9 --pool lab --wait",),
     "device set": ("farm device set emerald-9 --label rack=3 --label owner=ann",),
     "lease acquire": ("farm lease acquire --on gpu=adreno-740 --for 30m",),
@@ -455,6 +458,7 @@ def _load(path: str, home: str) -> Any:
                 parameter.help += " Left out: the phone of ANDROID_SERIAL."
         if not hasattr(each, "commands"):
             each.format_options = partial(_format_options, each)
+            each.invoke = partial(_invoked, each.invoke)
         if written in EXAMPLES:
             each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[written])
     if below:
@@ -462,12 +466,25 @@ def _load(path: str, home: str) -> Any:
     return command
 
 
+def _invoked(invoke: Callable[[Any], Any], context: Any) -> Any:
+    """Run a command; the error for a duration or a time that is none names its option."""
+    try:
+        return invoke(context)
+    except BadTimeError as error:
+        for each in context.command.params:
+            value = context.params.get(each.name)
+            if each.param_type_name == "option" and isinstance(value, str) and error.is_of(value):
+                raise BadTimeError(f"{each.opts[0]}: {error.message}", hint=error.hint) from error
+        raise
+
+
 def _checked(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """A parameter's value; an empty name of a thing or file (`""` would be this folder) and NaN are refused."""
     named = parameter.param_type_name == "argument" and parameter.name not in MAY_BE_EMPTY
     is_path = type(parameter.type).__name__ in PATHS
     given = value if isinstance(value, tuple | list) else (value,)
-    if (named or is_path or parameter.name in NOT_EMPTY) and "" in given and _on_the_line(context, parameter.name):
+    refused = named or is_path or parameter.name in NOT_EMPTY or parameter.metavar in TIMES
+    if refused and "" in given and _on_the_line(context, parameter.name):
         what = f"argument '{parameter.metavar}'" if named else f"option '{parameter.opts[0]}'"
         raise MisusedError(f"{what} is empty", context)
     converted = process(context, value)

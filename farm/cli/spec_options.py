@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 
 from farm.cli import complete, work
-from farm.common.durations import BadTimeError, format_duration, parse_duration, within
+from farm.common.durations import format_duration, parse_duration, within
 from farm.common.errors import UserError
 from farm.common.limits import CORES_FORM, MAX_CORES
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
@@ -195,10 +195,7 @@ def _bounds(declared: Any) -> tuple[Any, Any]:
 
 
 def _read(field: SpecField, given: Any) -> Any:
-    try:
-        value = FORMS[field.help.form][2](given) if field.help.form else given
-    except BadTimeError as error:
-        raise BadTimeError(f"{flag_of(field)}: {error.message}", hint=error.hint) from error
+    value = FORMS[field.help.form][2](given) if field.help.form else given
     if field.help.form in ("duration", "timeout", "deadline") and value is not None:
         within(flag_of(field), given, value, *_bounds(field.type))
     return value

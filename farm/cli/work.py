@@ -508,7 +508,7 @@ def deadline_s(text: str | None) -> float | None:
         try:
             return parse_duration(text)
         except BadTimeError:
-            raise UserError(f"{text[:40]!r} is no duration and no time", hint=DEADLINE_HINT) from None
+            raise BadTimeError(f"{text[:40]!r} is no duration and no time", hint=DEADLINE_HINT) from None
     if seconds <= 0:
         raise UserError(f"--deadline {text}: that is past", hint=DEADLINE_HINT)
     return seconds

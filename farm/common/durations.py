@@ -32,6 +32,10 @@ class BadTimeError(UserError):
 
     code = "bad_time"
 
+    def is_of(self, text: str) -> bool:
+        """Whether it was raised for that text."""
+        return any(self.message.startswith(f"{each[:40]!r} is ") for each in (text, text.removeprefix("+")))
+
 
 def reading_age(read_at: str | None, now: datetime) -> str:
     """How old readings are, `2h 5m`; "" for those of the last minutes, or none."""

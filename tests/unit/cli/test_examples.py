@@ -11,6 +11,8 @@ from typer.main import get_command
 from farm.cli.main import EXAMPLES, SECTIONS, app, with_wait_values
 from farm.cli.manual import man, sections_of, shipped_page
 from farm.common.errors import HostError, UserError
+from farm.head.planning import JOB_ID_BYTES
+from farm.kinds import KINDS
 from tests.support.needs import need
 
 TREE = get_command(app)
@@ -104,3 +106,13 @@ def test_groff_has_nothing_to_say():
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ids_of_jobs_in_examples_look_like_real_ones():
+    shown = re.findall(r"farm (?:watch|logs(?: -f)?|explain job|job (?:cancel|output)) (?!-)([\w-]+)", "\n".join(LINES))
+    assert len(shown) > 5
+    for each in shown:
+        kind, _, number = each.rpartition("-")
+        assert kind in KINDS
+        assert len(number) in (4, 2 * JOB_ID_BYTES)  # whole, or a beginning
+        int(number, 16)

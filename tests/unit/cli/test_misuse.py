@@ -55,6 +55,17 @@ def told(monkeypatch, capsys, *words):
             "error: option '--after' is empty",
             "farm shell [OPTIONS] LINE...",
         ),
+        (
+            ["bench", "m.onnx", "--on", "x", "--wait", ""],
+            "error: option '--wait' is empty",
+            "farm bench [OPTIONS] MODEL",
+        ),
+        (
+            ["bench", "m.onnx", "--on", "x", "--timeout="],
+            "error: option '--timeout' is empty",
+            "farm bench [OPTIONS] MODEL",
+        ),
+        (["usage", "--until", ""], "error: option '--until' is empty", "farm usage [OPTIONS]"),
         (["demo", "--phones", ""], "error: option '--phones' is empty", "farm demo [OPTIONS] COMMAND [ARGS]..."),
         (["lease", "acquire", "--on", ""], "error: option '--on' is empty", "farm lease acquire [OPTIONS]"),
         (["compare", "m.onnx", "--on", ""], "error: option '--on' is empty", "farm compare [OPTIONS] A [B]"),
@@ -117,3 +128,27 @@ def test_no_description_is_cut(monkeypatch, capsys):
         if hasattr(tree.get_command(None, name), "commands"):
             code, out = told(monkeypatch, capsys, name, "--help")
             assert (code, [line for line in out.out.splitlines()[1:] if line.endswith("...")]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", __file__, "--on", "x", "--deadline", "5x"], "--deadline: '5x' is no duration and no time"),
+        (["bench", __file__, "--on", "x", "--sustain", "5x"], "--sustain: '5x' is no duration"),
+        (["shell", "--on", "x", "--wait", "5x", "id"], "--wait: '5x' is no duration"),
+        (["top", "--interval", "5x"], "--interval: '5x' is no duration"),
+        (["trace", "record", "x", "--out", "f", "--for", "2x"], "--for: '2x' is no duration"),
+        (["usage", "--since", "5x"], "--since: '5x' is no time"),
+        (["reservation", "add", "--on", "x", "--user", "y", "--for", "2h", "--from", "z"], "--from: 'z' is no time"),
+        (
+            ["reservation", "add", "--on", "x", "--user", "y", "--for", "2h", "--from", "+z"],
+            "--from: 'z' is no duration",
+        ),
+        (["lease", "extend", "a", "--for", "0"], "--for: '0' is no time at all"),
+    ],
+)
+def test_a_duration_or_time_that_is_none_is_told_by_its_option(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.setenv("FARM_SOCKET", str(tmp_path / "control.sock"))
+    monkeypatch.chdir(tmp_path)
+    code, out = told(monkeypatch, capsys, *words)
+    assert (code, out.err.splitlines()[0]) == (2, f"error: {said}")
