@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -211,8 +211,12 @@ def fault(
         if phone not in names and phone not in known.values():
             raise UserError(f"no virtual phone {phone!r}", hint=f"there are: {', '.join([*names, *known.values()])}")
         lab.fault(names.get(phone, phone), name, **given)
-    values = ", ".join(f"{key}={value}" for key, value in filled.items() if value is not None)
-    print_line(f"{phone}: {FAULTS[name].meaning}" + (f" ({values})" if values else ""))
+    print_line(f"{phone}: {fault_words(name, filled)}")
+
+
+def fault_words(name: str, arguments: Mapping[str, Any]) -> str:
+    """A fault and its arguments as people type them; the catalogue has its meaning."""
+    return " ".join((name, *(f"{key}={value}" for key, value in arguments.items() if value is not None)))
 
 
 def _argument(text: str) -> tuple[str, float | str | bool]:

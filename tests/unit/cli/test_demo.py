@@ -8,12 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli import demo
+from farm.cli.demo import fault_words
 from farm.cli.demo_report import DemoProgress, summary_lines
 from farm.client.model import JobInfo, outcome_from
 from farm.common.errors import HostError
 from farm.measure.assess import assess
 from farm.measure.conditions import Verdict
 from farm.measure.series import series
+from farm.simulation.faults import parse_fault
 
 RUN_S, SLICE_S, EVERY_S, SAMPLES = 1e-4, 4e-3, 0.07, 40
 
@@ -167,3 +169,8 @@ def test_a_second_signal_cuts_no_cleaning_short(monkeypatch, first, code):
             signal.signal(each, handler)
     assert cleaned
     assert done.exit_code == code
+
+
+def test_a_fault_is_echoed_as_it_is_typed():
+    assert fault_words("full_disk", parse_fault("full_disk", {"free_bytes": 50})) == "full_disk free_bytes=50"
+    assert fault_words("unplug", parse_fault("unplug", {})) == "unplug"
