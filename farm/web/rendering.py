@@ -124,6 +124,14 @@ def moment(at: str | datetime | None) -> Markup:
     return _TIME.format(when.isoformat(), f"{when:%Y-%m-%d %H:%M:%S}")
 
 
+def model_name(device: Mapping[str, Any]) -> Markup:
+    """A phone's marketing name; one in other than Latin letters is the tooltip of its model."""
+    market_name, model = device.get("market_name") or "", device.get("model") or ""
+    if not model or all(ord(each) <= LAST_LATIN for each in market_name if each.isalpha()):
+        return escape(market_name or model)
+    return Markup('<span title="{}">{}</span>').format(market_name, model)
+
+
 def segment(text: str) -> str:
     """Text as one segment of a path in a link."""
     return quote(text, safe="")
@@ -136,6 +144,7 @@ def _coded(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
+LAST_LATIN = 0x24F  # the end of Latin Extended-B in Unicode
 _COMMAND = re.compile(
     r"`?\bfarm (?:(?P<list>device|job|lease|bundle|records) list\b(?: --(?P<by>user|array) (?P<whose>[\w.-]*\w))?"
     r"|(?:device (?:adopt|release|reboot|power-cycle|show|drain|maintain)|explain device)"
@@ -201,6 +210,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "reasons": reasons_of,
     "versus_fastest": versus_fastest,
     "moment": moment,
+    "model_name": model_name,
     "segment": segment,
     "spark": spark,
     "linked": linked,

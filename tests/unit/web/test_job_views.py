@@ -28,7 +28,7 @@ from farm.web.job_views import (
 )
 from farm.web.leases import queue_rows
 from farm.web.measured import build_words, line_plots, row_times
-from farm.web.rendering import TONES, linked
+from farm.web.rendering import TONES, linked, model_name
 
 SHA = "ab" * 32
 
@@ -260,3 +260,18 @@ def test_a_reason_is_given_once_for_all_its_devices() -> None:
 )
 def test_a_command_leads_to_the_page_that_does_it(text: str, shown: str) -> None:
     assert str(linked(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("market_name", "model", "shown"),
+    [
+        ("Pixel 8", "GKWS6", "Pixel 8"),
+        ("Galaxy é", "SM-1", "Galaxy é"),
+        ("", "SM-<1>", "SM-&lt;1&gt;"),
+        ("一加 12", "PJD110", '<span title="一加 12">PJD110</span>'),
+        ("一加 12", "", "一加 12"),
+        (None, None, ""),
+    ],
+)
+def test_a_phone_has_a_name_in_latin_letters(market_name: str | None, model: str | None, shown: str) -> None:
+    assert model_name({"market_name": market_name, "model": model}) == shown
