@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # the other. In the order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
 PYTEST := -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test acceptance soak lint bench docs man clean lock
+.PHONY: help setup demo test acceptance coverage mutants soak lint bench docs man clean lock
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -56,6 +56,23 @@ acceptance: setup $(TORCH)/.ready ## everything else
 	$(TORCH)/bin/python $(PYTEST) -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
 	$(PY) $(PYTEST) tests/acceptance --ignore=tests/acceptance/with_torch
 
+# What tells how strong the tests are. Keep a file of before, change tests, and see what is lost:
+# .venv/bin/python -m tests.house.lost BEFORE AFTER
+$(VENV)/.strength: $(VENV)/.ready
+	$(INSTALL) coverage==7.17.5 pytest-cov==7.1.0 mutmut==3.8.1
+	@mkdir -p build
+	@touch $@
+
+coverage: $(VENV)/.strength ## lines and branches of farm/ that the tests run: build/coverage.json (not in CI)
+	$(PY) $(PYTEST) --cov=farm --cov-report= tests/integration tests/unit
+	$(PY) -m coverage json -q -o build/coverage.json
+	$(PY) -m coverage report --format=total
+
+mutants: $(VENV)/.strength ## changes to the decisions of farm/ that the tests find: build/mutants.txt (an hour; not in CI)
+	$(PY) -m mutmut run --max-children 2
+	$(PY) -m mutmut results --all true > build/mutants.txt
+	@sed 's/.*: //' build/mutants.txt | sort | uniq -c
+
 soak: setup ## an hour of faults on 20 phones (not in CI); SOAK_MINUTES=10 make soak
 	$(PY) -m benchmarks soak
 
@@ -84,4 +101,4 @@ lock: ## write requirements.lock (to run farm) and requirements-dev.lock (to wor
 	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -18,7 +18,7 @@ from tests.support.needs import packages_of
 from tests.support.waiting import HANG_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from farm.simulation.control import LabClient
@@ -64,6 +64,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Say as the last line what to install for the tests that were skipped."""
     if packages := config.stash.get(_MISSING, []):
         print(f"\nto run the tests skipped for want of a program: apt install {' '.join(packages)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What happened in the module's farm stands below the failure of a test."""
+    report = yield
+    farm = getattr(item, "funcargs", {}).get("whole")
+    if report.failed and farm:
+        from tests.support.whole_farm import told
+
+        report.sections.append(("the module's farm", told(farm)))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

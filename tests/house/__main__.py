@@ -1,10 +1,11 @@
-"""`python -m tests.house`: counts farm/ and docs/, and fails where a rule or a recorded ceiling is broken.
+"""`python -m tests.house`: counts farm/, docs/ and tests/, and fails where a rule or a recorded ceiling is broken.
 
 The exceptions stand in allowed.toml with a reason each, the ceilings in ceilings.toml.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SIMULATION = "farm/simulation"
+FOLDERS = ("tests", "benchmarks")
 COUNTS = ("files", "code_lines", "classes", "protocols", "one_importer")
 ENOUGH_BELOW = 0.98  # a total below this share of its ceiling: the ceiling can be lowered
 
@@ -59,6 +61,29 @@ def report(root: Path, modules: list[Module]) -> dict[str, int]:
         totals[name] = len(found)
         print(f"\n{name.replace('_', ' ')}: {len(found)}", *found, sep="\n  ")
     print("\nwords in docs/*.md:", f"{totals['words_in_docs']:,}")
+    totals |= of_tests(root)
+    return totals
+
+
+def of_tests(root: Path) -> dict[str, int]:
+    """Print the figures of tests/ and benchmarks/ and the class names that several tests have; the figures by name."""
+    texts = {path: path.read_text("utf-8") for folder in FOLDERS for path in (root / folder).rglob("*.py")}
+    totals = {
+        f"lines_in_{folder}": sum(text.count("\n") for path, text in texts.items() if root / folder in path.parents)
+        for folder in FOLDERS
+    }
+    totals["setattr_in_tests"] = sum(text.count("monkeypatch.setattr(") for text in texts.values())
+    files: dict[str, list[str]] = {}
+    for path, text in texts.items():
+        for name in re.findall(r"^class (\w+)", text, re.MULTILINE):
+            files.setdefault(name, []).append(path.relative_to(root).as_posix())
+    repeated = {name: sorted(paths) for name, paths in sorted(files.items()) if len(paths) > 1}
+    totals["classes_of_several_tests"] = sum(map(len, repeated.values()))
+    print("\nclass names that stand more than once in tests:", len(repeated))
+    for name, paths in repeated.items():
+        print(f"  {name}: {', '.join(paths)}")
+    for name, figure in totals.items():
+        print(f"{name.replace('_', ' ')}: {figure:,}")
     return totals
 
 

@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -20,14 +21,19 @@ from typing import Any
 
 import psutil
 
+from benchmarks.lab_judge import RULES
+from farm.common.errors import FarmError
 from farm.simulation.virtual_farm import COMMAND_TIMEOUT_S, VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import run_farm
 from tests.support.forked_processes import forkers
 from tests.support.needs import need
 from tests.support.waiting import HANG_S, still_alive
 
+# A daemon that stops leaves what runs to its next start.
+RULES_OF_ENDED = {rule: query for rule, query in RULES.items() if rule != "an attempt has not ended"}
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 BESIDE = frozenset({"device.pushing", "device.finding", "device.finding_over"})  # they move no phone anywhere
+LAST_EVENTS = 80
 POLL_S = 0.02  # for the few things that no event tells
 
 Event = dict[str, Any]
@@ -96,7 +102,11 @@ def running_farm(
         if plugged and ready:
             farm.wait_ready(len(all_phones))
         farm.farm = partial(farm_command, farm)  # type: ignore[method-assign]
-        yield farm
+        try:
+            yield farm
+        except BaseException as error:
+            error.add_note(told(farm))
+            raise
         # not a gate that outlives the farm, nor parts of a lab's other hosts
         own = [each for each in _started() if any(os.fspath(farm.folder) in word for word in words_of(each))]
         family = [each for each in own if each.pid not in others]
@@ -104,9 +114,35 @@ def running_farm(
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
+        assert broken_rules(farm) == {}
     assert still_alive(family, HANG_S) == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
+
+
+def broken_rules(farm: VirtualFarm) -> dict[str, list[str]]:
+    """The rows that break a rule which holds for every farm, by the rule. Hosts of a lab are judged with it."""
+    database = farm.folder / "state" / "farm.db"
+    if not database.exists():
+        return {}
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.DatabaseError):  # a test has damaged it
+        found = {rule: [row[0] for row in connection.execute(query)] for rule, query in RULES_OF_ENDED.items()}
+        return {rule: rows for rule, rows in found.items() if rows}
+    return {}
+
+
+def told(farm: VirtualFarm) -> str:
+    """What happened in a farm, for people who look at a test that failed: its last events and the end of its log."""
+    lines = []
+    try:
+        newest = farm.status()["seq"]
+        for event in farm.events(max(newest - LAST_EVENTS, 0)) if newest else ():
+            lines.append(f"{event['at'][11:23]} {event['kind']} {event['subject']} {event['data']}")
+            if event["seq"] >= newest:
+                break
+    except (FarmError, OSError, TimeoutError) as error:
+        lines.append(f"the daemon does not answer: {error}")
+    return "\n".join(["the last events of the farm:", *lines, "the end of its log:", farm.daemon.log_end()])
 
 
 def farm_command(
