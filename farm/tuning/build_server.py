@@ -48,11 +48,12 @@ class _Order:
     number: int
     fields: Mapping[str, Any]
     module: bytes
+    server: int  # process id: a server that was killed leaves the folders of its builds
 
     @property
     def place(self) -> Path:
         """The folder of everything that is made on the way."""
-        return Path(self.fields["folder"]) / f"candidate-{self.number}"
+        return Path(self.fields["folder"]) / f"candidate-{self.number}-{self.server}"
 
 
 @dataclass(slots=True)
@@ -96,7 +97,8 @@ class BuildServer:
 
     def _read(self) -> bool:
         data = self._link.recv(1 << 20)
-        self._waiting += [_Order(fields["number"], fields, module) for fields, module in self._input.feed(data)]
+        server = os.getpid()
+        self._waiting += [_Order(fields["number"], fields, module, server) for fields, module in self._input.feed(data)]
         return bool(data)
 
     def _select_timeout_s(self) -> float | None:
@@ -105,7 +107,6 @@ class BuildServer:
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _start(self, order: _Order) -> None:
-        server = os.getpid()
         ends: tuple[int, ...] = ()
         try:
             ends = read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -116,7 +117,7 @@ class BuildServer:
             self._answer(order, f"the host cannot start another process: {error.strerror}", error.errno or 0)
             return
         if pid == 0:
-            _build_in_child(order, server, write_end)
+            _build_in_child(order, write_end)
         os.close(write_end)
         self._running[pid] = _Running(order, time.monotonic() + order.fields["timeout_s"], read_end)
 
@@ -163,7 +164,7 @@ def _failure_of(running: _Running, code: int, child_error: bytes) -> tuple[str, 
     return "" if code == 0 else f"the compiler ended with {code}", 0
 
 
-def _build_in_child(order: _Order, server: int, error_pipe: int) -> None:
+def _build_in_child(order: _Order, error_pipe: int) -> None:
     """Build one candidate. Never returns."""
     code = 1
     try:
@@ -173,7 +174,7 @@ def _build_in_child(order: _Order, server: int, error_pipe: int) -> None:
         # TVM's handler allocates memory for its trace: in a compiler that crashed in malloc it waits for ever.
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        die_with_parent(server)
+        die_with_parent(order.server)
         order.place.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(order.place)
         build(order.fields, order.module, order.place)

@@ -1,6 +1,6 @@
-"""What a change of the tests lost: `python -m tests.house.lost BEFORE AFTER`, two files of `make coverage` or `make mutants`.
+"""What a change of the tests lost: `python -m tests.house.lost BEFORE AFTER`, of `make coverage` or `make mutants`.
 
-Prints what each package had and has, and each line, branch or mutant that is lost; the exit code is 1 when there is one.
+Prints what each package had and has, and each line, branch or mutant that is lost; then the exit code is 1.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from farm.store import writer as writer_module
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
+from tests.support.leasing_lab import settle
 from tests.support.small_disk import on_small_disk
 from tests.support.waiting import HANG_S, until
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
@@ -97,9 +98,16 @@ async def test_ends_go_through_while_nothing_else_does(here, monkeypatch, tmp_pa
         raise sqlite_error(sqlite3.SQLITE_FULL)
 
     assert (tmp_path / "farm.db.reserve").exists()
+    begins, goes_on = threading.Event(), threading.Event()
+    before = asyncio.create_task(writer.write(lambda _: begins.set() or goes_on.wait(HANG_S)))
+    assert await asyncio.to_thread(begins.wait, HANG_S)
     full = writer.write(broken_once)
     end = here.jobs.finish(over(begun), ended(here.jobs.get("j1")), result={"ok": True})
-    outcomes = await asyncio.gather(full, end, return_exceptions=True)
+    both = asyncio.gather(full, end, return_exceptions=True)
+    await settle()  # one commit has both
+    goes_on.set()
+    outcomes = await both
+    assert await before
     assert isinstance(outcomes[0], StoreWriteError)
     assert outcomes[1] is True
     assert not (tmp_path / "farm.db.reserve").exists()
