@@ -7,9 +7,9 @@ from dataclasses import asdict, is_dataclass
 import pytest
 
 
-def golden(folder, read, pattern="*.txt"):
-    """For a parametrized test: each capture, and what `read(capture)` gave when its JSON was reviewed."""
-    captures = {file.stem: file for file in sorted(folder.glob(pattern))}
+def golden(folder, read, pattern="*.txt", captures=None):
+    """For a parametrized test: each capture (a file), and what `read(capture)` gave when its JSON was reviewed."""
+    captures = captures or {file.stem: file for file in sorted(folder.glob(pattern))}
     path = folder.with_suffix(".json")
     if os.environ.get("FARM_GOLDEN") == "write":
         found = {name: as_json(read(file)) for name, file in captures.items()}

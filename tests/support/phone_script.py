@@ -46,9 +46,9 @@ class ScriptFolder:
         """The command that runs a script."""
         return [self.shell, str(self.folder / "bin" / script), *map(str, words)]
 
-    def run(self, script, *words, **environment):
-        """What the script prints; it succeeds, and complains of nothing."""
-        return run(self.words(script, *words), {**self.environment, **environment}).stdout.decode()
+    def run(self, script, *words, code=0, **environment):
+        """What the script prints; it complains of nothing."""
+        return run(self.words(script, *words), {**self.environment, **environment}, code=code).stdout.decode()
 
     @contextmanager
     def server(self, session):
@@ -65,8 +65,8 @@ class ScriptFolder:
             process.communicate(timeout=HANG_S)
 
 
-def run(words, environment, cwd=None):
-    """Run a command that succeeds and complains of nothing."""
+def run(words, environment, cwd=None, code=0):
+    """Run a command that ends with that code and complains of nothing."""
     done = subprocess.run(words, env=environment, cwd=cwd, capture_output=True, timeout=HANG_S, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (code, b"")
     return done

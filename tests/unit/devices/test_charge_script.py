@@ -3,62 +3,66 @@
 import contextlib
 import os
 import shutil
-import subprocess
 import uuid
 
 import psutil
 import pytest
 
-from farm.devices.server.phone_paths import scripts_folder
 from tests.support.needs import need
-from tests.support.waiting import HANG_S
+from tests.support.phone_script import ScriptFolder
 from tests.support.whole_farm import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes a charger's switch")
-ENABLED, SUSPEND = "battery/charging_enabled", "battery/input_suspend"
 RETRY_S = "0.05"
 HOLD_S = "600"  # longer than any test takes
 
 
-class Phone:
-    """The script's folder and a /sys beside it."""
+class Phone(ScriptFolder):
+    """The script's folder, and a /sys beside it that is not ours to remove."""
 
     def __init__(self, shell, folder, **nodes):
-        self.shell, self.folder = shell, folder
-        (folder / "bin").mkdir(parents=True)
-        for name in ("charge.sh", "processes.sh", "rpc_supervise.sh"):
-            shutil.copy(scripts_folder() / name, folder / "bin")
-        self.sys = folder.with_name(f"{folder.name}-sys")  # not ours to remove
-        self.supply = self.sys / "class/power_supply"
-        (self.supply / "battery").mkdir(parents=True)
-        (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
-        for name, value in nodes.items():
-            self.node(name).write_text(f"{value}\n")
+        super().__init__(
+            shell, folder / "p", "charge.sh", "rpc_supervise.sh",
+            FARM_SYS=str(folder / "sys"), FARM_BOOT_ID_FILE=str(folder / "p/boot_id"), FARM_RETRY_S=RETRY_S,
+        )  # fmt: skip
+        self.sys = folder / "sys"
+        self.supply("battery", **nodes)
+        self.reboot()
 
-    def node(self, name):
-        return self.supply / "battery" / name
+    def node(self, name="charging_enabled"):
+        return self.sys / "class/power_supply/battery" / name
 
-    def stuck(self, name, *, stuck):
+    def reboot(self):
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+
+    def stuck(self, *, stuck):
         """Whether the driver takes no other value: what is written to a folder goes nowhere."""
+        node, kept = self.node(), self.node("kept")
         if stuck:
-            self.node(name).rename(self.node(f"{name}.was"))
-            self.node(name).mkdir()
+            node.rename(kept)
+            node.mkdir()
         else:
-            self.node(name).rmdir()
-            self.node(f"{name}.was").rename(self.node(name))
+            node.rmdir()
+            kept.rename(node)
 
-    def says(self, name):
+    def says(self, name="charging_enabled"):
         return self.node(name).read_text().strip()
 
-    def run(self, *words, script="charge.sh"):
-        own = {"FARM_SYS": self.sys, "FARM_BOOT_ID_FILE": self.folder / "boot_id", "FARM_RETRY_S": RETRY_S}
-        done = subprocess.run(
-            [self.shell, str(self.folder / "bin" / script), *words],
-            env={**os.environ, **{name: str(value) for name, value in own.items()}},
-            capture_output=True, text=True, timeout=HANG_S, check=False,
-        )  # fmt: skip
-        assert done.stderr == ""
-        return done.stdout.strip()
+    def charge(self, *words, code=0):
+        return self.run("charge.sh", *words, code=code).strip()
+
+    def naps(self):
+        """The sleeping processes of its timers by what they wait for, in seconds."""
+        found = {}
+        for timer in timers(self.folder):
+            with contextlib.suppress(psutil.Error):
+                found |= {child.cmdline()[1]: child for child in timer.children() if "sleep" in child.name()}
+        return found
+
+    def expire(self):
+        """Let the time of its last hold be over now."""
+        until(lambda: HOLD_S in self.naps())
+        self.naps()[HOLD_S].kill()
 
 
 def timers(folder):
@@ -72,125 +76,97 @@ def timers(folder):
     return found
 
 
-def naps(phone):
-    """The sleeping processes of the phone's timers by what they wait for, in seconds."""
-    found = {}
-    for timer in timers(phone.folder):
-        with contextlib.suppress(psutil.Error):
-            for child in timer.children():
-                words = child.cmdline()
-                if words and words[0].endswith("sleep"):
-                    found[words[1]] = child
-    return found
-
-
-def expire(phone):
-    """Let the time of its last hold be over now."""
-    until(lambda: HOLD_S in naps(phone))
-    naps(phone)[HOLD_S].kill()
-
-
 @pytest.fixture(params=["mksh", "dash"])
-def shell(request, tmp_path):
+def phone(request, tmp_path):
+    """A function that makes a phone with those nodes; its default: one switch that is on."""
     need(request.param)
-    yield str(request.param)
+    yield lambda **nodes: Phone(request.param, tmp_path, **(nodes or {"charging_enabled": "1"}))
     for timer in timers(tmp_path):
         for process in (timer, *timer.children()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
 
-def test_charging_is_held_and_allowed(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
-    assert phone.run("hold", "0").startswith("held ")
-    until(lambda: phone.run("state") == "nothing")  # its time was over at once
-    assert phone.says("charging_enabled") == "1"
-    assert phone.run("allow") == "nothing"
-    said = phone.run("hold", HOLD_S)
-    assert said == f"held {phone.node('charging_enabled')}"
-    assert (phone.says("charging_enabled"), phone.says("input_suspend")) == ("0", "0")
-    assert phone.run("allow") == f"allowed {phone.node('charging_enabled')}"
-    assert phone.says("charging_enabled") == "1"
+@pytest.fixture
+def held(phone):
+    """A phone whose charging is held back."""
+    phone = phone()
+    phone.charge("hold", HOLD_S)
+    return phone
 
 
-def test_the_only_switch_is_taken_with_its_own_words(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", input_suspend="0")
-    assert phone.run("hold", HOLD_S) == f"held {phone.node('input_suspend')}"
+def test_charging_is_held_and_allowed(phone):
+    phone = phone(charging_enabled="1", input_suspend="0")
+    assert phone.charge("hold", "0").startswith("held ")
+    until(lambda: phone.charge("state") == "nothing")  # its time was over at once
+    assert phone.says() == "1"
+    assert phone.charge("allow") == "nothing"
+    assert phone.charge("hold", HOLD_S) == phone.charge("state") == f"held {phone.node()}"
+    assert (phone.says(), phone.says("input_suspend")) == ("0", "0")
+    assert phone.charge("allow") == f"allowed {phone.node()}"
+    assert phone.says() == "1"
+
+
+def test_the_only_switch_is_taken_with_its_own_words(phone):
+    phone = phone(input_suspend="0")
+    assert phone.charge("hold", HOLD_S) == f"held {phone.node('input_suspend')}"
     assert phone.says("input_suspend") == "1"
-    phone.run("allow")
+    phone.charge("allow")
     assert phone.says("input_suspend") == "0"
 
 
-def test_a_phone_without_a_switch_says_so(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="what")
-    assert phone.run("hold", HOLD_S) == "no-switch"
-    assert phone.says("charging_enabled") == "what"
+def test_a_phone_without_a_switch_says_so(phone):
+    phone = phone(charging_enabled="what")
+    assert (phone.charge("hold", HOLD_S), phone.says()) == ("no-switch", "what")
 
 
-def test_after_a_reboot_nothing_is_written(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", HOLD_S)
-    (phone.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
-    phone.node("charging_enabled").write_text("7\n")
-    assert phone.run("allow").startswith("allowed")
-    assert phone.says("charging_enabled") == "7"
+def test_after_a_reboot_nothing_is_held_or_written(held):
+    held.reboot()
+    assert held.charge("state") == "nothing"
+    held.node().write_text("7\n")
+    assert held.charge("allow").startswith("allowed")
+    assert held.says() == "7"
 
 
-def test_what_is_held_is_told_until_the_phone_reboots(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    assert phone.run("state") == "nothing"
-    phone.run("hold", HOLD_S)
-    assert phone.run("state") == f"held {phone.node('charging_enabled')}"
-    (phone.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
-    assert phone.run("state") == "nothing"
+def test_a_timer_goes_on_until_the_phone_charges(held):
+    held.stuck(stuck=True)
+    assert held.charge("allow", code=1).startswith("failed")
+    held.expire()
+    until(lambda: RETRY_S in held.naps())  # a try has failed
+    held.stuck(stuck=False)
+    until(lambda: held.says() == "1")
+    until(lambda: held.charge("state") == "nothing")
 
 
-def test_a_timer_goes_on_until_the_phone_charges(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", HOLD_S)
-    phone.stuck("charging_enabled", stuck=True)
-    assert phone.run("allow").startswith("failed")
-    expire(phone)
-    until(lambda: RETRY_S in naps(phone))  # a try has failed
-    phone.stuck("charging_enabled", stuck=False)
-    until(lambda: phone.says("charging_enabled") == "1")
-    until(lambda: phone.run("state") == "nothing")
+def test_a_timer_needs_no_folder(held):
+    until(lambda: HOLD_S in held.naps())
+    (held.folder / "charge").unlink()
+    shutil.rmtree(held.folder / "bin")
+    held.expire()
+    until(lambda: held.says() == "1")
 
 
-def test_a_timer_needs_no_folder(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", HOLD_S)
-    until(lambda: HOLD_S in naps(phone))
-    (phone.folder / "charge").unlink()
-    shutil.rmtree(phone.folder / "bin")
-    expire(phone)
-    until(lambda: phone.says("charging_enabled") == "1")
+def test_a_timer_leaves_a_later_hold_alone(held):
+    held.charge("hold", f"{HOLD_S}.5")
+    held.expire()
+    until(lambda: held.naps().keys() == {f"{HOLD_S}.5"})
+    assert held.says() == "0"
 
 
-def test_a_timer_leaves_a_later_hold_alone(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1", input_suspend="0")
-    phone.run("hold", HOLD_S)
-    phone.run("hold", f"{HOLD_S}.5")
-    expire(phone)
-    until(lambda: naps(phone).keys() == {f"{HOLD_S}.5"})
-    assert phone.says("charging_enabled") == "0"
-
-
-def test_clean_lets_the_phone_charge_first(shell, tmp_path):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    phone.run("hold", HOLD_S)
-    phone.stuck("charging_enabled", stuck=True)
-    assert "charging is still held back: failed" in phone.run("clean", script="rpc_supervise.sh")
-    assert phone.folder.exists()
-    phone.stuck("charging_enabled", stuck=False)
-    assert phone.run("clean", script="rpc_supervise.sh") == "cleaned"
-    assert phone.says("charging_enabled") == "1"
-    assert not phone.folder.exists()
+def test_clean_lets_the_phone_charge_first(held):
+    held.stuck(stuck=True)
+    assert "charging is still held back: failed" in held.run("rpc_supervise.sh", "clean", code=1)
+    assert held.folder.exists()
+    held.stuck(stuck=False)
+    assert held.run("rpc_supervise.sh", "clean") == "cleaned\n"
+    assert held.says() == "1"
+    assert not held.folder.exists()
 
 
 @pytest.mark.parametrize("node", ["/{0}/x;touch\t{0}/done", "$(touch${{IFS}}{0}/done)", "{0}/boot_id", "*"])
-def test_a_note_that_names_no_switch_reaches_no_shell(shell, tmp_path, node):
-    phone = Phone(shell, tmp_path / "p", charging_enabled="1")
-    (tmp_path / "p/charge").write_text(f"{(tmp_path / 'p/boot_id').read_text().strip()} {node.format(tmp_path)} 1 t\n")
-    assert phone.run("state") == phone.run("allow") == "nothing"
+def test_a_note_that_names_no_switch_reaches_no_shell(phone, node, tmp_path):
+    phone = phone()
+    boot = (phone.folder / "boot_id").read_text().strip()
+    (phone.folder / "charge").write_text(f"{boot} {node.format(tmp_path)} 1 t\n")
+    assert phone.charge("state") == phone.charge("allow") == "nothing"
     assert not (tmp_path / "done").exists()
