@@ -37,6 +37,8 @@ class FakeClient:
 
     async def shell(self, serial, command, **_):
         answer = await self._answer(serial, command)
+        if isinstance(answer, tuple):
+            answer = b"".join([await _found(each, command) for each in answer])
         if isinstance(answer, ShellResult):
             return answer
         return ShellResult(answer.encode() if isinstance(answer, str) else answer, b"", 0)

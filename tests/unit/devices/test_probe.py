@@ -1,9 +1,7 @@
 """A whole probe: the script in the shells that phones have, what is cut, what is garbled, what hangs."""
 
 import asyncio
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,11 @@ from farm.common.phone_text import SECTION
 from farm.devices.health.probe.parse import SECTIONS, parse_probe, probe_command
 from farm.devices.health.probe_round import probe
 from farm.model.health import Battery, Health, SensorGroup, ThrottleStatus
+from tests.support.fake_phone import FakeClient, for_ever
+from tests.support.phone_script import SHELLS, ScriptFolder, run
 from tests.support.waiting import HANG_S
 from tests.unit.devices.captures import PHONES, capture, first_lines, probe_answer
 
-SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 MEMORY = b"MemTotal: 100 kB\nMemAvailable: 50 kB\n"
 FULL = probe_answer(
     boot=b"boot_id=b1\n/proc/uptime=135.70 523.80\n/proc/loadavg=1.50 1.00 0.50 1/2 3",
@@ -115,90 +114,73 @@ def test_any_bytes_are_a_health_within_reason(output):
 # --- the script
 
 
-def tools(folder, **programs):
-    """An environment in which these programs come first."""
-    folder.mkdir()
-    for name, body in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+@pytest.fixture(params=SHELLS)
+def phone(request, tmp_path):
+    return ScriptFolder(request.param, tmp_path / "phone")
 
 
-def run(shell, command, environment, cwd):
-    return subprocess.run(
-        [shell, "-c", command], env=environment, cwd=cwd, capture_output=True, timeout=HANG_S, check=True
-    )
+def probed(phone, *sections, **options):
+    """What the script prints for these sections; all, if there are none."""
+    return run(
+        [shutil.which(phone.shell), "-c", probe_command(sections or SECTIONS)], phone.environment, **options
+    ).stdout
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_in_a_posix_shell(shell, tmp_path):
-    dumpsys = (
+def test_the_script_in_a_posix_shell(phone, tmp_path):
+    phone.tool(
+        "dumpsys",
         f'case "$1" in battery) cat {PHONES}/dumpsys_battery/honor-alt-nx1-magicos.txt;;'
-        f" thermalservice) cat {PHONES}/thermalservice/pixel8a-android17.txt;; esac"
+        f" thermalservice) cat {PHONES}/thermalservice/pixel8a-android17.txt;; esac",
     )
-    environment = tools(
-        tmp_path / "bin",
-        dumpsys=dumpsys,
-        dmesg=f"cat {PHONES}/dmesg/gpu-faults.txt",
-        df=f"cat {PHONES}/df/mtk-android14-df-h.txt",
-    )
-    empty = tmp_path / "cwd"
-    empty.mkdir()
-    done = run(shell, probe_command(), environment, empty)
-    assert done.stderr == b""
+    phone.tool("dmesg", f"cat {PHONES}/dmesg/gpu-faults.txt")
+    phone.tool("df", f"cat {PHONES}/df/mtk-android14-df-h.txt")
+    (empty := tmp_path / "cwd").mkdir()
+    said = probed(phone, cwd=empty)
     assert list(empty.iterdir()) == []
-    assert [line for line in done.stdout.decode().splitlines() if line.startswith(SECTION)] == [
+    assert [line for line in said.decode().splitlines() if line.startswith(SECTION)] == [
         f"{SECTION}{name}" for name in (*SECTIONS, "end")
     ]
-    health = parse_probe(done.stdout)
+    health = parse_probe(said)
     assert (health.battery.percent, health.battery.celsius) == (54, 22.0)
     assert max(health.temperatures, key=lambda each: each.celsius).sensor == "LITTLE"
-    assert health.data_free_bytes == 1 << 30
-    assert len(health.gpu_faults) == 5
+    assert (health.data_free_bytes, len(health.gpu_faults)) == (1 << 30, 5)
     assert health.boot_id
     assert health.memory_available_bytes
     assert health.load_1min is not None
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_where_every_program_is_missing(shell, tmp_path):
-    path = shutil.which(shell)
-    assert path
-    done = run(path, probe_command(), {"PATH": str(tmp_path)}, tmp_path)
-    assert done.stderr == b""
-    health = parse_probe(done.stdout)
+def test_the_script_where_every_program_is_missing(phone, tmp_path):
+    phone.environment = {"PATH": str(tmp_path)}
+    said = probed(phone)
+    health = parse_probe(said)
     assert {"data", "battery", "thermal", "processes", "kernel"} <= set(health.missing)
     assert health.memory_total_bytes
-    assert done.stdout.endswith(f"{SECTION}end\n".encode())
+    assert said.endswith(f"{SECTION}end\n".encode())
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_kernel_log_is_sifted_on_the_phone(shell, tmp_path):
-    environment = tools(
-        tmp_path / "bin", dmesg="seq -f '[    1.0] gpu_cc: step %g' 99999; echo '[ 9.0] dmesg: kgsl fault'"
-    )
-    done = run(shell, probe_command(("kernel",)), environment, tmp_path)
-    assert parse_probe(done.stdout).gpu_faults == ("[ 9.0] dmesg: kgsl fault",)
-    assert len(done.stdout) < 200
+def test_the_kernel_log_is_sifted_on_the_phone(phone):
+    phone.tool("dmesg", "seq -f '[    1.0] gpu_cc: step %g' 99999; echo '[ 9.0] dmesg: kgsl fault'")
+    said = probed(phone, "kernel")
+    assert parse_probe(said).gpu_faults == ("[ 9.0] dmesg: kgsl fault",)
+    assert len(said) < 200
 
 
-@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(("boot", "named"), [("", True), ("of-last-week", False)])
-def test_the_server_of_another_boot_is_not_looked_for(shell, boot, named, tmp_path):
-    (tmp_path / "run").mkdir()
+def test_the_server_of_another_boot_is_not_looked_for(phone, boot, named):
     now = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    (tmp_path / "run" / "state").write_text(f"version=1\nboot={boot or now}\npid=4711\nsupervisor=4712\n")
-    command = probe_command(("boot", "processes")).replace("/data/local/tmp/farm", str(tmp_path))
-    said = run(shell, command, tools(tmp_path / "bin", ps=":"), tmp_path).stdout.decode()
+    (phone.folder / "run/state").write_text(f"version=1\nboot={boot or now}\npid=4711\nsupervisor=4712\n")
+    phone.tool("ps", ":")
+    command = probe_command(("boot", "processes")).replace("/data/local/tmp/farm", str(phone.folder))
+    said = run([phone.shell, "-c", command], phone.environment).stdout.decode()
     assert ("server=4711\nsupervisor=4712" in said) == named
     assert ("server=none\nsupervisor=none" in said) == (not named)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_service_that_hangs_costs_its_own_section_only(shell, tmp_path):
-    environment = tools(tmp_path / "bin", dumpsys="sleep 60", timeout='[ "$1" -lt 15 ] && exit 124')
-    done = run(shell, probe_command(("battery", "memory", "thermal")), environment, tmp_path)
-    assert parse_probe(done.stdout, ("memory", "battery", "thermal")).missing == ("battery", "thermal")
+def test_a_service_that_hangs_costs_its_own_section_only(phone):
+    phone.tool("dumpsys", "sleep 60")
+    phone.tool("timeout", '[ "$1" -lt 15 ] && exit 124')
+    said = probed(phone, "battery", "memory", "thermal")
+    assert parse_probe(said, ("memory", "battery", "thermal")).missing == ("battery", "thermal")
 
 
 def test_the_sections_of_a_command():
@@ -210,60 +192,25 @@ def test_the_sections_of_a_command():
 # --- asking
 
 
-class Stream:
-    """A shell that says these pieces; then it ends, hangs, or its link is lost."""
-
-    def __init__(self, pieces, then=None):
-        self.pieces = list(pieces)
-        self.then = then
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        self.pieces = []
-
-    async def close_stdin(self):
-        return
-
-    async def read(self, *, timeout_s):
-        if self.pieces:
-            return self.pieces.pop(0)
-        if self.then is not None:
-            raise self.then
-        return b""
-
-
-class Phone:
-    def __init__(self, *pieces, then=None):
-        self.stream = Stream(pieces, then)
-        self.asked = []
-
-    async def open_shell(self, serial, command, *, timeout_s):
-        self.asked.append(command)
-        return self.stream
-
-
 async def test_one_round_trip():
-    phone = Phone(FULL[:100], FULL[100:])
+    phone = FakeClient((FULL[:100], FULL[100:]))
     assert (await probe(phone, "S1"))[0] == parse_probe(FULL)
-    assert phone.asked == [probe_command()]
+    assert phone.commands == [probe_command()]
 
 
 async def test_what_came_before_the_phone_got_stuck_is_kept():
     upto_gpu = FULL[: FULL.index(f"{SECTION}gpu".encode())] + f"{SECTION}gpu\n".encode()
-    health, stuck_in = await probe(Phone(upto_gpu, then=AdbTimeout("late")), "S1", SECTIONS)
+    health, stuck_in = await probe(FakeClient((upto_gpu, AdbTimeout("late"))), "S1", SECTIONS)
     assert (stuck_in, health.missing, health.battery.percent) == ("gpu", ("gpu",), 54)
 
 
 @pytest.mark.parametrize("error", [AdbTimeout("late"), AdbLinkLost("gone")])
 async def test_a_phone_that_says_nothing_is_an_error(error):
     with pytest.raises(type(error)):
-        await probe(Phone(then=error), "S1")
+        await probe(FakeClient((error,)), "S1")
 
 
 async def test_a_phone_that_talks_without_end_is_cut():
-    phone = Phone(*[b"x" * (1 << 18)] * 100)
     async with asyncio.timeout(HANG_S):
-        assert (await probe(phone, "S1"))[0].missing == SECTIONS
-    assert len(phone.stream.pieces) == 0
+        health, _ = await probe(FakeClient((*[b"x" * (1 << 18)] * 100, for_ever)), "S1")
+    assert health.missing == SECTIONS

@@ -1,136 +1,99 @@
 """Phones that state a serial number: when a record follows it, and when it proves nothing."""
 
-import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
-from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState
-from farm.bundle.rollout_rules import RolloutConfig
-from farm.common.events import EventLog
-from farm.devices.fleet import Fleet, FleetConfig
+from farm.devices.fleet import FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule, is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power_rules import UsbConfig
-from farm.devices.rollouts import Rollouts
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord
-from farm.store.store import Store
-from tests.unit.devices.test_admin import Silence, Unused
 
 PIXEL = DeviceIdentity(hardware_serial="9A231FFAZ0", vendor="Google", model="Pixel 7", abi="arm64-v8a")
 NOTE = DeviceIdentity(hardware_serial="9A231FFAZ0", vendor="Xiaomi", model="Redmi Note 9", abi="arm64-v8a")
 ANYTHING = (AdoptRule("android", pool="desk"),)
 
 
-class Bench:
-    """A fleet whose phones say of themselves what a test says."""
+@pytest.fixture
+def phones(quiet_fleet, tmp_path):
+    """`async with phones(rules)`: a fleet that knows the serial OLD; its phones say what a test says."""
+    return partial(bench, quiet_fleet, tmp_path)
 
+
+class Bench:
     def __init__(self, fleet):
-        self.fleet = fleet
+        self.fleet, self.view, self.agents = fleet, fleet.view, fleet.agents
 
     def lists(self, *serials):
+        """Adb lists these."""
         self.fleet.devices_changed(tuple(AdbDevice(each, AdbState.DEVICE) for each in serials))
 
-    def agent(self, serial):
-        return self.fleet.agents[serial]
-
     def says(self, serial, identity):
-        agent = self.agent(serial)
-        adopted = self.fleet.identified(agent, identity)
-        agent.on_event(m.Identified(agent.state.generation, adopted))
+        """It is identified; returns its view."""
+        agent = self.agents[serial]
+        agent.on_event(m.Identified(agent.state.generation, self.fleet.identified(agent, identity)))
         return self.view(serial)
 
-    def view(self, serial):
-        return self.fleet.view(serial)
+    def meets(self, **identities):
+        """Adb lists these, and all say what they are; returns the view of the last."""
+        self.lists(*identities)
+        return [self.says(serial, identity) for serial, identity in identities.items()][-1]
 
 
 @asynccontextmanager
-async def bench(folder, rules=(), number="9A231FFAZ0", places=None):
-    store = Store.open(folder / "farm.db")
-    await store.devices.save(DeviceRecord("OLD", "victim", number, pool="secret", adopted=True))
-    unused = Unused()
+async def bench(quiet_fleet, folder, rules=(), number="9A231FFAZ0", places=None):
     config = FleetConfig(rules=rules, usb=UsbConfig(places or {}, str(folder)))
-    fleet = Fleet(
-        AdbClient("tcp:5038"),
-        Silence(),
-        Rollouts(unused.for_abi, tuple, store.rollouts, EventLog(), RolloutConfig()),
-        unused,
-        store.devices,
-        EventLog(),
-        config,
-        recoveries=store.recoveries,
-        batteries=store.batteries,
-    )
-    fleet.add("OLD")
-    try:
+    record = DeviceRecord("OLD", "victim", number, pool="secret", adopted=True)
+    async with quiet_fleet(record, config=config) as fleet:
         yield Bench(fleet)
-    finally:
-        await asyncio.sleep(0)  # what was begun is begun
-        await asyncio.sleep(0)
-        for agent in tuple(fleet.agents.values()):
-            await agent.close()
-        await fleet._tasks.end(0.0)
-        await fleet.registry.close()
-        await fleet.recovery.log.close()
-        store.close()
 
 
-async def test_a_phone_at_another_port_is_itself(tmp_path):
-    async with bench(tmp_path) as b:
-        b.lists("OLD")
-        b.says("OLD", PIXEL)
-        b.lists("NEW")
-        view = b.says("NEW", PIXEL)
+async def test_a_phone_at_another_port_is_itself(phones):
+    async with phones() as b:
+        b.meets(OLD=PIXEL)
+        view = b.meets(NEW=PIXEL)
         assert (view.name, view.pool, view.adopted) == ("victim", "secret", True)
 
 
 @pytest.mark.parametrize("rules", [(), ANYTHING])
-async def test_another_model_with_the_same_number_is_another_phone(tmp_path, rules):
-    async with bench(tmp_path, rules) as b:
-        b.lists("OLD")
-        b.says("OLD", PIXEL)
-        b.lists("NEW")
-        view = b.says("NEW", NOTE)
+async def test_another_model_with_the_same_number_is_another_phone(phones, rules):
+    async with phones(rules) as b:
+        b.meets(OLD=PIXEL)
+        view = b.meets(NEW=NOTE)
         assert (view.adopted, view.pool) == (bool(rules), "desk" if rules else "")
         assert view.name != "victim"
 
 
-async def test_nobody_adopts_what_only_states_a_number_that_is_remembered(tmp_path):
-    async with bench(tmp_path) as b:  # since the start nobody has seen what the victim is
-        b.lists("NEW")
-        assert not b.says("NEW", PIXEL).adopted
+async def test_nobody_adopts_what_only_states_a_number_that_is_remembered(phones):
+    async with phones() as b:  # since the start nobody has seen what the victim is
+        assert not b.meets(NEW=PIXEL).adopted
 
 
 @pytest.mark.parametrize("number", ["0123456789ABCDEF", "00000000", "unknown"])
-async def test_a_default_number_is_nobodys(tmp_path, number):
+async def test_a_default_number_is_nobodys(phones, number):
     assert not is_distinct(number)
     clone = DeviceIdentity(hardware_serial=number, vendor="Rockchip", model="rk3566", abi="arm64-v8a")
-    async with bench(tmp_path, number=number) as b:
-        b.lists("OLD")
-        b.says("OLD", clone)
-        b.lists("NEW")
-        assert not b.says("NEW", clone).adopted
+    async with phones(number=number) as b:
+        b.meets(OLD=clone)
+        assert not b.meets(NEW=clone).adopted
 
 
-async def test_a_number_that_two_had_at_once_is_nobodys(tmp_path):
-    async with bench(tmp_path) as b:
-        b.lists("OLD", "NEW")
-        b.says("OLD", PIXEL)
-        assert not b.says("NEW", PIXEL).adopted
-        b.lists("THIRD")
-        assert not b.says("THIRD", PIXEL).adopted
+async def test_a_number_that_two_had_at_once_is_nobodys(phones):
+    async with phones() as b:
+        assert not b.meets(OLD=PIXEL, NEW=PIXEL).adopted
+        assert not b.meets(THIRD=PIXEL).adopted
 
 
 @pytest.mark.parametrize("rules", [(), ANYTHING])
-async def test_the_record_goes_home_and_the_quarantine_stays_with_both(tmp_path, rules):
-    async with bench(tmp_path, rules) as b:
-        b.lists("OLD")
-        b.says("OLD", PIXEL)
-        b.agent("OLD").on_event(m.QuarantineOrdered("battery bulges"))
-        b.lists("NEW")
-        assert b.says("NEW", PIXEL).name == "victim"
+async def test_the_record_goes_home_and_the_quarantine_stays_with_both(phones, rules):
+    async with phones(rules) as b:
+        b.meets(OLD=PIXEL)
+        b.agents["OLD"].on_event(m.QuarantineOrdered("battery bulges"))
+        assert b.meets(NEW=PIXEL).name == "victim"
         b.lists("NEW", "OLD")
         home = b.says("OLD", PIXEL)
         assert (home.name, home.pool, home.life) == ("victim", "secret", "quarantined")
@@ -139,34 +102,30 @@ async def test_the_record_goes_home_and_the_quarantine_stays_with_both(tmp_path,
         assert other.life == ("quarantined" if rules else "new")
 
 
-async def test_a_second_way_to_a_phone_in_quarantine_is_closed_too(tmp_path):
-    async with bench(tmp_path, ANYTHING) as b:
+async def test_a_second_way_to_a_phone_in_quarantine_is_closed_too(phones):
+    async with phones(ANYTHING) as b:
         b.lists("OLD", "NEW")
         b.says("OLD", PIXEL)
-        b.agent("OLD").on_event(m.QuarantineOrdered("battery bulges"))
+        b.agents["OLD"].on_event(m.QuarantineOrdered("battery bulges"))
         assert b.says("NEW", PIXEL).life == "quarantined"
 
 
-async def test_a_phone_cannot_claim_anothers_port(tmp_path):
-    async with bench(tmp_path, places={"9A231FFAZ0": "1-4.2", "OLD": "1-4.2"}) as b:
-        b.lists("OLD", "NEW")
-        b.says("OLD", PIXEL)
-        b.says("NEW", PIXEL)
-        place = b.agent("OLD").place
-        assert (place is not None and place.path, b.agent("NEW").place) == ("1-4.2", None)
+async def test_a_phone_cannot_claim_anothers_port(phones):
+    async with phones(places={"9A231FFAZ0": "1-4.2", "OLD": "1-4.2"}) as b:
+        b.meets(OLD=PIXEL, NEW=PIXEL)
+        place = b.agents["OLD"].place
+        assert (place is not None and place.path, b.agents["NEW"].place) == ("1-4.2", None)
 
 
 TWIN = DeviceIdentity(hardware_serial="77B10FFAX9", vendor="Google", model="Pixel 7", abi="arm64-v8a")
 
 
 @pytest.mark.parametrize("order", [("OLD", "TWIN"), ("TWIN", "OLD")])
-async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path, order):
-    async with bench(tmp_path, ANYTHING) as b:
-        b.lists("OLD", "TWIN")
-        b.says("OLD", PIXEL)
-        b.says("TWIN", TWIN)
+async def test_two_phones_that_trade_serials_stay_who_they_are(phones, order):
+    async with phones(ANYTHING) as b:
+        b.meets(OLD=PIXEL, TWIN=TWIN)
         twin = b.view("TWIN").name
-        b.agent("OLD").on_event(m.QuarantineOrdered("battery bulges"))
+        b.agents["OLD"].on_event(m.QuarantineOrdered("battery bulges"))
         b.lists()
         b.lists("OLD", "TWIN")
         for serial in order:
@@ -180,25 +139,20 @@ async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path, order):
         assert kept == {"OLD": (twin, "77B10FFAX9"), "TWIN": ("victim", "9A231FFAZ0")}
 
 
-async def test_the_phone_whose_serial_was_taken_may_come_later(tmp_path):
-    async with bench(tmp_path, ANYTHING) as b:
-        b.lists("OLD", "TWIN")
-        b.says("OLD", PIXEL)
-        twin = b.says("TWIN", TWIN).name
+async def test_the_phone_whose_serial_was_taken_may_come_later(phones):
+    async with phones(ANYTHING) as b:
+        twin = b.meets(OLD=PIXEL, TWIN=TWIN).name
         b.lists()
-        b.lists("OLD")
-        assert b.says("OLD", TWIN).name == twin
+        assert b.meets(OLD=TWIN).name == twin
         away = b.view("victim")
         assert (away.serial, away.life, away.identity) == ("TWIN", "gone", PIXEL)
         b.lists("OLD", "TWIN")
         assert b.says("TWIN", PIXEL).name == "victim"
 
 
-async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number(tmp_path):
-    async with bench(tmp_path, ANYTHING) as b:
-        b.lists("OLD", "TWIN")
-        b.says("OLD", PIXEL)
-        twin = b.says("TWIN", TWIN).name
+async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number(phones):
+    async with phones(ANYTHING) as b:
+        twin = b.meets(OLD=PIXEL, TWIN=TWIN).name
         b.lists("TWIN")
         b.lists("OLD", "TWIN")
         assert b.says("OLD", TWIN).name == "victim"
