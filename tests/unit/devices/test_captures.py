@@ -1,4 +1,4 @@
-"""What is made of each genuine capture is in the JSON beside its folder (see `tests.support.golden`); no guess is among it.
+"""What is made of each genuine capture is the JSON beside its folder (`tests.support.golden`); no guess is among it.
 
 Worth a look in review: a radio's thermistor is no processor and a missing battery not cold (thermalservice_excerpts);
 currents and differences are no temperatures, HALs number types from 1 (thermalservice: skia-*); `throttling` of kgsl
