@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fake_daemon import FARM, FakeDaemon
 from tests.support.forked_processes import popen
+from tests.support.snapshots import Snapshot
 
 
 @pytest.fixture
@@ -38,3 +39,8 @@ def typed(daemon):
 def background():
     with ThreadPoolExecutor(4) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def snapshot(request):
+    return Snapshot(request.node)

@@ -1,84 +1,58 @@
-"""Signing in and out of the page, and what each attempt leaves behind."""
+"""Signing in and out of the page, what each attempt leaves behind, and how long a session lasts."""
 
 import httpx
 import pytest
 
 from farm.config import WebConfig
 from farm.control.callers import Role
-from farm.web.page import own_path
-from tests.support.web_desk import BASE, Desk, Page, page, status, text_of, view
+from farm.web import page as module
+from farm.web.page import SignIns, own_path
+from tests.support.web_desk import BASE, Desk, Page, status, text_of
+from tests.support.web_rows import view
 
-TOKEN = WebConfig(read="token")
 READ = ("/", "/jobs/bench-1/files/result?x=1", "/jobs/bench-1/log", "/events", "/devices/pixel/readings")
 
 
-async def test_a_good_token_begins_a_session() -> None:
-    async with page() as farm:
-        token = await farm.account("ann", Role.OPERATOR)
-        answer = await farm.client.post("/sign-in", data={"token": f" {token} ", "to": "/leases"})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/leases")
-        cookie = answer.headers["set-cookie"]
-        assert "HttpOnly" in cookie
-        assert "SameSite=strict" in cookie
-        assert token not in cookie
-        shown = text_of((await farm.client.get("/")).text)
-        assert "You are signed in as ann (operator)." in shown
-        assert "signed in as" not in text_of((await farm.client.get("/")).text)  # said once
-        caller, _, _ = farm.desk.asked[-1]
-        assert (caller.user, caller.role, caller.origin) == ("ann", Role.OPERATOR, "web token ann from 127.0.0.1")
+async def test_a_good_token_begins_a_session():
+    farm = Page()
+    token = await farm.account("ann", Role.OPERATOR)
+    answer = await farm.post("/sign-in", {"token": f" {token} ", "to": "/leases"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/leases")
+    cookie = answer.headers["set-cookie"]
+    assert ["HttpOnly" in cookie, "SameSite=strict" in cookie, token in cookie] == [True, True, False]
+    assert "You are signed in as ann (operator)." in await farm.words("/")
+    assert "signed in as" not in await farm.words("/")  # said once
+    caller, _, _ = farm.desk.asked[-1]
+    assert (caller.user, caller.role, caller.origin) == ("ann", Role.OPERATOR, "web token ann from 127.0.0.1")
+    before = farm.session.id
+    assert "You are signed in as ann" in await farm.words("/sign-in?to=/jobs")
+    assert 'name="token"' not in await farm.html("/sign-in?to=/jobs")
+    await farm.sign_in("bob")
+    assert farm.session.id != before
 
 
-async def test_a_wrong_token_is_told_and_then_has_to_wait() -> None:
-    async with page() as farm:
-        for _ in range(5):
-            answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
-            assert answer.status_code == 403
-            assert "knows no such token" in text_of(answer.text)
-            assert "farm_wrong" not in answer.text
-        answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
-        assert answer.status_code == 429
-        assert answer.headers["retry-after"] == "2"
-        assert len(farm.web.sign_ins) == 0
-        farm.clock += 2.5
-        assert (await farm.client.post("/sign-in", data={"token": "farm_wrong"})).status_code == 403
+async def test_wrong_tokens_have_to_wait_and_lock_nobody_out_who_has_a_good_one():
+    farm = Page()
+    token = await farm.account("ann", Role.USER)
+    wrong = [await farm.post("/sign-in", {"token": "farm_wrong"}) for _ in range(6)]
+    assert [each.status_code for each in wrong] == [403] * 5 + [429]
+    assert ("knows no such token" in text_of(wrong[0].text), "farm_wrong" in wrong[0].text) == (True, False)
+    assert (wrong[-1].headers["retry-after"], len(farm.web.sign_ins)) == ("2", 0)
+    assert (await farm.order("/sign-in", {"token": token}))[0] == 303
+    farm.clock += 2.5
+    assert (await farm.order("/sign-in", {"token": "farm_wrong"}))[0] == 403
 
 
-async def test_wrong_tokens_of_one_address_lock_nobody_out_who_has_a_good_one() -> None:
-    async with page() as farm:
-        token = await farm.account("ann", Role.USER)
-        for _ in range(50):
-            answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
-        assert answer.status_code == 429
-        assert (await farm.client.post("/sign-in", data={"token": token})).status_code == 303
-
-
-async def test_a_session_ends_with_its_account_and_by_signing_out() -> None:
-    async with page(Desk(status=status(view()))) as farm:
-        csrf = await farm.sign_in("ann")
-        await farm.accounts.revoke("ann")
-        assert len(farm.web.sign_ins) == 0
-        answer = await farm.client.post("/devices/pixel/service", data={"csrf": csrf, "service": "in"})
-        assert answer.status_code == 401
-        csrf = await farm.sign_in("bob")
-        assert (await farm.client.post("/sign-out", data={"csrf": csrf})).status_code == 303
-        assert len(farm.web.sign_ins) == 0
-        assert "Sign in" in text_of((await farm.client.get("/")).text)
-
-
-async def test_who_is_signed_in_is_not_asked_to_sign_in() -> None:
-    async with page() as farm:
-        await farm.sign_in("ann")
-        text = (await farm.client.get("/sign-in?to=/jobs")).text
-    assert "You are signed in as ann" in text_of(text)
-    assert 'name="token"' not in text
-
-
-async def test_signing_in_again_is_another_session() -> None:
-    async with page() as farm:
-        await farm.sign_in("ann")
-        before = farm.session.id
-        await farm.sign_in("bob")
-        assert farm.session.id != before
+async def test_a_session_ends_with_its_account_and_by_signing_out():
+    farm = Page(Desk(status=status(view())))
+    csrf = await farm.sign_in("ann")
+    await farm.accounts.revoke("ann")
+    assert len(farm.web.sign_ins) == 0
+    assert (await farm.order("/devices/pixel/service", {"csrf": csrf, "service": "in"}))[0] == 401
+    await farm.sign_in("bob")
+    assert (await farm.order("/sign-out"))[0] == 303
+    assert len(farm.web.sign_ins) == 0
+    assert "Sign in" in await farm.words("/")
 
 
 @pytest.mark.parametrize(
@@ -89,51 +63,89 @@ async def test_signing_in_again_is_another_session() -> None:
         ("http://[", False), ("//[", False),
     ],
 )  # fmt: skip
-def test_nobody_is_led_elsewhere(path: str, own: bool) -> None:
+def test_nobody_is_led_elsewhere(path, own):
     assert own_path(path) == (path if own else "/")
 
 
-async def test_sign_in_sign_out_and_wrong_tokens_are_audited() -> None:
-    async with page() as opened:
-        await opened.client.post("/sign-in", data={"token": "farm_wrong"})
-        csrf = await opened.sign_in("ann", Role.USER)
-        await opened.client.post("/sign-out", data={"csrf": csrf})
-        assert opened.desk.audited == [
-            ("web page from 127.0.0.1", "auth.sign_in", "wrong_token"),
-            ("web token ann from 127.0.0.1", "auth.sign_in", "ok"),
-            ("web token ann from 127.0.0.1", "auth.sign_out", "ok"),
-        ]
+async def test_sign_in_sign_out_and_wrong_tokens_are_audited():
+    farm = Page()
+    await farm.post("/sign-in", {"token": "farm_wrong"})
+    await farm.sign_in("ann", Role.USER)
+    await farm.post("/sign-out")
+    assert farm.desk.audited == [
+        ("web page from 127.0.0.1", "auth.sign_in", "wrong_token"),
+        ("web token ann from 127.0.0.1", "auth.sign_in", "ok"),
+        ("web token ann from 127.0.0.1", "auth.sign_out", "ok"),
+    ]
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_a_farm_whose_readers_sign_in_shows_others_nothing(path: str) -> None:
-    async with page(config=TOKEN) as farm:
-        answer = await farm.client.get(path)
-        assert answer.status_code == 401
-        assert f'name="to" value="{path}"' in answer.text
-        assert "Users of this host may read" not in answer.text
-        assert "data-seq" not in answer.text  # nor does the page follow events
-        assert (await farm.client.head(path)).status_code == 401
-        assert farm.desk.asked == []
-        for public in ("/sign-in", "/metrics", "/favicon.ico"):
-            assert (await farm.client.get(public)).status_code == 200
-        token = await farm.account("vera", Role.VIEWER)
-        assert (await farm.client.post("/sign-in", data={"token": token})).status_code == 303
-        assert (await farm.client.get("/")).status_code == 200
-        await farm.accounts.revoke("vera")
-        assert (await farm.client.get("/")).status_code == 401
+async def test_a_farm_whose_readers_sign_in_shows_others_nothing(path):
+    farm = Page(config=WebConfig(read="token"))
+    answer = await farm.get(path)
+    assert answer.status_code == (await farm.client.head(path)).status_code == 401
+    assert f'name="to" value="{path}"' in answer.text
+    assert "Users of this host may read" not in answer.text
+    assert "data-seq" not in answer.text  # nor does the page follow events
+    assert farm.desk.asked == []
+    for public in ("/sign-in", "/metrics", "/favicon.ico"):
+        assert (await farm.get(public)).status_code == 200
+    await farm.sign_in("vera", Role.VIEWER)
+    await farm.html("/")
+    await farm.accounts.revoke("vera")
+    assert (await farm.get("/")).status_code == 401
 
 
-async def test_readers_of_another_host_sign_in() -> None:
-    elsewhere = httpx.ASGITransport(page_app := Page(Desk(status=status())).app, client=("10.0.0.7", 5555))
+async def test_users_of_this_host_read_without_a_sign_in_and_others_sign_in():
+    farm = Page()
+    assert "Users of this host may read" in await farm.html("/")
+    elsewhere = httpx.ASGITransport(farm.app, client=("10.0.0.7", 5555))
     async with httpx.AsyncClient(transport=elsewhere, base_url=BASE) as client:
-        assert (await client.get("/")).status_code == 401
-        assert (await client.get("/metrics")).status_code == 200
-    assert page_app.state.web.config.read == "loopback"
+        assert [(await client.get(path)).status_code for path in ("/", "/metrics")] == [401, 200]
 
 
-async def test_users_of_this_host_read_without_a_sign_in_unless_the_configuration_says_otherwise() -> None:
-    async with page() as farm:
-        answer = await farm.client.get("/")
-    assert answer.status_code == 200
-    assert "Users of this host may read" in answer.text
+@pytest.fixture
+def now():
+    return [0.0]
+
+
+@pytest.fixture
+def sign_ins(now):
+    return SignIns(lambda: now[0])
+
+
+def test_a_session_ends_when_it_is_not_used(now, sign_ins):
+    sign_in = sign_ins.begin("ann")
+    now[0] = module.IDLE_S
+    assert sign_ins.get(sign_in.id) is sign_in
+    now[0] += module.IDLE_S + 1
+    assert (sign_ins.get(sign_in.id), len(sign_ins)) == (None, 0)
+
+
+def test_a_session_ends_however_much_it_is_used(now, sign_ins):
+    sign_in = sign_ins.begin("ann")
+    while now[0] <= module.LONGEST_S:
+        assert sign_ins.get(sign_in.id) is sign_in
+        now[0] += module.IDLE_S / 2
+    assert sign_ins.get(sign_in.id) is None
+
+
+def test_the_one_unused_for_longest_is_dropped(sign_ins):
+    first, second = sign_ins.begin("ann"), sign_ins.begin("bob")
+    for _ in range(module.MOST_SIGN_INS - 2):
+        sign_ins.begin("many")
+    sign_ins.get(first.id)
+    sign_ins.begin("one more")
+    assert len(sign_ins) == module.MOST_SIGN_INS
+    assert (sign_ins.get(first.id), sign_ins.get(second.id)) == (first, None)
+
+
+def test_sessions_go_with_their_account(sign_ins):
+    gone, also, stays = sign_ins.begin("ann"), sign_ins.begin("ann"), sign_ins.begin("bob")
+    sign_ins.end_of("ann")
+    assert [sign_ins.get(each.id) for each in (gone, also, stays)] == [None, None, stays]
+
+
+def test_nothing_of_a_session_can_be_guessed_from_another(sign_ins):
+    known = {text for _ in range(50) for sign_in in [sign_ins.begin("ann")] for text in (sign_in.id, sign_in.csrf)}
+    assert (len(known), min(map(len, known)) >= 43) == (100, True)  # 32 random bytes

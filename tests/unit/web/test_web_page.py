@@ -2,9 +2,6 @@
 
 import contextlib
 import socket
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
 
 import httpx
 import pytest
@@ -21,46 +18,47 @@ class DeskWithAccounts(Desk):
     accounts = Accounts(AccountStore())
 
 
-def open_door(
-    config: WebConfig, tmp_path: Path
-) -> tuple[Problems, WebPage, Callable[[contextlib.AsyncExitStack], None]]:
-    problems = Problems(load(None, environ={}, flags={"state_dir": str(tmp_path), "runtime_dir": str(tmp_path)}))
-    door = WebPage(config, problems)
-    desk = cast("Any", DeskWithAccounts(status=status()))
-    return problems, door, lambda stack: door.open(stack, desk, EventLog(1), metrics=exposition)
-
-
-async def test_the_page_is_there_until_the_daemon_ends(tmp_path: Path) -> None:
-    _, door, opened = open_door(WebConfig(port=0), tmp_path)
-    async with httpx.AsyncClient() as client:
-        async with contextlib.AsyncExitStack() as stack:
-            opened(stack)
-            assert (await client.get(door.url)).status_code == 200
-        with pytest.raises(httpx.ConnectError):
-            await client.get(door.url)
-
-
-async def test_a_port_that_is_taken_costs_the_page_and_nothing_else(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        problems, door, opened = open_door(WebConfig(port=port), tmp_path)
-        async with contextlib.AsyncExitStack() as stack:
-            opened(stack)
-    assert door.url == ""
-    (problem,) = [line for source in problems.sources for line in source()]
-    assert f"127.0.0.1:{port} cannot be opened: another program has it" in problem
-
-
-async def test_a_page_that_is_required_stops_the_daemon(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        _, _, opened = open_door(WebConfig(port=other.getsockname()[1], required=True), tmp_path)
-        async with contextlib.AsyncExitStack() as stack:
-            with pytest.raises(WebPortError):
-                opened(stack)
-
-
-async def test_no_page_where_none_is_wanted(tmp_path: Path) -> None:
-    _, door, opened = open_door(WebConfig(enabled=False, port=1), tmp_path)
+@pytest.fixture
+async def door(tmp_path):
+    """Opens the page with a configuration; what of it is open ends with the test."""
     async with contextlib.AsyncExitStack() as stack:
-        opened(stack)
-    assert door.url == ""
+
+        def opened(config):
+            problems = Problems(
+                load(None, environ={}, flags={"state_dir": str(tmp_path), "runtime_dir": str(tmp_path)})
+            )
+            page = WebPage(config, problems)
+            page.open(stack, DeskWithAccounts(status=status()), EventLog(1), metrics=exposition)
+            return page.url, [line for source in problems.sources for line in source()], stack
+
+        yield opened
+
+
+@pytest.fixture
+def taken():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+async def test_the_page_is_there_until_the_daemon_ends(door):
+    url, _, stack = door(WebConfig(port=0))
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(url)).status_code == 200
+        await stack.aclose()
+        with pytest.raises(httpx.ConnectError):
+            await client.get(url)
+
+
+async def test_a_port_that_is_taken_costs_the_page_and_nothing_else(door, taken):
+    url, [problem], _ = door(WebConfig(port=taken))
+    assert (url, f"127.0.0.1:{taken} cannot be opened: another program has it" in problem) == ("", True)
+
+
+async def test_a_page_that_is_required_stops_the_daemon(door, taken):
+    with pytest.raises(WebPortError) as refused:
+        door(WebConfig(port=taken, required=True))
+    assert "port" in refused.value.hint
+
+
+async def test_no_page_where_none_is_wanted(door):
+    assert door(WebConfig(enabled=False, port=1))[:2] == ("", [])
