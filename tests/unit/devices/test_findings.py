@@ -1,7 +1,6 @@
 """What becomes of findings: news once, shown while they hold, given to recovery, and how quarantines end by them."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +9,10 @@ from farm.common.events import EventLog
 from farm.devices.health.findings import Findings
 from farm.devices.health.health_rules import MISSES, HealthConfig, ModelHealth
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import Battery, DeviceFault, FindingKind, Health, Quarantine, ReleaseRule
+from farm.model.identity import DeviceIdentity
+from tests.support.fake_phone import StubAgent
 
 WELL = Health(
     boot_id="b", data_free_bytes=50 * 10**9, missing=("processes",), battery=Battery(percent=50, health="good")
@@ -27,12 +27,7 @@ class Bench:
     def __init__(self, config=None):
         self.events = EventLog()
         self.findings = Findings(config or HealthConfig(), self.events)
-        # Not a SimpleNamespace: findings are remembered by agent, weakly.
-        self.agent = type("Agent", (), {})()
-        self.agent.name, self.agent.health_at, self.agent.used_at, self.agent.findings = "pixel", 0.0, 0.0, ()
-        self.agent.adb = "adb -P 5038 -s S1"
-        self.agent.identity = SimpleNamespace(model="SM-A556B")
-        self.agent.state = LifecycleState(life=Life.READY, follow=4, ready_at=1.0)
+        self.agent = StubAgent("S1", "pixel", identity=DeviceIdentity(model="SM-A556B"), follow=4, ready_at=1.0)
 
     def probe(self, health, *, held=False, in_hands=False):
         self.agent.health = health

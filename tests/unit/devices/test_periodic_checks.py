@@ -1,22 +1,18 @@
 """Which phone is checked again, and when."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from farm.devices.health.periodic_checks import PeriodicChecks, overdue_s
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.thermal.thermal_gates import ThermalGates
 from farm.model.device import Life
+from tests.support.fake_phone import StubAgent
 
 HOUR_S = 3600.0
 
 
-def agent(name, ready_at=0.0, life=Life.READY, **facts):
-    told = []
-    state = LifecycleState(life=life, ready_at=ready_at, **facts)
-    return SimpleNamespace(name=name, state=state, on_event=told.append, told=told)
+def agent(name, ready_at=0.0, **state):
+    return StubAgent(name.upper(), name, ready_at=ready_at, **state)
 
 
 def sanity(*agents, held="", every_h=6.0):
@@ -42,7 +38,7 @@ def test_a_phone_that_somebody_has_is_never_checked():
     [(Life.CHECKING, {}), (Life.QUARANTINED, {}), (Life.GONE, {}), (Life.READY, {"bundle_override": "b2"})],
 )
 def test_what_is_on_its_way_to_a_check_or_lent_waits(life, facts):
-    assert overdue_s(agent("a", 0.0, life, **facts).state, HOUR_S, 10 * HOUR_S) is None
+    assert overdue_s(agent("a", life=life, **facts).state, HOUR_S, 10 * HOUR_S) is None
 
 
 def test_never_means_never_until_the_configuration_is_read_again():
