@@ -13,237 +13,167 @@ from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.recovery_control import RecoveryLog
 from farm.model.device import Life
 from farm.model.health import DeviceFault
-from farm.store import database
-from farm.store.store import Store
 from farm.store.writer import StoreWriteError
-from tests.support.waiting import until
 
 READY = LifecycleState(Life.READY, adopted=True, identified=True, generation=5, follow=5, bundle="b1", proven="b1")
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-class Desk:
-    """A phone's life over a store, at times of the test's own."""
+class Daemon:
+    """A phone's life over a store, from `at` on; each event takes a second."""
 
-    def __init__(self, store):
-        self.store = store
-        self.at = START
-        self.events = EventLog(clock=self.clock)
-        self.log = RecoveryLog(self.events, store.recoveries, clock=self.clock, monotonic=self.now_s)
-        self.life = Lifecycle(READY)
-
-    def clock(self):
-        return self.at
+    def __init__(self, store, at=START, state=READY):
+        self.store, self.at = store, at
+        self.events = EventLog(clock=lambda: self.at)
+        self.log = RecoveryLog(self.events, store.recoveries, clock=lambda: self.at, monotonic=self.now_s)
+        self.life = Lifecycle(state)
 
     def now_s(self):
         return (self.at - START).total_seconds()
 
-    def on_event(self, event):
-        before = self.life.state
-        self.life.handle(event, self.now_s())
-        self.log.recovery_changed("S1", "pixel", before, self.life.state)
-        self.at += timedelta(seconds=1)
+    def on_events(self, *events):
+        """Answers may be functions of the work's number."""
+        for event in events:
+            before = self.life.state
+            self.life.handle(event(before.generation) if callable(event) else event, self.now_s())
+            self.log.recovery_changed("S1", "pixel", before, self.life.state)
+            self.at += timedelta(seconds=1)
 
     def stuck(self):
-        self.on_event(m.SessionBroke("cut"))
-        self.on_event(m.PlainEvent.PHONE_AT_FAULT)
-        self.on_event(m.WorkFailed(self.life.state.generation, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
+        self.on_events(
+            m.SessionBroke("cut"),
+            m.PlainEvent.PHONE_AT_FAULT,
+            lambda number: m.WorkFailed(number, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK),
+        )
 
-    def told(self):
-        return [
-            (each.kind, each.data["outcome" if "outcome" in each.data else "action"]) for each in self.events.since()
-        ]
+    def remembered(self, serial="S1", state=READY):
+        return self.log.remembered(serial, state)
+
+    def reboots_left(self, serial="S1"):
+        return budgets_left(self.remembered(serial).progress, self.now_s(), RecoveryContext())[RecoveryAction.REBOOT]
+
+    async def restarted(self, at=None, **state):
+        """It ends; the next one begins."""
+        await self.log.close()
+        after = Daemon(self.store, at or self.at, replace(READY, **state))
+        after.log.begin()
+        await after.log.close()
+        return after
 
 
 @pytest.fixture
-async def desk(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield lambda: Desk(store)
-    store.close()
+async def daemon(store):
+    return Daemon(store)
 
 
-async def test_each_action_is_told_and_kept_with_its_end(desk):
-    first = desk()
-    first.stuck()
-    await first.log.close()
-    assert first.told() == [
-        ("recovery.action", "reap"),
-        ("recovery.ended", "failed"),
-        ("recovery.action", "reboot"),
-    ]
-    reap, reboot = first.log.actions("S1")
+async def test_each_action_is_told_and_kept_with_its_end(daemon):
+    daemon.stuck()
+    await daemon.log.close()
+    told = [(each.kind, each.data.get("outcome", each.data.get("action"))) for each in daemon.events.since()]
+    assert told == [("recovery.action", "reap"), ("recovery.ended", "failed"), ("recovery.action", "reboot")]
+    reap, reboot = daemon.log.actions("S1")
     assert (reap.action, reap.outcome, reap.took_s, reap.detail) == ("reap", "failed", 1.0, "pid 7 survives SIGKILL")
     assert (reboot.action, reboot.fault, reboot.outcome) == ("reboot", "stuck", None)
 
 
-async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk):
-    first = desk()
-    first.stuck()
-    await first.log.close()
-    second = desk()
-    second.log.begin()
-    await second.log.close()
-    remembered = second.log.remembered("S1", LifecycleState(adopted=True))
-    assert budgets_left(remembered.progress, 0.0, RecoveryContext())[RecoveryAction.REBOOT] == 2
-    assert [each.outcome for each in second.log.actions("S1")] == ["failed", ActionOutcome.CUT]
-    assert (
-        budgets_left(second.log.remembered("S2", LifecycleState()).progress, 0.0, RecoveryContext())[
-            RecoveryAction.REBOOT
-        ]
-        == 3
-    )
+async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(daemon):
+    daemon.stuck()
+    after = await daemon.restarted()
+    assert (after.reboots_left("S1"), after.reboots_left("S2")) == (2, 3)
+    assert [each.outcome for each in after.log.actions("S1")] == ["failed", ActionOutcome.CUT]
 
 
-def fail(desk, monkeypatch):
-    """The state's disk is full until the first that is returned is called; the other grows with each try."""
-    tries = []
-
-    async def full(*_, **__):
-        tries.append(None)
-        raise StoreWriteError("the disk is full")
-
-    patched = pytest.MonkeyPatch()
-    patched.setattr(desk.store.database, "write", full)
-    monkeypatch.setattr(database, "RETRY_S", 0.001)
-    return patched.undo, tries
+async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(daemon, disk):
+    disk.full = True
+    daemon.stuck()
+    daemon.on_events(m.QuarantineOrdered("it smokes"))
+    disk.full = False
+    after = await daemon.restarted()
+    expected = replace(daemon.life.state.quarantine, at=daemon.log.quarantined_at("S1"))
+    assert after.remembered().quarantine == expected
+    assert after.reboots_left() == 2
 
 
-async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(desk, monkeypatch, caplog):
-    first = desk()
-    free, tries = fail(first, monkeypatch)
-    first.stuck()
-    first.on_event(m.QuarantineOrdered("it smokes"))
-    await until(lambda: len(tries) >= 3)
-    said = [record for record in caplog.records if record.name == database.__name__ and record.levelname != "DEBUG"]
-    assert [(each.levelname, each.exc_info) for each in said] == [("WARNING", None)]
-    free()
-    await first.log.close()
-    remembered = desk().log.remembered("S1", LifecycleState(adopted=True))
-    assert first.life.state.quarantine is not None
-    assert remembered.quarantine == replace(first.life.state.quarantine, at=first.log.quarantined_at("S1"))
-    assert budgets_left(remembered.progress, 0.0, RecoveryContext())[RecoveryAction.REBOOT] == 2
-
-
-async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(desk, monkeypatch):
-    monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.01)
-    first = desk()
-    free, _ = fail(first, monkeypatch)
-    first.stuck()
-    await first.log.close()
-    free()
-
-
-async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(desk, monkeypatch):
-    first = desk()
-    free, _ = fail(first, monkeypatch)
+async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(daemon, disk):
+    disk.full = True
     with pytest.raises(StoreWriteError):
-        await first.log.store_quarantine("S1", "it smokes")
-    free()
-    await first.log.store_quarantine("S1", "it smokes")
-    kept = desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine
-    assert kept is not None
-    first.log.restore_quarantine("S1")
-    await first.log.close()
-    assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
+        await daemon.log.store_quarantine("S1", "it smokes")
+    disk.full = False
+    await daemon.log.store_quarantine("S1", "it smokes")
+    assert Daemon(daemon.store).remembered().quarantine is not None
+    daemon.log.restore_quarantine("S1")
+    assert (await daemon.restarted()).remembered().quarantine is None
 
 
-async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_until_then(desk):
-    first = desk()
-    first.at = START + timedelta(days=300)
-    first.stuck()
-    await first.log.close()
-
-    async def left(at):
-        later = desk()
-        later.at = at
-        later.log = RecoveryLog(later.events, later.store.recoveries, clock=later.clock, monotonic=later.now_s)
-        later.log.begin()
-        await later.log.close()
-        return budgets_left(later.log.remembered("S1", READY).progress, later.now_s(), RecoveryContext())[
-            RecoveryAction.REBOOT
-        ]
-
-    assert [await left(START + timedelta(days=days)) for days in (0, 0.5, 2)] == [2, 2, 3]
+async def test_a_clock_that_stood_in_the_future_uses_a_budget_up_for_a_day_not_until_then(store):
+    daemon = Daemon(store, START + timedelta(days=300))
+    daemon.stuck()
+    left = [
+        (await daemon.restarted(START + timedelta(days=days))).reboots_left() for days in (0, 0.5, 2)
+    ]  # in this order: the first restart dates what the clock misdated
+    assert left == [2, 2, 3]
 
 
-async def test_wrong_numbers_of_before_a_restart_count(desk):
-    first = desk()
-
-    def wrong(of):
-        of.on_event(m.PlainEvent.PROVISIONING_DUE)
-        of.on_event(m.Provisioned(of.life.state.generation, "b"))
-        of.on_event(m.ServerStarted(of.life.state.generation))
-        of.on_event(m.WorkFailed(of.life.state.generation, "wrong numbers", fault=DeviceFault.WRONG))
-
-    wrong(first)
-    assert first.life.state.life is Life.STARTING
-    await first.log.close()
-    second = desk()
-    second.at = START + timedelta(hours=23)
-    second.log = RecoveryLog(second.events, second.store.recoveries, clock=second.clock, monotonic=second.now_s)
-    second.life = Lifecycle(second.log.remembered("S1", replace(READY, ready_at=second.now_s())))
-    wrong(second)
-    assert second.life.state.life is Life.QUARANTINED
-    await second.log.close()
+async def test_wrong_numbers_of_before_a_restart_count(daemon):
+    wrong = (
+        m.PlainEvent.PROVISIONING_DUE,
+        lambda number: m.Provisioned(number, "b"),
+        m.ServerStarted,
+        lambda number: m.WorkFailed(number, "wrong numbers", fault=DeviceFault.WRONG),
+    )
+    daemon.on_events(*wrong)
+    assert daemon.life.state.life is Life.STARTING
+    after = await daemon.restarted(START + timedelta(hours=23))
+    after.life = Lifecycle(after.remembered(state=replace(READY, ready_at=after.now_s())))
+    after.on_events(*wrong)
+    assert after.life.state.life is Life.QUARANTINED
+    await after.log.close()
 
 
-async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk):
-    first = desk()
-    first.on_event(m.QuarantineOrdered("screen cracked"))
-    await first.log.close()
-    second = desk()
-    kept = second.log.remembered("S1", LifecycleState(adopted=True))
-    assert first.life.state.quarantine is not None
-    assert kept.quarantine == replace(first.life.state.quarantine, at=START)
-    assert second.log.quarantined_at("S1") == START
-    second.life = Lifecycle(kept)
-    second.at = START + timedelta(hours=2)
-    second.on_event(m.PlainEvent.RELEASED)
-    await second.log.close()
-    assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
-    (row,) = second.log.actions("S1")
+async def test_a_quarantine_outlives_the_daemon_until_it_is_released(daemon):
+    daemon.on_events(m.QuarantineOrdered("screen cracked"))
+    after = await daemon.restarted(START + timedelta(hours=2))
+    kept = after.remembered()
+    assert kept.quarantine == replace(daemon.life.state.quarantine, at=START)
+    assert after.log.quarantined_at("S1") == START
+    after.life = Lifecycle(kept)
+    after.on_events(m.PlainEvent.RELEASED)
+    assert (await after.restarted()).remembered().quarantine is None
+    (row,) = after.log.actions("S1")
     assert (row.action, row.outcome, row.took_s) == ("quarantine", "repaired", 7200.0)
 
 
-async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk):
-    first = desk()
-    first.life = Lifecycle(LifecycleState(Life.PROVISIONING, adopted=True, identified=True, generation=2))
-    first.on_event(m.WorkFailed(2, "no bundle for arm64-v8a", "farm bundle add", DeviceFault.BUNDLE))
-    await first.log.close()
-    assert first.life.state.life is Life.QUARANTINED
-    second = desk()
-    assert second.log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
-    assert first.store.recoveries.quarantined() != {}
-    second.log.begin()
-    await second.log.close()
-    assert first.store.recoveries.quarantined() == {}
-    assert [each.outcome for each in second.log.actions("S1")] == [ActionOutcome.CUT]
+async def test_who_waits_for_a_bundle_tries_again_after_a_restart(store):
+    daemon = Daemon(store, state=replace(READY, life=Life.PROVISIONING))
+    daemon.on_events(lambda number: m.WorkFailed(number, "no bundle", "farm bundle add", DeviceFault.BUNDLE))
+    await daemon.log.close()
+    assert daemon.life.state.life is Life.QUARANTINED
+    assert store.recoveries.quarantined() != {}
+    after = await daemon.restarted()
+    assert after.remembered().quarantine is None
+    assert store.recoveries.quarantined() == {}
+    assert [each.outcome for each in after.log.actions("S1")] == [ActionOutcome.CUT]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(desk, restarted):
-    first = desk()
-    first.on_event(m.QuarantineOrdered("screen cracked"))
-    first.log.change_serial("S1", "10.0.0.7:5555")
-    await first.log.close()
-    second = desk() if restarted else first
-    kept = first.life.state
-    second.log.begin()
-    second.log.recovery_changed("10.0.0.7:5555", "pixel", kept, replace(kept, quarantine=None))
-    await second.log.close()
-    (row,) = second.log.actions("10.0.0.7:5555")
+async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(daemon, restarted):
+    daemon.on_events(m.QuarantineOrdered("screen cracked"))
+    daemon.log.change_serial("S1", "10.0.0.7:5555")
+    await daemon.log.close()
+    after = await daemon.restarted() if restarted else daemon
+    kept = daemon.life.state
+    after.log.recovery_changed("10.0.0.7:5555", "pixel", kept, replace(kept, quarantine=None))
+    await after.log.close()
+    (row,) = after.log.actions("10.0.0.7:5555")
     assert (row.action, row.outcome, row.detail) == ("quarantine", "repaired", "released")
-    assert second.store.recoveries.open_quarantines() == ()
+    assert after.store.recoveries.open_quarantines() == ()
 
 
-async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(desk):
-    first = desk()
-    first.life = Lifecycle(LifecycleState(Life.CHECKING, adopted=True, identified=True, generation=4, bundle="b2"))
-    first.on_event(m.CheckPassed(4))
-    first.on_event(m.QuarantineOrdered("screen cracked"))
-    first.log.change_serial("S1", "10.0.0.7:5555")
-    await first.log.close()
-    second = desk()
-    moved = second.log.remembered("10.0.0.7:5555", LifecycleState(adopted=True))
+async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_phone(store):
+    daemon = Daemon(store, state=replace(READY, life=Life.CHECKING, bundle="b2"))
+    daemon.on_events(m.CheckPassed, m.QuarantineOrdered("screen cracked"))
+    daemon.log.change_serial("S1", "10.0.0.7:5555")
+    after = await daemon.restarted()
+    moved = after.remembered("10.0.0.7:5555")
     assert (moved.proven, moved.quarantine is None) == ("b2", False)
-    assert second.log.remembered("S1", LifecycleState()) == LifecycleState()
+    assert after.remembered("S1", LifecycleState()) == LifecycleState()
