@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -85,6 +87,23 @@ def _forked_processes() -> Iterator[None]:
     from tests.support.forked_processes import popen
 
     with mock.patch.object(control, "Popen", popen), mock.patch.object(farm_process, "Popen", popen):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a test marked `looptime` time passes as soon as everybody waits for it, by `time.monotonic` too."""
+    if request.node.get_closest_marker("looptime") is None:
+        yield
+        return
+    real = time.monotonic
+
+    def now() -> float:
+        with suppress(RuntimeError):  # this thread has no loop
+            return asyncio.get_running_loop().time()
+        return real()
+
+    with mock.patch("time.monotonic", now):
         yield
 
 

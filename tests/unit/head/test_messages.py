@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.head import request_queue
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.messages import (
     AttemptEnded,
@@ -158,9 +157,9 @@ async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     assert await head.next() == SlotWanted(lease.id)
 
 
+@pytest.mark.looptime
 @pytest.mark.parametrize("how", ["dropped", "refused by the store", "refused by the host"])
-async def test_each_grant_that_is_never_armed_is_reported_once(how, monkeypatch):
-    monkeypatch.setattr(request_queue, "REFUSED_PAUSE_S", 0.01)
+async def test_each_grant_that_is_never_armed_is_reported_once(how):
     head, granted, undone = Head("a"), [], []
 
     def letter(message):

@@ -166,9 +166,8 @@ def test_summaries_are_added(others):
     assert found.keys == ((KeyRow("android", 2, 2), KeyRow("x", 0, 1)) if others else own.keys)
 
 
-async def test_a_database_that_does_not_answer_holds_up_no_question(monkeypatch):
-    monkeypatch.setattr("farm.leasing.lab_view.KEPT_S", 0.0)
-    monkeypatch.setattr("farm.leasing.lab_view.LOOK_LIMIT_S", 0.01)
+@pytest.mark.looptime
+async def test_a_database_that_does_not_answer_holds_up_no_question():
     table, answers = Table(one=0.0, two=1.0), asyncio.Event()
     view = LabView("one", table)
     before = await view.look()

@@ -46,15 +46,14 @@ async def test_a_lease_that_lent_nothing_changes_nothing():
         await lab.leasing.allow_bundle_override(lease.id)
 
 
-async def test_a_bundle_is_lent_when_the_session_before_has_ended(monkeypatch):
-    monkeypatch.setattr("farm.leasing.sessions.FREE_WAIT_S", 0.01)
+@pytest.mark.looptime
+async def test_a_bundle_is_lent_when_the_session_before_has_ended():
     lab = Lab("a")
     lease = await lab.lease()
     leg = await lab.leasing.tvm.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
     leg.opened()
     with pytest.raises(MatchKeyBusyError):
         await lab.leasing.allow_bundle_override(lease.id)
-    monkeypatch.setattr("farm.leasing.sessions.FREE_WAIT_S", 10.0)
     allowed = asyncio.create_task(lab.leasing.allow_bundle_override(lease.id))
     await settle()
     assert not allowed.done()

@@ -15,7 +15,6 @@ from farm.head import reports
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
 from farm.head.waiting_requests import PendingGrant
-from farm.leasing import active_leases
 from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
@@ -122,8 +121,8 @@ async def test_extending_is_kept_and_told():
         await lab.leasing.extend(lease.id, 1.0)
 
 
+@pytest.mark.looptime
 async def test_a_lease_is_not_extended_while_the_store_cannot_write(monkeypatch):
-    monkeypatch.setattr(active_leases, "STORED_LIMIT_S", 0.05)
     lab = Lab("a")
     lease = await lab.lease()
     before = lab.leasing.expires_at(lease.id)

@@ -7,21 +7,13 @@ import pytest
 
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
-from farm.head import request_queue
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
-from farm.store import database
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.local_head import leasing_over, requests_of, store_problem
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import HANG_S, until
-
-
-@pytest.fixture
-def quick_retry(monkeypatch):
-    monkeypatch.setattr(database, "RETRY_S", 0.01)
-    monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.05)
 
 
 async def test_a_lease_is_delivered_once_it_is_kept_and_not_before():
@@ -120,7 +112,8 @@ async def test_the_daemon_stops_while_a_lease_is_written():
     assert lab.got == []
 
 
-async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
+@pytest.mark.looptime
+async def test_a_full_disk_grants_nothing_and_what_runs_goes_on():
     lab = Lab("a", "b")
     held = await lab.lease()
     lab.keeper.full = True
@@ -143,7 +136,8 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
     assert sorted(lab.told()) == ["lease.granted", "lease.granted", "lease.released"]
 
 
-async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(quick_retry):
+@pytest.mark.looptime
+async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space():
     lab = Lab("a")
     lab.keeper.full = True
     lab.ask()
@@ -158,7 +152,8 @@ async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(q
     assert lab.told()[-1] == "lease.granted"
 
 
-async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later(quick_retry):
+@pytest.mark.looptime
+async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later():
     lab = Lab("a")
     lab.keeper.full = True
     request = lab.ask()
@@ -172,7 +167,8 @@ async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later(quick_r
     assert [device for device, _ in lab.open_rows()] == ["a"]
 
 
-async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last(quick_retry):
+@pytest.mark.looptime
+async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last():
     lab = Lab("a")
     first = await lab.lease()
     lab.keeper.full = True
@@ -184,7 +180,8 @@ async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last(qu
     assert lab.told() == ["lease.granted", "lease.released", "lease.granted"]
 
 
-async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
+@pytest.mark.looptime
+async def test_a_stop_with_a_full_disk_does_not_wait_for_ever():
     lab = Lab("a")
     held = await lab.lease()
     lab.keeper.full = True
@@ -193,9 +190,9 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
     assert lab.leasing.active.holders() == ()
 
 
+@pytest.mark.looptime
 @pytest.mark.parametrize("error", [FarmError("it has an open lease", Code.STORE_CONFLICT), ValueError("a bug")])
-async def test_a_grant_that_the_store_refuses_is_decided_anew(monkeypatch, caplog, error):
-    monkeypatch.setattr(request_queue, "REFUSED_PAUSE_S", 0.01)
+async def test_a_grant_that_the_store_refuses_is_decided_anew(caplog, error):
     lab = Lab("a", "b")
     lab.keeper.refuses = {"a": error}
     only_a = replace(ANDROID, device="a")

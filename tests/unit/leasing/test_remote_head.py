@@ -37,7 +37,7 @@ from farm.head.queue.model import JobRunsError, Outcome
 from farm.head.write_queue import LeaseWriteQueue, record_of
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
-from farm.leasing import head_orders, remote_head
+from farm.leasing import remote_head
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
 from farm.model.device import Life
@@ -190,8 +190,8 @@ async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
     assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1", "j.1")
 
 
-async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(monkeypatch):
-    monkeypatch.setattr(remote_head, "REFUSED_PAUSE_S", 0.01)
+@pytest.mark.looptime
+async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile():
     lab = await begun_lab()
     lab.post.not_queued.add("j")
     await lab.tell(await claim_of(lab, 1))
@@ -236,8 +236,8 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later()
     assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
 
 
-async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch):
-    monkeypatch.setattr(remote_head, "ASK_AGAIN_S", 0.01)
+@pytest.mark.looptime
+async def test_a_host_asks_what_its_job_becomes_until_a_head_answers():
     lab = await begun_lab()
     ended = AttemptEnded("j", "j.1", Outcome(AttemptState.FAILED, device="a", result={"kept": "here"}), NOW)
     deciding = asyncio.ensure_future(lab.head.decide_end(job("j"), ended))
@@ -292,8 +292,8 @@ async def test_a_host_that_begins_says_so():
     assert await lab.told(HostBegan) == HostBegan()
 
 
-async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monkeypatch):
-    monkeypatch.setattr(head_orders, "ANSWER_LIMIT_S", 0.01)
+@pytest.mark.looptime
+async def test_without_a_head_orders_have_one_error_and_questions_an_answer():
     lab = await begun_lab()
     with raises_code(Code.HEAD_AWAY):
         await lab.head.cancel(["j"], UserError("enough"))
@@ -311,8 +311,8 @@ async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monk
     assert (key.free, key.pending) == (1, 1)
 
 
+@pytest.mark.looptime
 async def test_orders_and_questions_name_the_database_when_it_is_the_cause(monkeypatch):
-    monkeypatch.setattr(head_orders, "ANSWER_LIMIT_S", 0.01)
     lab = await begun_lab()
     refusal = StoreWriteError("the database cannot be written: gone; nothing of this change was kept")
     refusal.reason = "gone"
