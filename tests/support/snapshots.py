@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 REWRITE = "FARM_REWRITE"
+REWRITES = bool(os.environ.get(REWRITE))
 
 
 class Snapshot:
@@ -26,7 +27,7 @@ class Snapshot:
         """Fail unless `text` is what the file has."""
         path: Path = self.folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name or self.name)}.txt"
         text = "\n".join(line.rstrip() for line in text.strip("\n").split("\n")) + "\n"
-        if os.environ.get(REWRITE):
+        if REWRITES:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
         known = path.read_text("utf-8") if path.exists() else ""

@@ -2,52 +2,36 @@
 
 import os
 
-import pytest
-
 from farm.cli import auth
-from farm.common.errors import HostError, UserError
+from farm.common.errors import ExitCode, HostError
 
+NEW = "auth new ann --role user --web --out"
 ANSWER = {"name": "ann", "role": "user", "token": "farm_x"}
 
 
-def test_what_cannot_be_written_is_known_before_the_account_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(auth, "call", lambda *_, **__: pytest.fail("an account was made"))
-    taken = tmp_path / "ann.key"
-    taken.write_text("mine")
-    with pytest.raises(UserError, match="no account was made"):
-        auth.new("ann", "user", web=True, out=taken)
-    assert taken.read_text() == "mine"
+def test_what_cannot_be_written_is_known_before_the_account_is_made(tmp_path, answers, farm):
+    (tmp_path / "ann.key").write_text("mine")
+    said = farm(f"{NEW} {tmp_path}/ann.key")
+    assert (said.code, "no account was made" in said.err, answers.asked) == (ExitCode.USAGE, True, [])
+    assert (tmp_path / "ann.key").read_text() == "mine"
 
 
-def test_a_refused_account_leaves_no_file(tmp_path, monkeypatch):
-    def refused(*_, **__):
-        raise HostError("no")
-
-    monkeypatch.setattr(auth, "call", refused)
-    with pytest.raises(HostError):
-        auth.new("ann", "user", web=True, out=tmp_path / "ann.key")
+def test_a_refused_account_leaves_no_file(tmp_path, answers, farm):
+    answers["auth.new"] = HostError("no")
+    assert farm(f"{NEW} {tmp_path}/ann.key").err == "error: no\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_is_for_nobody_elses_eyes(tmp_path, monkeypatch):
-    monkeypatch.setattr(auth, "call", lambda *_, **__: ANSWER)
+def test_the_file_is_for_nobody_elses_eyes(tmp_path, answers, farm):
+    answers["auth.new"] = ANSWER
+    farm(f"{NEW} {tmp_path}/ann.token")
     out = tmp_path / "ann.token"
-    auth.new("ann", "user", web=True, out=out)
     assert (out.read_text(), out.stat().st_mode & 0o777) == ("farm_x\n", 0o600)
 
 
-def test_a_token_says_what_it_is_for(monkeypatch, capsys):
-    monkeypatch.setattr(auth, "call", lambda *_, **__: ANSWER)
-    auth.new("ann", "user", web=True, out=None)
-    said = capsys.readouterr()
-    assert (said.out, "sign in to the web page with it" in said.err) == ("farm_x\n", True)
-
-
-def test_a_file_that_cannot_be_written_leaves_no_account(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_leaves_no_account(tmp_path, monkeypatch, answers, farm):
     """Nobody has its secret, and the name was taken."""
-    asked = []
-    monkeypatch.setattr(auth, "call", lambda verb, **_: asked.append(verb) or ANSWER)
+    answers |= {"auth.new": ANSWER, "auth.revoke": ANSWER}
     monkeypatch.setattr(auth, "_file_for_secret", lambda _: os.fdopen(os.open("/dev/full", os.O_WRONLY), "w"))
-    with pytest.raises(UserError, match="cannot be written: No space left on device"):
-        auth.new("ann", "user", web=True, out=tmp_path / "ann.token")
-    assert asked == ["auth.new", "auth.revoke"]
+    assert "cannot be written: No space left on device" in farm(f"{NEW} {tmp_path}/ann.token").err
+    assert [kind for kind, _ in answers.asked] == ["auth.new", "auth.revoke"]

@@ -7,120 +7,81 @@ from typing import get_args, get_type_hints
 import pytest
 
 from farm.cli import export
-from farm.common.errors import UserError
 from farm.results.formats import FORMATS
+from tests.unit.cli import history_rows
 
-NOW = datetime.now(UTC)
+FIRST = datetime.now(UTC) - timedelta(days=10)
 
 
 def row(number, **fields):
-    estimate = {"median_s": 0.01, "low_s": 0.0099, "high_s": 0.0101}
-    return {
-        "seq": number, "job": f"bench-{number}", "model": "a" * 64, "name": "net", "device": "pixel", "epoch": "x",
-        "at": (NOW - timedelta(days=10 - number)).isoformat(), "estimate": estimate, "verdict": "trusted",
-        "target": "cpu", "precision": "float32", "tuned": False, **fields,
-    }  # fmt: skip
-
-
-class Daemon:
-    """Answers `history.list`, two rows a page."""
-
-    def __init__(self, rows):
-        self.rows = sorted(rows, key=lambda each: -each["seq"])
-        self.pages = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def call(self, kind, **asked):
-        assert kind == "history.list"
-        self.pages += 1
-        found = [
-            each for each in self.rows
-            if each["model"] == asked.get("model", each["model"]) and asked["device"] in ("", each["device"])
-            and each["seq"] < asked.get("before", 1 << 60)
-        ]  # fmt: skip
-        return {"rows": found[:2], "more": len(found) > 2}
+    return history_rows.row(number, first=FIRST, **fields)
 
 
 @pytest.fixture
-def daemon(monkeypatch):
-    def daemon(*rows):
-        made = Daemon(rows)
-        monkeypatch.setattr(export, "connect", lambda: made)
-        return made
+def exported(answers, farm, tmp_path):
+    """What `farm export` with these options makes of these results."""
 
-    return daemon
+    def exported(options, *rows):
+        answers.update(history_rows.history(*rows))
+        return farm(f"export {options} --output {tmp_path}/out"), tmp_path / "out"
 
-
-def jobs(path):
-    return [json.loads(line)["job"] for line in path.read_text("utf-8").splitlines()]
+    return exported
 
 
-def test_every_result_of_every_model_by_pages(daemon, tmp_path):
-    daemon(*(row(number, model=f"{number}" * 64) for number in range(1, 6)))
-    export.export(output=tmp_path / "out")
-    assert jobs(tmp_path / "out") == [f"bench-{number}" for number in range(5, 0, -1)]
+@pytest.mark.parametrize(
+    ("options", "rows", "jobs"),
+    [
+        ("", [row(n, model=f"{n}" * 64) for n in range(1, 6)], "54321"),  # of every model, by pages
+        ("--since 3d", [row(n) for n in range(1, 10)], "98"),
+        ("--device pixel --trusted", [row(1), row(2, verdict="suspect"), row(3, device="galaxy")], "1"),
+    ],
+)
+def test_results_that_are_wanted_are_written(exported, answers, options, rows, jobs):
+    _, out = exported(options, *rows)
+    assert [json.loads(line)["job"] for line in out.read_text().splitlines()] == [f"bench-{job}" for job in jobs]
+    assert options != "--since 3d" or len(answers.asked) == 2  # older ones are not even asked for
 
 
-def test_older_results_are_not_even_asked_for(daemon, tmp_path):
-    asked = daemon(*(row(number) for number in range(1, 10)))
-    export.export(since="3d", output=tmp_path / "out")
-    assert jobs(tmp_path / "out") == ["bench-9", "bench-8"]
-    assert asked.pages == 2
+def test_bencher_gets_trusted_results_and_the_number_of_the_others_is_told(exported):
+    rows = row(1), row(2, verdict="suspect", device="galaxy"), row(3, verdict="rejected")
+    said, out = exported("--format bencher", *rows)
+    assert len(json.loads(out.read_text())) == 1
+    assert "left out, as not trusted: 2 results\n" in said.err
 
 
-def test_only_trusted_results_of_one_phone(daemon, tmp_path):
-    daemon(row(1), row(2, verdict="suspect"), row(3, device="galaxy"))
-    export.export(device="pixel", trusted=True, output=tmp_path / "out")
-    assert jobs(tmp_path / "out") == ["bench-1"]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--device pixel --since 3d --trusted", "there is no trusted result on pixel since 3d"),
+        ("--format mlflow", "go together"),
+        ("--format csv --to http://localhost", "go together"),
+    ],
+)
+def test_without_results_or_a_place_for_them_nothing_is_written(exported, options, said):
+    refused, out = exported(options, row(1, verdict="rejected"))
+    assert (said in refused.err, out.exists()) == (True, False)
 
 
-def test_bencher_gets_trusted_results_and_the_number_of_the_others_is_told(daemon, tmp_path, capsys):
-    daemon(row(1), row(2, verdict="suspect", device="galaxy"), row(3, verdict="rejected"))
-    export.export(format="bencher", output=tmp_path / "out")
-    assert len(json.loads((tmp_path / "out").read_text("utf-8"))) == 1
-    assert "left out, as not trusted: 2 results\n" in capsys.readouterr().err
-
-
-def test_without_results_nothing_is_written(daemon, tmp_path):
-    daemon(row(1, verdict="rejected"))
-    with pytest.raises(UserError, match="there is no trusted result on pixel since 3d"):
-        export.export(device="pixel", since="3d", trusted=True, output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("asked", [{"format": "mlflow"}, {"format": "csv", "to": "http://localhost"}])
-def test_a_server_is_for_mlflow_only(asked, daemon):
-    daemon(row(1))
-    with pytest.raises(UserError, match="go together"):
-        export.export(**asked)
-
-
-def test_results_become_runs_once(daemon, tmp_path, capsys, monkeypatch):
+def test_results_become_runs_once(answers, farm, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     from mlflow import MlflowClient
 
-    daemon(row(1), row(2))
-    for _ in range(2):
-        export.export(format="mlflow", to=(tmp_path / "runs").as_uri())
-    assert "0 runs logged in experiment farm" in capsys.readouterr().err
-    client = MlflowClient((tmp_path / "runs").as_uri())
+    answers.update(history_rows.history(row(1), row(2)))
+    uri = (tmp_path / "runs").as_uri()
+    said = [farm(f"export --format mlflow --to {uri}") for _ in range(2)]
+    assert "0 runs logged in experiment farm" in said[1].err
+    client = MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("farm").experiment_id])
     assert {run.data.tags["farm.job"] for run in runs} == {"bench-1", "bench-2"}
     assert runs[0].data.metrics["median_s"] == 0.01
 
 
-def test_the_board_is_one_file(daemon, tmp_path):
-    daemon(row(1), row(2, device="galaxy"))
-    export.board(output=tmp_path / "board.html")
+def test_the_board_is_one_file(answers, farm, tmp_path):
+    answers.update(history_rows.history(row(1), row(2, device="galaxy")))
+    farm(f"board --output {tmp_path}/board.html")
     page = (tmp_path / "board.html").read_text("utf-8")
-    assert page.startswith("<!doctype html>")
-    assert "galaxy" in page
+    assert (page.startswith("<!doctype html>"), "galaxy" in page) == (True, True)
 
 
 def test_the_option_offers_every_format_there_is():

@@ -55,31 +55,48 @@ def shown(farm, width=80, height=24, **facts):
     return [line.plain for line in lines_of(farm, TopView(width, height, facts.pop("marks", ASCII), **facts))]
 
 
-def test_a_small_farm_as_a_table():
-    waits = {"user": "bob", "selector": "gpu=mali-g78", "job": "", "priority": 1, "waited_s": 3700.0}
-    told = farm(
-        device("pixel", "busy"), device("galaxy", temperature_c=None, battery_percent=None, soc="", gpu=""),
-        device("nord", "quarantined", reason="it rebooted thrice", heat="hot", battery_percent=9),
-        leases=[lease("pixel")], waiting=[waits],
-        jobs=[job(1, progress={"step": "trial 5 of 20", "done": 5, "of": 20})],
-        events=[event(7, reason="it is back")],
-    )  # fmt: skip
-    lines = shown(told, width=106, height=20)
-    lines = [line.replace(f"{AT.astimezone():%H:%M:%S}", "12:00:00") for line in lines]
-    assert lines == [
-        "farm 0.1.0  tracker 127.0.0.1:9190  3 phones: 1 busy  1 ready  1 quarantined",
-        "12:00:00  running jobs: 1, waiting for a phone: 1",
-        "PHONE                STATE           HEAT  BATT SOC            GPU            HOLDER       AGE      REASON",
-        "nord                 quarantined    31.2C    9% SM8650         Adreno 750     -                     it re~",
-        "pixel                busy           31.2C   90% SM8650         Adreno 750     ann          1m 1s    j1",
-        "galaxy               ready              -     - -              -              -",
-        "JOBS",
-        "j1  running  pixel  ##........  25% trial 5 of 20  net.onnx  ann",
-        "WAITING FOR A PHONE",
-        "bob          gpu=mali-g78                   priority 1  1h 1m",
-        "EVENTS",
-        "12:00:00 pixel is ready: it is back",
-    ]
+WAITS = {"user": "bob", "selector": "gpu=mali-g78", "job": "", "priority": 1, "waited_s": 3700.0}
+LONG_WAIT = {**WAITS, "user": "a-user-with-a-long-name", "selector": "soc=" + "s" * 60, "waited_s": 1.0}
+SMALL = farm(
+    device("pixel", "busy"), device("galaxy", temperature_c=None, battery_percent=None, soc="", gpu=""),
+    device("nord", "quarantined", reason="it rebooted thrice", heat="hot", battery_percent=9),
+    leases=[lease("pixel")], waiting=[WAITS], jobs=[job(1, progress={"step": "trial 5 of 20", "done": 5, "of": 20})],
+    events=[event(7, reason="it is back")],
+)  # fmt: skip
+TIMING = farm(device("pixel"), jobs=[
+    job(1, progress={"step": "timing"}), job("x" * 20, progress={"step": "running, 1m 3s of 30m, battery 29.0 C"}),
+])  # fmt: skip
+LONG = farm(
+    device("pixel", "quarantined", reason="r" * 200, soc="Snapdragon 8 Gen 3 for Galaxy"), waiting=[LONG_WAIT],
+    jobs=[job(1, name="n" * 60)],
+)  # fmt: skip
+BEFORE = farm(device("pixel"), events=[event(5), event(6, "device.pushing"), event(7, "device.busy")])
+AFTER = followed(BEFORE, farm(device("pixel"), pid=2), [event(7), event(1 << 33)])
+CELLS = farm(device("pixel-of-the-lab", "busy"), device("nord"), leases=[lease("pixel-of-the-lab")])
+
+
+@pytest.mark.parametrize(
+    ("name", "picture", "view"),
+    [
+        ("a small farm as a table", SMALL, {"width": 106, "height": 20}),
+        ("80 columns with a job's phone and step", TIMING, {}),
+        *((f"cut texts in {width} columns", LONG, {"width": width, "height": 30}) for width in (100, 140)),
+        *((f"phones as cells in {width} columns", CELLS, {"width": width}) for width in (20, 40, 60, 80)),
+        ("a daemon that is away", farm(device("pixel")), {"away": "no farm daemon listens"}),
+        ("a daemon that was never there", None, {"away": "no farm daemon listens"}),
+        ("a daemon that was restarted", AFTER, {}),
+        ("no phones", farm(), {}),
+        ("no phone of these words", farm(device("pixel")), {"wanted": "nexus"}),
+    ],
+)
+def test_it_shows(at_utc, snapshot, name, picture, view):
+    lines = shown(picture, **view)
+    assert max(map(len, lines)) <= view.get("width", 80)
+    snapshot("\n".join(lines), name)
+
+
+def test_a_restart_goes_on_with_the_news():
+    assert [each.seq for each in AFTER.news] == [5, 7, 1 << 33]
 
 
 def test_an_old_temperature_has_its_age_and_a_phone_that_is_gone_has_none():
@@ -94,14 +111,6 @@ def test_old_readings_are_grey():
     assert (str(heat.style), str(battery.style), battery.plain) == ("dim", "dim", "9%")
     alone = phone_cells(replace(phone, celsius=None), wide=False)[3]
     assert alone.plain == f"9% {phone.read}"
-
-
-def test_80_columns_show_a_jobs_phone_and_step():
-    lines = shown(farm(device("pixel"), jobs=[job(1, progress={"step": "timing"})]))
-    assert "j1  running  pixel  timing  net.onnx  ann" in lines
-    step = "running, 1m 3s of 30m, battery 29.0 C"
-    (line,) = (line for line in shown(farm(jobs=[job("x" * 20, progress={"step": step})])) if "29.0" in line)
-    assert line == f"j{'x' * 20}  running  pixel  {step}  n~"
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 3), (40, 10), (80, 24), (132, 43), (200, 60), (500, 300)])
@@ -129,21 +138,6 @@ def test_what_does_not_fit_is_counted():
     assert f"~ {200 - seen} phones more" in lines
 
 
-def test_a_daemon_that_is_away_is_told_and_what_was_known_stays():
-    lines = shown(farm(device("pixel")), away="no farm daemon listens")
-    assert "this is how it was: no farm daemon listens" in lines
-    assert any(line.startswith("pixel") for line in lines)
-    assert shown(None, away="no farm daemon listens") == ["no farm daemon listens"]
-
-
-def test_a_restart_is_told_and_the_ticker_goes_on():
-    before = farm(device("pixel"), events=[event(5), event(6, "device.pushing"), event(7, "device.busy")])
-    after = followed(before, farm(device("pixel"), pid=2), [event(7), event(1 << 33)])
-    assert [each.seq for each in after.news] == [5, 7, 1 << 33]
-    assert any("the daemon was restarted" in line for line in shown(after))
-    assert not any("restarted" in line for line in shown(before))
-
-
 def test_orders_and_words():
     told = farm(
         device("a", "ready", temperature_c=20.0, battery_percent=50),
@@ -159,11 +153,6 @@ def test_orders_and_words():
     assert [phone.name for phone in sorted_phones(told.phones, "name", "ANN busy")] == ["b"]
 
 
-def test_phones_without_the_words_are_not_phones_that_are_not_there():
-    assert "no phone has the words nexus" in shown(farm(device("pixel")), wanted="nexus")
-    assert "no phones: plug one in, or `farm doctor`" in shown(farm())
-
-
 def test_words_of_others_steer_no_terminal():
     told = farm(device("pixel", reason="\x1b[2Jgone"), jobs=[job(1, name="\x1b]0;x\x07", user="\r")])
     assert "\x1b" not in "".join(shown(told, width=200))
@@ -173,45 +162,3 @@ def test_json_has_all_of_it():
     told = asdict(replace(farm(device("pixel")), at=AT))
     assert told["phones"][0]["celsius"] == 31.25
     assert set(told) == set(Snapshot.__dataclass_fields__)
-
-
-def test_no_phone_and_one_phone_are_said_as_such():
-    assert shown(farm())[0].endswith("  0 phones")
-    assert shown(farm(device("pixel")))[0].endswith("  1 phone: 1 ready")
-
-
-@pytest.mark.parametrize("width", [20, 40, 60])
-def test_where_the_columns_do_not_fit_phones_stand_as_cells(width):
-    held = farm(device("pixel-of-the-lab", "busy"), device("nord"), leases=[lease("pixel-of-the-lab")])
-    lines = shown(held, width=width)
-    assert not any(line.startswith("PHONE") for line in lines)
-    assert "2 phones: 1 busy  1 ready"[:width].strip() in "\n".join(lines)
-    cells = " ".join(line for line in lines if line.startswith("*"))
-    assert "nord" in cells
-    assert width < 30 or ("ann" in cells and "ready" in cells)
-    assert any(line.startswith("PHONE") for line in shown(held, width=80))
-
-
-def test_each_text_that_is_cut_shows_it():
-    told = farm(
-        device("pixel", "quarantined", reason="r" * 200, soc="Snapdragon 8 Gen 3 for Galaxy"),
-        waiting=[
-            {
-                "user": "a-user-with-a-long-name",
-                "selector": "soc=" + "s" * 60,
-                "priority": 1,
-                "waited_s": 1.0,
-                "job": "",
-            }
-        ],
-        jobs=[job(1, name="n" * 60)],
-    )
-    for width in (100, 140):
-        lines = shown(told, width=width, height=30)
-        reason, job_line, waiting = (
-            next(line for line in lines if line.startswith(begin)) for begin in ("pixel", "j1", "a-user")
-        )
-        assert reason[-1] == "~"
-        assert "Snapdragon 8 ~" in reason
-        assert "n~" in job_line
-        assert (waiting.count("~"), max(map(len, lines))) == (2, width)

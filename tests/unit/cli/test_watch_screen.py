@@ -56,63 +56,57 @@ def standing(trials, points, first=0, **facts):
     return told | facts
 
 
-def test_a_bench_with_its_phases_heat_and_interval():
-    picture = after(
-        picture_of(info()), started(5), event("job.progress", 5, step="compiling"),
-        event("job.progress", 12, step="timing"), event("job.progress", 20, step="timing", timing=TIMING),
-    )  # fmt: skip
-    assert drawn(picture, temperatures={"pixel": "41.2C 2h ago"}) == [
-        "job-1 running  bench net.onnx  30s",
-        "  phone    pixel, 41.2C 2h ago",
-        "    compiling                                7.0 s",
-        "  > timing                                   18.0 s",
-        "  median   1.500 ms (1.450 to 1.550), uncertain by ±3.3 %, goal ±1 %, 40 samples",
-        "  course   _++#",
-        "                                       #######",
-        "           =======                     #######              =======",
-        "           #######                     #######              #######",
-        "           1.4                                               1.6 ms",
-    ]
+def progress(seconds, **data):
+    return event("job.progress", seconds, **data)
 
 
-def test_a_bench_that_is_done_shows_its_result_and_not_the_figures_of_a_try():
-    picture = after(
-        picture_of(info()), started(5), event("job.progress", 20, step="timing", timing=TIMING),
-        event("attempt.ended", 30, "job-1.1", job="job-1", state="done"), event("job.done", 30),
-    )  # fmt: skip
-    estimate = {"median_s": 2e-3, "low_s": 1.9e-3, "high_s": 2.1e-3}
-    result = {"verdict": "suspect", "certificate": {"estimate": estimate}}
-    outcome = BenchOutcome(job=info(), spec={}, attempts=(), result=result, **BenchOutcome.details({}, result))
-    picture = with_result(picture, outcome)
-    assert drawn(picture)[-1] == "  result   median 2.000 ms (1.900 .. 2.100), suspect"
-    assert not any("samples" in line for line in drawn(picture))
-    assert "median 2.000 ms" in drawn(picture, picture, width=120)[-1]
+def ended(seconds, number=1, state="done", error=None):
+    return event("attempt.ended", seconds, f"job-1.{number}", job="job-1", state=state, error=error)
 
 
-def test_a_tuning_with_its_curve():
-    picture = after(
-        picture_of(info(kind="tune")), started(0),
-        event("job.progress", 9, step="trial 10 of 40", tuning=standing(10, [[1, 1.0, 0.012], [10, 9.0, 0.008]])),
-        event("job.progress", 20, step="trial 20 of 40", tuning=standing(20, [[20, 19.0, 0.004]], first=2)),
-    )  # fmt: skip
-    assert drawn(picture, width=70) == [
-        "job-1 running  tune net.onnx  30s",
-        "  phone    pixel",
-        "  trials   ###############............... 20 of 40, 1m 30s left",
-        "  phones   2 of 2 busy: pixel, nord",
-        "  best     4.000 ms estimated for the whole model",
-        "  estimated latency, ms, over trials",
-        "  12  --------------",
-        "                    |",
-        "                    |",
-        "                    ----------------",
-        "                                    |",
-        "                                    |",
-        "                                    |",
-        "   4                                -",
-        "     0                                                            40",
-        "    conv2d                                       20 trials  best 4.00~",
-    ]
+TUNED = picture_of(info(kind="tune"))
+TWICE = after(
+    picture_of(info()), started(1), progress(2, step="uploading"),
+    ended(4, state="failed", error={"message": "it was unplugged"}), event("job.queued", 4), started(6, "nord", 2),
+    progress(7, step="compiling"), ended(9, 2), event("job.done", 9),
+)  # fmt: skip
+WAITING = refreshed(picture_of(info()), info(waits="pixel is held by bob"))
+FAILED = after_event(WAITING, event("job.failed", 3, error={"message": "the model is bad"}))
+MANY = [picture_of(info(number)) for number in range(30)]
+MANY[7] = after(picture_of(info(7)), started(1), progress(2, step="timing"))
+MANY[8] = after_event(picture_of(info(8)), event("job.failed", 3, error={"message": "no"}))
+TIMED = after(
+    picture_of(info()), started(5), progress(20, step="timing", timing=TIMING), ended(30), event("job.done", 30)
+)
+RESULT = {"verdict": "suspect", "certificate": {"estimate": {"median_s": 2e-3, "low_s": 1.9e-3, "high_s": 2.1e-3}}}
+DONE = with_result(
+    TIMED, BenchOutcome(job=info(), spec={}, attempts=(), result=RESULT, **BenchOutcome.details({}, RESULT))
+)
+SHOWN = {
+    "a bench with its phases, heat and interval": drawn(
+        after(picture_of(info()), started(5), progress(5, step="compiling"), progress(12, step="timing"),
+              progress(20, step="timing", timing=TIMING)),
+        temperatures={"pixel": "41.2C 2h ago"},
+    ),
+    "a bench that is done has its result and not the figures of a try": drawn(DONE),
+    "two that are done": drawn(DONE, DONE, width=120),
+    "a tuning with its curve": drawn(
+        after(TUNED, started(0),
+              progress(9, step="trial 10 of 40", tuning=standing(10, [[1, 1.0, 0.012], [10, 9.0, 0.008]])),
+              progress(20, step="trial 20 of 40", tuning=standing(20, [[20, 19.0, 0.004]], first=2))),
+        width=70,
+    ),
+    "attempts once there are two": drawn(TWICE),
+    "why it waits": drawn(WAITING),
+    "why it failed": drawn(FAILED),
+    "many jobs are a line each, those that run first": drawn(*MANY, height=8),
+    "a daemon that is away is the first line": drawn(picture_of(info()), notice="the farm daemon went away"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_it_shows(snapshot, name):
+    snapshot("\n".join(SHOWN[name]))
 
 
 def test_a_curve_that_is_told_anew_takes_the_place_of_the_old_one():
@@ -126,47 +120,8 @@ def test_a_curve_that_is_told_anew_takes_the_place_of_the_old_one():
     assert later.points == ((9.0, 10.0),)  # whoever comes later sees the curve from there
 
 
-def test_attempts_are_told_once_there_are_two():
-    error = {"message": "it was unplugged"}
-    picture = after(
-        picture_of(info()), started(1), event("job.progress", 2, step="uploading"),
-        event("attempt.ended", 4, "job-1.1", job="job-1", state="failed", error=error),
-        event("job.queued", 4), started(6, "nord", 2), event("job.progress", 7, step="compiling"),
-        event("attempt.ended", 9, "job-1.2", job="job-1", state="done", error=None), event("job.done", 9),
-    )  # fmt: skip
-    assert drawn(picture) == [
-        "job-1 done  bench net.onnx  9s",
-        "  phone    nord",
-        "  attempt 1  pixel failed: it was unplugged",
-        "  attempt 2  nord done",
-        "    compiling                                2.0 s",
-    ]
-
-
-def test_why_it_waits_and_why_it_failed():
-    waiting = refreshed(picture_of(info()), info(waits="pixel is held by bob"))
-    assert drawn(waiting)[1] == "  waits    pixel is held by bob"
-    failed = after_event(waiting, event("job.failed", 3, error={"message": "the model is bad"}))
-    assert drawn(failed) == ["job-1 failed  bench net.onnx  3s", "  error    the model is bad"]
-    assert refreshed(failed, info(waits="late news")) == failed
-
-
-def test_many_jobs_are_a_line_each_those_that_run_first():
-    pictures = [picture_of(info(number)) for number in range(30)]
-    pictures[7] = after(picture_of(info(7)), started(1), event("job.progress", 2, step="timing"))
-    pictures[8] = after_event(picture_of(info(8)), event("job.failed", 3, error={"message": "no"}))
-    lines = drawn(*pictures, height=8)
-    assert lines[:3] == [
-        "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 ~",
-        "job-7   running  pixel  timing",
-        "job-8   failed   -      no",
-    ]
-    assert lines[-1] == "~ 24 lines more"
-    assert len(lines) == 8
-
-
-def test_a_daemon_that_is_away_is_the_first_line():
-    assert drawn(picture_of(info()), notice="the farm daemon went away")[0] == "the farm daemon went away"
+def test_what_has_ended_waits_for_nothing():
+    assert refreshed(FAILED, info(waits="late news")) == FAILED
 
 
 @pytest.mark.parametrize("size", [(20, 3), (80, 24), (300, 100)])
