@@ -1,4 +1,4 @@
-"""Text as a reviewer reads it, in a file beside its test: `FARM_REWRITE=1 pytest PATH` writes the files anew.
+"""Text as a reviewer reads it, in a file beside its test: `REWRITE=1 pytest PATH` writes the files anew.
 
 What a command prints or a page shows is checked whole, once, and here; other tests check facts and codes.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-REWRITE = "FARM_REWRITE"
+REWRITE = "REWRITE"
 REWRITES = bool(os.environ.get(REWRITE))
 
 

@@ -11,7 +11,6 @@ import pytest
 from farm.cli.main import main
 from farm.control.client import ControlClient
 from farm.control.messages import Reply, decode_reply, encode_reply
-from tests.support.snapshots import REWRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ def at_utc(monkeypatch):
     with monkeypatch.context() as patch:
         for name, value in {"TZ": "UTC", "COLUMNS": "100", "LANG": "C.UTF-8"}.items():
             patch.setenv(name, value)
-        patch.delenv(REWRITE, raising=False)  # it would be read as a key of the configuration
         time.tzset()
         yield
     time.tzset()

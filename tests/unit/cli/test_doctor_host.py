@@ -56,21 +56,22 @@ def test_every_port_of_the_configuration_is_checked(tmp_path: Path) -> None:
     assert doctor.addresses_of(config(tmp_path, "[web]\nenabled = false"), [apart]) == (apart,)  # the unit says more
 
 
-@pytest.mark.parametrize("pid", [7, 8])
-def test_the_tvm_port_is_judged_by_what_it_is_bound_to(pid: int) -> None:
-    """`[tvm] gate` may stand in farm.service alone, where the doctor does not look."""
-    tracker = {"host": "127.0.0.1", "port": 9190, "bound": "0.0.0.0", "pid": pid}
-    (door,) = doctor.addresses_in({"pid": 7, "tracker": tracker, "web": ""})
-    found = doctor.judge_address(door)
-    assert (found.verdict, "0.0.0.0 port 9190" in found.detail) == (WARN, True)
-    assert found.fix.startswith('[tvm] host = "127.0.0.1"' if pid == 7 else "systemctl edit farm-gate.socket")
-
-
-@pytest.mark.parametrize(("page", "verdict"), [("http://127.0.0.1:45845/", OK), ("http://0.0.0.0:9191/", WARN)])
-def test_the_page_of_a_daemon_is_judged_by_where_it_is(page: str, verdict: DoctorVerdict) -> None:
-    tracker = {"bound": "127.0.0.1", "port": 9190, "pid": 7}
-    found = [doctor.judge_address(each) for each in doctor.addresses_in({"pid": 7, "tracker": tracker, "web": page})]
-    assert [each.verdict for each in found] == [OK, verdict]
+@pytest.mark.parametrize(
+    ("bound", "pid", "page", "verdicts", "fix"),
+    [
+        ("0.0.0.0", 7, "", [WARN], '[tvm] host = "127.0.0.1"'),
+        ("0.0.0.0", 8, "", [WARN], "systemctl edit farm-gate.socket"),  # it stands in farm.service alone
+        ("127.0.0.1", 7, "http://127.0.0.1:45845/", [OK, OK], ""),
+        ("127.0.0.1", 7, "http://0.0.0.0:9191/", [OK, WARN], ""),
+    ],
+)
+def test_ports_are_judged_by_what_they_are_bound_to(
+    bound: str, pid: int, page: str, verdicts: list[DoctorVerdict], fix: str
+) -> None:
+    tracker = {"host": "127.0.0.1", "port": 9190, "bound": bound, "pid": pid}
+    found = [doctor.judge_address(door) for door in doctor.addresses_in({"pid": 7, "tracker": tracker, "web": page})]
+    assert [each.verdict for each in found] == verdicts
+    assert (f"{bound} port 9190" in found[0].detail, found[0].fix.startswith(fix)) == (True, True)
 
 
 def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
@@ -128,10 +129,9 @@ def test_units_of_another_farm_are_told() -> None:
     assert "install-service" in found.fix
 
 
-def test_an_adb_server_of_another_version() -> None:
-    assert host.judge_versions(41, 41, "tcp:x").verdict is OK
-    assert host.judge_versions(41, 0, "tcp:x").verdict is OK
-    assert host.judge_versions(40, 41, "tcp:x").verdict is FAIL
+@pytest.mark.parametrize(("server", "client", "verdict"), [(41, 41, OK), (41, 0, OK), (40, 41, FAIL)])
+def test_an_adb_server_of_another_version(server: int, client: int, verdict: DoctorVerdict) -> None:
+    assert host.judge_versions(server, client, "tcp:x").verdict is verdict
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
@@ -160,19 +160,19 @@ def phone(tmp_path: Path, mode: int, interface: tuple[str, str] = ("ff", "42")) 
     return tmp_path, tmp_path / "dev"
 
 
-def test_a_phone_that_only_root_may_open(tmp_path: Path) -> None:
-    (found,) = host.usb(*phone(tmp_path, 0o644))
-    assert (found.verdict, found.detail) == (WARN, "only root may open the phones at 1-2")
-    assert "udevadm" in found.fix
-
-
-def test_a_phone_that_everybody_may_open(tmp_path: Path) -> None:
-    (found,) = host.usb(*phone(tmp_path, 0o666))
-    assert found.verdict is OK
-
-
-def test_a_keyboard_is_no_phone(tmp_path: Path) -> None:
-    assert list(host.usb(*phone(tmp_path, 0o600, ("03", "01")))) == []
+@pytest.mark.parametrize(
+    ("mode", "interface", "verdicts"),
+    [(0o644, ("ff", "42"), [WARN]), (0o666, ("ff", "42"), [OK]), (0o600, ("03", "01"), [])],
+    ids=["only root may open it", "everybody may", "a keyboard"],
+)
+def test_who_may_open_a_phone(
+    tmp_path: Path, mode: int, interface: tuple[str, str], verdicts: list[DoctorVerdict]
+) -> None:
+    found = list(host.usb(*phone(tmp_path, mode, interface)))
+    assert [each.verdict for each in found] == verdicts
+    if mode == 0o644:
+        assert found[0].detail == "only root may open the phones at 1-2"
+        assert "udevadm" in found[0].fix
     assert list(host.usb(tmp_path / "no-sysfs")) == []
 
 

@@ -46,40 +46,42 @@ def test_every_service_runs_this_interpreter_as_farm(unit: str) -> None:
     text = texts()[unit]
     (start,) = settings(text, "ExecStart")
     assert start.startswith("/opt/farm/bin/python -P -m farm")
-    assert settings(text, "User") == ["farm"]
-    assert settings(text, "ProtectHome") == ["yes"]
-    assert settings(text, "BindReadOnlyPaths") == []
+    assert [settings(text, name) for name in ("User", "ProtectHome", "BindReadOnlyPaths")] == [["farm"], ["yes"], []]
 
 
 def test_an_interpreter_at_home_is_let_in_and_nothing_else_of_home() -> None:
-    folders = ("/home/a b/100%/x:y", "/usr")
-    text = texts("/home/a b/100%/x:y/bin/python", folders)["farm.service"]
+    text = texts("/home/a b/100%/x:y/bin/python", ("/home/a b/100%/x:y", "/usr"))["farm.service"]
     assert settings(text, "ProtectHome") == ["tmpfs"]
     assert settings(text, "BindReadOnlyPaths") == ['"/home/a b/100%%/x\\:y"']
     assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/x:y/bin/python -P -m farm serve")
 
 
-def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() -> None:
-    unit = texts()
-    assert settings(unit["farm.service"], "CapabilityBoundingSet") == ["CAP_SETUID CAP_SETGID"]
-    assert settings(unit["farm.service"], "AmbientCapabilities") == ["CAP_SETUID CAP_SETGID"]
-    for other in ("farm-adb.service", "farm-gate.service", "farm-head.service"):
-        assert settings(unit[other], "CapabilityBoundingSet") == [""]
-    assert "m farm farm-job" in unit["farm.conf"]  # without it, it could not share folders with its workers
+BONDS = ("PartOf", "BindsTo", "Requisite")
+TO_BECOME_FARM_JOB = ["CAP_SETUID CAP_SETGID"]
 
 
-def test_a_restart_of_the_daemon_takes_neither_adb_nor_the_gate_along() -> None:
-    for unit in ("farm-adb.service", "farm-gate.service", "farm-gate.socket"):
-        for bond in ("PartOf", "BindsTo", "Requisite"):
-            assert settings(texts()[unit], bond) == []
-    daemon = texts()["farm.service"]
-    assert settings(daemon, "Requires") == []
-    assert settings(daemon, "Wants") == ["farm-adb.service farm-gate.socket"]
+@pytest.mark.parametrize(
+    ("unit", "name", "value"),
+    [
+        # Only the daemon has capabilities, and only those to become farm-job.
+        ("farm.service", "CapabilityBoundingSet", TO_BECOME_FARM_JOB),
+        ("farm.service", "AmbientCapabilities", TO_BECOME_FARM_JOB),
+        *((f"farm-{each}.service", "CapabilityBoundingSet", [""]) for each in ("adb", "gate", "head")),
+        # A restart of the daemon takes neither adb nor the gate along.
+        *((unit, bond, []) for unit in ("farm-adb.service", "farm-gate.service", "farm-gate.socket") for bond in BONDS),
+        ("farm.service", "Requires", []),
+        ("farm.service", "Wants", ["farm-adb.service farm-gate.socket"]),
+        # Sessions have scheduler groups of their own: any weight makes systemd use the processor's cgroups.
+        ("farm-adb.service", "CPUWeight", ["1000"]),
+        ("farm-gate.service", "CPUWeight", ["1000"]),
+    ],
+)
+def test_units_are_bound_and_allowed_as_little_as_can_be(unit: str, name: str, value: list[str]) -> None:
+    assert settings(texts()[unit], name) == value
 
 
-def test_sessions_have_scheduler_groups_of_their_own() -> None:
-    for unit in ("farm-adb.service", "farm-gate.service"):  # any weight makes systemd use the processor's cgroups
-        assert settings(texts()[unit], "CPUWeight") == ["1000"]
+def test_the_daemon_may_share_folders_with_its_workers() -> None:
+    assert "m farm farm-job" in texts()["farm.conf"]
 
 
 def test_the_daemons_environment_is_configuration(tmp_path: Path) -> None:

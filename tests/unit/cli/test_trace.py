@@ -18,25 +18,19 @@ def cpu(khz):
     return "\n".join(f"{folder}/{name}={value}" for name, value in named.items()).encode()
 
 
-def recorded(tmp_path, *khz, **more):
+def recorded(tmp_path, *khz):
     file = tmp_path / "trace.jsonl"
-    with file.open("w") as out:
-        for number, each in enumerate(khz):
-            probe = probe_answer(battery=BATTERY, thermal=THERMAL, cpu=cpu(each)).decode()
-            out.write(json.dumps({"t": number * 1.5, "probe": probe, "health": {}, **more}) + "\n")
+    probes = [probe_answer(battery=BATTERY, thermal=THERMAL, cpu=cpu(each)).decode() for each in khz]
+    rows = [{"t": number * 1.5, "probe": probe, "health": {}} for number, probe in enumerate(probes)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return file
 
 
-@pytest.mark.parametrize(("locale", "bars"), [("C.UTF-8", "██▁"), ("C", "##_")])
-def test_a_trace_is_a_table_and_a_plot(tmp_path, capsys, monkeypatch, locale, bars):
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_a_trace_is_a_table_and_a_plot(tmp_path, capsys, monkeypatch, snapshot, locale):
     monkeypatch.setenv("LC_ALL", locale)
     trace.show(recorded(tmp_path, 2_400_000, 2_400_000, 1_200_000))
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[:6] == ["TIME", "SKIN", "CPU", "GPU", "BATTERY", "CHARGE"]
-    assert [line.split()[0] for line in lines[:3]] == ["0.0s", "1.5s", "3.0s"]
-    assert "1.20/1.20 GHz" in lines[2]
-    at = lines.index("fastest cluster's highest clock: 1.2 to 2.4 GHz")
-    assert lines[at + 1] == bars
+    snapshot(capsys.readouterr().out)
 
 
 def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys, monkeypatch):
@@ -51,44 +45,28 @@ def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys, monke
 def test_a_trace_as_json_is_read_anew(tmp_path, capsys):
     trace.show(recorded(tmp_path, 2_400_000), json=True)
     (row,) = json.loads(capsys.readouterr().out)["probes"]
-    assert row["t"] == 0.0
-    assert row["health"]["cpu"][0]["max_khz"] == 2_400_000
-
-
-@pytest.mark.parametrize("text", ["", "no json\n", '{"t": 0, "files": {"dumpsys/battery": "level: 3"}}\n'])
-def test_a_file_without_probes_cannot_be_shown(tmp_path, text):
-    file = tmp_path / "trace.jsonl"
-    file.write_text(text)
-    with pytest.raises(UserError):
-        trace.show(file)
+    assert (row["t"], row["health"]["cpu"][0]["max_khz"]) == (0.0, 2_400_000)
 
 
 @pytest.mark.parametrize("torn", [b'{"t": 3, "probe": "==farm:bat', '{"t": 3, "probe": "31 °'.encode()[:-1]])
 def test_a_trace_whose_recording_was_cut_is_shown_without_its_last_line(tmp_path, capsys, torn):
     file = recorded(tmp_path, 2_400_000, 1_200_000)
-    with file.open("ab") as out:
-        out.write(torn)
+    file.write_bytes(file.read_bytes() + torn)
     trace.show(file)
     said = capsys.readouterr()
     assert [line.split()[0] for line in said.out.splitlines()[1:3]] == ["0.0s", "1.5s"]
     assert "incomplete" in said.err
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="cannot read"):
-        trace.show(tmp_path / "none.jsonl")
-
-
-def test_a_file_that_is_no_trace_is_named(tmp_path):
-    absent = tmp_path / "absent.jsonl"
-    with pytest.raises(UserError) as caught:
-        trace.show(absent)
-    assert (caught.value.message.count(str(absent)), "Errno" in caught.value.message) == (1, False)
-    bad = tmp_path / "bad.jsonl"
-    for content in (b"\xff\xfe", b"no json\n"):
-        bad.write_bytes(content)
-        with pytest.raises(UserError, match=r"bad\.jsonl"):
-            trace.show(bad)
+@pytest.mark.parametrize("text", [b"", b"no json\n", b'{"t": 0, "files": {"a": "level: 3"}}\n', b"\xff\xfe", None])
+def test_a_file_that_is_no_trace_is_named_once(tmp_path, text):
+    file = tmp_path / "trace.jsonl"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(UserError, match=r"trace\.jsonl") as caught:
+        trace.show(file)
+    assert (caught.value.message.count(str(file)), "Errno" in caught.value.message) == (1, False)
+    assert text is not None or "cannot read" in caught.value.message
 
 
 def test_a_recording_keeps_what_is_there_and_lasts_longer_than_its_pace(tmp_path):

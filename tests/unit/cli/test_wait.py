@@ -1,7 +1,5 @@
 """`--wait` with a duration and without."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from farm.cli import work
@@ -36,26 +34,6 @@ def test_durations_and_seconds(text, seconds):
     assert wait_s(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("operator", "first"),
-    [("", "wait longer (--wait)"), ("farm device release pixel", "farm device release pixel (an operator)")],
-)
-def test_jobs_that_waited_too_long_are_cancelled_with_that_reason(operator, first):
-    cancelled = {}
-    farm = SimpleNamespace(
-        jobs=lambda **_: [SimpleNamespace(id="bench-1", waits="pixel is leased")],
-        cancel=lambda jobs, *, why: cancelled.update(dict.fromkeys(jobs, why)),
-        needs_operator=lambda job: operator,
-    )
-    limit = WaitLimit(farm, ("bench-1",), 0.001)
-    limit.begin()
-    limit._timer.join()
-    assert cancelled == {"bench-1": "no phone within 0s (--wait)"}
-    with pytest.raises(NoPhoneError, match="no phone within 0s: pixel is leased") as raised:
-        limit.check(1)
-    assert raised.value.hint == f"{first}, or choose others: farm device list"
-
-
 @pytest.mark.parametrize("text", ["-5", "0s", "soon", "1 fortnight"])
 def test_what_is_no_duration(text):
     with pytest.raises(BadTimeError):
@@ -68,7 +46,7 @@ class Queue:
     def __init__(self, operator, *waits):
         self.rows = [info(at, waits=why) for at, why in enumerate(waits)]
         self.submitted = [Submitted(tuple(self.rows))]
-        self.operator, self.asked = operator, []
+        self.operator, self.asked, self.cancelled = operator, [], {}
 
     def watch(self, jobs, idle_s):
         yield from (None, None, None)
@@ -80,22 +58,39 @@ class Queue:
         self.asked.append(job)
         return self.operator
 
+    def cancel(self, jobs, *, why):
+        self.cancelled |= dict.fromkeys(jobs, why)
 
-def test_a_job_that_only_an_operator_can_free_is_not_waited_for():
+
+@pytest.mark.parametrize(
+    ("operator", "first"),
+    [("", "wait longer (--wait)"), ("farm device release pixel", "farm device release pixel (an operator)")],
+)
+def test_jobs_that_waited_too_long_are_cancelled_with_that_reason(operator, first):
+    farm = Queue(operator, "pixel is leased")
+    limit = WaitLimit(farm, ("job-0",), 0.001)
+    limit.begin()
+    limit._timer.join()
+    assert farm.cancelled == {"job-0": "no phone within 0s (--wait)"}
+    with pytest.raises(NoPhoneError, match="no phone within 0s: pixel is leased") as raised:
+        limit.check(1)
+    assert raised.value.hint == f"{first}, or choose others: farm device list"
+
+
+@pytest.mark.parametrize("quiet", [False, True])  # --json must not hang either
+def test_a_job_that_only_an_operator_can_free_is_not_waited_for(quiet):
     farm = Queue("farm device release pixel", "pixel: quarantined: cracked")
-    for quiet in (False, True):  # --json must not hang either
-        with pytest.raises(NoPhoneError, match="only an operator can free a phone: pixel: quarantined") as raised:
-            follow(farm, farm.submitted, quiet=quiet)
-        assert raised.value.exit_code == 3
-        assert raised.value.hint.startswith("farm device release pixel (an operator). job-0 stays queued")
+    with pytest.raises(NoPhoneError, match="only an operator can free a phone: pixel: quarantined") as raised:
+        follow(farm, farm.submitted, quiet=quiet)
+    assert raised.value.exit_code == 3
+    assert raised.value.hint.startswith("farm device release pixel (an operator). job-0 stays queued")
     follow(farm, farm.submitted, quiet=True, limit_s=60.0)  # who asked to wait so long does
 
 
 def test_what_comes_free_by_itself_is_waited_for_and_said_once(capsys):
     farm = Queue("", "pixel: held by bob for 2 s")
     follow(farm, farm.submitted)
-    assert farm.asked == ["job-0"]
-    assert capsys.readouterr().err == "job-0 waits: pixel: held by bob for 2 s\n"
+    assert (farm.asked, capsys.readouterr().err) == (["job-0"], "job-0 waits: pixel: held by bob for 2 s\n")
 
 
 def test_on_a_terminal_the_reason_is_one_line(monkeypatch, capsys):
