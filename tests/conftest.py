@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import time
+from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -57,9 +58,19 @@ _MISSING = pytest.StashKey[list[str]]()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Remember the packages that skipped tests need."""
+    """Print where the time went, by folder; remember the packages that skipped tests need."""
     reasons = [str(each.longrepr[2]) for each in terminalreporter.stats.get("skipped", ()) if each.longrepr]
     config.stash[_MISSING] = packages_of(reasons)
+    seconds: defaultdict[str, Counter[str]] = defaultdict(
+        Counter
+    )  # by folder: of its tests, and to set up and tear down
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds["/".join(report.nodeid.split("::")[0].split("/")[1:-1])][report.when] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.write_line(f"{'seconds of all workers':24}{'set up':>8}{'tests':>8}{'tear down':>11}")
+    for folder, spent in sorted(seconds.items(), key=lambda each: -each[1].total()) if len(seconds) > 1 else ():
+        terminalreporter.write_line(f"{folder:24}{spent['setup']:8.1f}{spent['call']:8.1f}{spent['teardown']:11.1f}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

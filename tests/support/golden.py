@@ -1,21 +1,22 @@
-"""What parsers read from captures, as JSON beside the captures' folder; FARM_GOLDEN=write writes it anew for review."""
+"""What parsers read from captures, as JSON beside the captures' folder; REWRITE=1 writes it anew for review."""
 
 import json
-import os
 from dataclasses import asdict, is_dataclass
 
 import pytest
+
+from tests.support.snapshots import REWRITES
 
 
 def golden(folder, read, pattern="*.txt", captures=None):
     """For a parametrized test: each capture (a file), and what `read(capture)` gave when its JSON was reviewed."""
     captures = captures or {file.stem: file for file in sorted(folder.glob(pattern))}
     path = folder.with_suffix(".json")
-    if os.environ.get("FARM_GOLDEN") == "write":
+    if REWRITES:
         found = {name: as_json(read(file)) for name, file in captures.items()}
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     reviewed = json.loads(path.read_text())
-    assert reviewed.keys() == captures.keys(), f"{path} is of other captures: FARM_GOLDEN=write makes it anew"
+    assert reviewed.keys() == captures.keys(), f"{path} is of other captures: REWRITE=1 makes it anew"
     return [pytest.param(captures[name], wanted, id=name) for name, wanted in reviewed.items()]
 
 

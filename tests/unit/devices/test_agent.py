@@ -20,7 +20,6 @@ from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.server.rpc_server import RunningServer
 from farm.model.device import Life, UsbPlace
 from tests.support.fake_phone import IDENTITY, FakeClient, FakeFleet, FakeSwitch, for_ever
-from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 from tests.unit.devices.captures import answer
 
@@ -49,7 +48,7 @@ async def agent_of(answers, life, *, fleet=None, power=None, **state):
         (Life.PROVISIONING, m.Provisioned(5, "b" * 64, adoptable=False)),
     ],
 )
-@virtual_time
+@pytest.mark.looptime
 async def test_a_phone_of_another_host_is_left_alone_and_asked_about_again(begun, event):
     """Its server there goes on: nothing runs on the phone but what reads its identity."""
     async with agent_of({READ_COMMAND: answer("poco-f6-peridot"), "": SILENT}, begun) as (agent, fleet):
@@ -70,7 +69,7 @@ async def test_a_follower_that_fails_is_a_lost_link_not_silence(error):
 
 
 @pytest.mark.parametrize(("trouble", "acted"), [("", True), ("the adb server does not answer", False)])
-@virtual_time
+@pytest.mark.looptime
 async def test_nobody_acts_on_a_silent_phone_before_its_host_was_asked(trouble, acted):
     async with agent_of(SILENT, Life.GONE, identified=False) as (agent, fleet):
         fleet.host_trouble = trouble
@@ -135,7 +134,7 @@ async def test_a_reboot_that_is_overtaken_before_it_began_says_so_at_once():
             await reboot
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_power_cycle_takes_as_long_as_its_switch_needs():
     switch = FakeSwitch(off_takes_s=600.0)  # longer than a farewell may take
     async with agent_of(for_ever, Life.OFFLINE, power=switch) as (agent, _):

@@ -10,17 +10,16 @@ from farm.devices.server.rpc_server import StuckProcessError
 from farm.model.health import DeviceFault
 from tests.support.errors import raises_code
 from tests.support.fake_phone import FakeClient
-from tests.support.virtual_time import virtual_time
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_reboot_is_over_when_another_boot_answers():
     phone, heard = FakeClient(["one\n", AdbLinkLost("down"), "", "two\n"]), []
     await agent_work.reboot(phone, "S1", "one", lambda: heard.append(True))
     assert (phone.rebooted, heard, phone.answer) == (["S1"], [True], ["two\n"])
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_phone_that_does_not_go_down_refused_to_reboot():
     with raises_code(Code.REBOOT_REFUSED):
         await agent_work.reboot(FakeClient("one"), "S1", "one", lambda: None)

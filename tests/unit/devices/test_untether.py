@@ -10,7 +10,6 @@ from farm.devices.untether import Untether
 from farm.model.device import Life, UsbPlace
 from tests.support.errors import raises_code
 from tests.support.fake_phone import FakeSwitch, StubAgent
-from tests.support.virtual_time import virtual_time
 
 
 class Lab(FakeSwitch):
@@ -45,7 +44,7 @@ class Lab(FakeSwitch):
             callback(self.agent)
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_the_phone_is_back_and_ready_when_its_power_is():
     lab = Lab()
     await lab.untether.cut("unit", 300.0)
@@ -72,7 +71,7 @@ def test_a_farm_without_a_switch_is_refused():
         Untether(Lab(), None).check("unit")
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_port_that_does_not_come_back_is_one_error():
     lab = Lab(on_fails=PowerError("the port stays off"))
     with pytest.raises(PowerError, match="stays off"):
@@ -81,7 +80,7 @@ async def test_a_port_that_does_not_come_back_is_one_error():
 
 
 @pytest.mark.parametrize("life", [Life.GONE, Life.QUARANTINED])
-@virtual_time
+@pytest.mark.looptime
 async def test_a_phone_that_does_not_come_back_is_one_error(life):
     with pytest.raises(PhoneError, match=f"unit is {life} and not ready"):
         await Lab(returns=life).untether.cut("unit", 300.0)

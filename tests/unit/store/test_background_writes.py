@@ -2,10 +2,11 @@
 
 import logging
 
+import pytest
+
 from farm.store import database
 from farm.store.database import FLUSH_LIMIT_S, RETRY_S, BackgroundWrites
 from farm.store.writer import StoreWriteError
-from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
 
@@ -25,7 +26,7 @@ class Table:
         return write
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_full_disk_is_tried_each_second_and_at_once_when_it_has_room_and_told_once(caplog):
     caplog.set_level(logging.DEBUG, database.__name__)
     writes, table = BackgroundWrites(), Table()
@@ -43,7 +44,7 @@ async def test_a_full_disk_is_tried_each_second_and_at_once_when_it_has_room_and
     assert {level for level, _ in said} <= {"WARNING", "DEBUG", "INFO"}
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(caplog):
     writes, table = BackgroundWrites(), Table()
     writes.add("S1", table.writes("first"))
@@ -52,7 +53,7 @@ async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(caplo
     assert "not done before the end: store S1" in caplog.text
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_what_waits_is_replaced_by_what_is_newer():
     writes, table = BackgroundWrites(), Table(full=False)
     for value in range(4):
