@@ -8,7 +8,7 @@ import pytest
 
 from farm.cli import export
 from farm.results.formats import FORMATS
-from tests.unit.cli import history_rows
+from tests.support import history_rows
 
 FIRST = datetime.now(UTC) - timedelta(days=10)
 

@@ -7,7 +7,7 @@ from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
 from farm.results.columns import columns_of
 from farm.results.series import series_of
-from tests.unit.cli.history_rows import history, row
+from tests.support.history_rows import history, row
 
 
 def by(kernel, nominal_s):

@@ -1,7 +1,5 @@
 """The one list of metrics: Prometheus's naming, bounded labels, and the document that is made of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One word for what a device is doing, and the time it has spent so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

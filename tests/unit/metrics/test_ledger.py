@@ -1,211 +1,162 @@
 """Counts that only events know: a fold over them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from farm.common.events import EventLog
+from farm.common.histogram import Histogram
 from farm.metrics.ledger import MOST_USERS, OTHER, Ledger
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 22, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
+def device(*lives, name="a"):
+    return [(f"device.{life}", name, {}) for life in lives]
 
 
-class Told:
-    """A ledger that hears what is published."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.log = EventLog(clock=self.clock)
-        self.ledger = Ledger()
-        self.log.subscribe(self.ledger.take)
-
-    def later(self, seconds: float) -> None:
-        self.clock.now += timedelta(seconds=seconds)
-
-    def device(self, *lives: str, name: str = "a") -> None:
-        for life in lives:
-            self.log.publish(f"device.{life}", name)
-
-    def action(self, action: str, fault: str, name: str = "a") -> None:
-        self.log.publish("recovery.action", name, action=action, fault=fault)
+def action(action, fault):
+    return ("recovery.action", "a", {"action": action, "fault": fault})
 
 
-@pytest.fixture
-def told() -> Told:
-    return Told()
+def ended(name, took_s):
+    return ("recovery.ended", name, {"action": "reap", "outcome": "repaired", "took_s": took_s})
 
 
-def test_a_repair_lasts_from_ready_to_ready_and_is_named_by_what_was_wrong_first(told: Told) -> None:
-    told.device("ready", "recovering")
-    told.action("restart-server", "server")
-    told.later(40)
-    told.action("reboot", "start")
-    told.device("gone", "identifying", "checking")
-    told.later(30)
-    told.device("ready")
-    assert {fault: each.total for fault, each in told.ledger.repairs.items()} == {"server": 70.0}
-    assert told.ledger.actions == {("server", "restart-server"): 1, ("start", "reboot"): 1}
+def granted(lease, **data):
+    return ("lease.granted", lease, {"lease_class": "bench", "source": "job", "waited_s": 2.0, **data})
 
 
-def test_a_device_that_was_never_ready_is_not_repaired(told: Told) -> None:
-    told.device("offline", "identifying")
-    told.action("re-push", "start")
-    told.device("ready")
-    assert not told.ledger.repairs
+def released(lease, held_s):
+    return ("lease.released", lease, {"user": "ann", "held_s": held_s})
 
 
-def test_a_fresh_server_is_a_repair_only_when_recovery_asked_for_it(told: Told) -> None:
-    told.device("ready", "starting", "checking", "ready")  # another bundle
-    assert not told.ledger.repairs
-    told.device("starting")
-    told.action("restart-server", "server")
-    told.later(2)
-    told.device("checking", "ready")
-    assert told.ledger.repairs["server"].total == 2.0
+def billed(lease, *times_s):
+    return [lambda ledger, held_s=held_s: ledger.bill(lease, "ann", held_s) for held_s in times_s]
 
 
-def test_a_link_and_a_cleaning_are_no_faults_but_are_told_apart(told: Told) -> None:
-    told.device("ready", "gone", "identifying", "ready")
-    told.device("ready", "recovering", "checking", "ready", name="b")
-    assert {fault: each.cumulative()[-1][1] for fault, each in told.ledger.repairs.items()} == {
-        "link": 1,
-        "cleaning": 1,
-    }
+def searched(job, trials, local=0, remote=0):
+    return ("job.progress", job, {"tuning": {"trials": trials, "builds": {"local": local, "remote": remote}}})
 
 
-def test_a_fault_is_over_when_the_device_is_ready(told: Told) -> None:
-    told.device("ready", "recovering")
-    told.action("quarantine", "wrong")
-    assert told.ledger.faults == {"a": "wrong"}
-    assert told.ledger.quarantines == {"wrong": 1}
-    told.device("identifying", "ready")
-    assert told.ledger.faults == {}
+def session(outcome):
+    return ("session.ended", "lease-1", {"outcome": outcome, "seconds": 2.0, "bytes_up": 10, "bytes_down": 3})
 
 
-def test_recoveries_are_timed_by_action_and_outcome(told: Told) -> None:
-    told.log.publish("recovery.ended", "a", action="reap", outcome="repaired", took_s=0.5)
-    told.log.publish("recovery.ended", "b", action="reap", outcome="repaired", took_s=1.5)
-    assert told.ledger.recoveries["reap", "repaired"].total == 2.0
+ATTEMPT = {"kind": "tune", "state": "failed", "error": {"fault": "phone"}}
+LOST_HOST = [(kind, "lab2", {"reason": "silent"}) for kind in ("host.lost", "host.back", "host.removed")]
+HUB_LOST = [("hub.lost", "1-4", {"devices": ("a", "b")}), ("host.usb_lost", "usb", {"devices": ("c",)})]
+HUB_BACK = [("hub.back", "1-4", {"devices": ("a",)}), ("host.usb_back", "usb", {"devices": ()})]
+SERVER_DIED = [*device("ready", "recovering"), action("restart-server", "server")]
+STORIES = {  # events, a number where seconds pass; and what the ledger has then
+    "a repair lasts from ready to ready and is named by what was wrong first": (
+        [*SERVER_DIED, 40, action("reboot", "start"), *device("gone", "identifying", "checking"), 30, *device("ready")],
+        {"repairs": {"server": 70.0}, "actions": {("server", "restart-server"): 1, ("start", "reboot"): 1}},
+    ),
+    "a device that was never ready is not repaired": (
+        [*device("offline", "identifying"), action("re-push", "start"), *device("ready")], {"repairs": {}},
+    ),
+    "a server of another bundle is no repair": (device("ready", "starting", "checking", "ready"), {"repairs": {}}),
+    "a fresh server is a repair when recovery asked for it": (
+        [*device("ready", "starting"), action("restart-server", "server"), 2, *device("checking", "ready")],
+        {"repairs": {"server": 2.0}},
+    ),
+    "a link and a cleaning are no faults but are told apart": (
+        [*device("ready", "gone", "identifying"), 1, *device("ready"), *device("ready", "recovering", name="b"), 2,
+         *device("checking", "ready", name="b")],
+        {"repairs": {"link": 1.0, "cleaning": 2.0}},
+    ),
+    "a fault holds": (
+        [*device("ready", "recovering"), action("quarantine", "wrong")],
+        {"faults": {"a": "wrong"}, "quarantines": {"wrong": 1}},
+    ),
+    "a fault is over when the device is ready": (
+        [*device("ready", "recovering"), action("quarantine", "wrong"), *device("identifying", "ready")],
+        {"faults": {}},
+    ),
+    "recoveries are timed by action and outcome":
+        ([ended("a", 0.5), ended("b", 1.5)], {"recoveries": {("reap", "repaired"): 2.0}}),
+    "waits are by class and source": (
+        [granted("lease-1"), granted("lease-2", source="tvm", lease_class="interactive", waited_s=0.05)],
+        {"waits": {("bench", "job"): 2.0, ("interactive", "tvm"): 0.05}},
+    ),
+    "a lease is billed once however often it is looked at": (
+        [granted("lease-1"), *billed("lease-1", 10.0, 25.0, 25.0), released("lease-1", 30.0)],
+        {"user_s": {"ann": 30.0}},
+    ),
+    "a lease of before the start is billed from now on":
+        (billed("lease-0", 5000.0, 5010.0), {"user_s": {"ann": 10.0}}),
+    "sessions and their bytes": (
+        [session("closed"), session("phone-closed")],
+        {"sessions": {"closed": 1, "phone-closed": 1}, "relayed": {"up": 20, "down": 6}},
+    ),
+    "jobs, attempts and trials": (
+        [("job.submitted", "tune-0a", {"kind": "tune"}), *(searched("tune-0a", trials) for trials in (8, 8, 20)),
+         ("attempt.ended", "tune-0a.1", ATTEMPT), ("job.progress", "tune-0a", {"step": "compile"}),
+         searched("tune-0a", 24), ("job.done", "tune-0a", {"kind": "tune", "state": "done"})],
+        {"trials": 24, "attempts": {("tune", "failed", "phone"): 1}, "jobs": {("tune", "done"): 1}},
+    ),
+    "trials of before the start do not count again":
+        ([searched("tune-0a", 500), searched("tune-0a", 504)], {"trials": 4}),
+    "builds count by where, and each attempt begins anew": (
+        [searched("tune-0a", 1, 5, 7), ("job.submitted", "tune-0b", {"kind": "tune"}),  # the first: before us
+         *(searched("tune-0b", 1, *built) for built in ((2, 0), (2, 3), (0, 1)))],
+        {"builds": {"local": 2, "remote": 4}},
+    ),
+    "the gate is lost": ([("gate.lost", "gate", {"reason": "it closed its end"})], {"gate_lost": True}),
+    "the gate is back": ([("gate.lost", "gate", {}), ("gate.back", "gate", {})], {"gate_lost": False}),
+    "adb hangs": ([("adb.hangs", "adb", {})], {"adb_hangs": True}),
+    "adb is back": ([("adb.hangs", "adb", {}), ("adb.back", "adb", {})], {"adb_hangs": False}),
+    "adb is lost": ([("adb.hangs", "adb", {}), ("adb.lost", "adb", {})], {"adb_hangs": False, "adb_losses": 1}),
+    "lost hubs hold until they are back": ([*HUB_LOST, *HUB_BACK], {"usb_faults": {}}),
+    "a lost host of a lab is no fault of USB": (LOST_HOST, {"usb_faults": {}}),
+}  # fmt: skip
 
 
-def granted(told: Told, lease: str, **data: object) -> None:
-    told.log.publish("lease.granted", lease, **{"lease_class": "bench", "source": "job", "waited_s": 2.0, **data})
+def shown(value):
+    """Of a histogram, what it adds up to."""
+    if isinstance(value, Histogram):
+        return value.total
+    return {key: shown(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def test_waits_are_by_class_and_source(told: Told) -> None:
-    granted(told, "lease-1")
-    granted(told, "lease-2", source="tvm", lease_class="interactive", waited_s=0.05)
-    assert told.ledger.waits["bench", "job"].total == 2.0
-    assert told.ledger.waits["interactive", "tvm"].total == 0.05
+def told(events):
+    """A ledger that heard this."""
+    now = [datetime(2026, 11, 22, tzinfo=UTC)]
+    log, ledger = EventLog(clock=lambda: now[0]), Ledger()
+    log.subscribe(ledger.take)
+    for event in events:
+        if isinstance(event, int):
+            now[0] += timedelta(seconds=event)
+        elif callable(event):
+            event(ledger)
+        else:
+            kind, subject, data = event
+            log.publish(kind, subject, **data)
+    return ledger
 
 
-def test_a_lease_is_billed_once_however_often_it_is_looked_at(told: Told) -> None:
-    granted(told, "lease-1")
-    for held_s in (10.0, 25.0, 25.0):
-        told.ledger.bill("lease-1", "ann", held_s)
-    told.log.publish("lease.released", "lease-1", user="ann", held_s=30.0)
-    assert told.ledger.user_s == {"ann": 30.0}
+@pytest.mark.parametrize("name", STORIES)
+def test_story(name):
+    events, expected = STORIES[name]
+    ledger = told(events)
+    assert {field: shown(getattr(ledger, field)) for field in expected} == expected
 
 
-def test_a_lease_of_before_the_start_is_billed_from_now_on(told: Told) -> None:
-    told.ledger.bill("lease-0", "ann", 5000.0)
-    told.ledger.bill("lease-0", "ann", 5010.0)
-    assert told.ledger.user_s == {"ann": 10.0}
+def test_a_device_is_lost_with_its_hub_or_its_host():
+    assert [told(HUB_LOST).lost_with(name) for name in "acd"] == ["hub", "host", ""]
+    assert told([*HUB_LOST, *HUB_BACK, *LOST_HOST]).events["host"] == 5
 
 
-def test_only_so_many_users_have_names() -> None:
-    ledger = Ledger()
-    first = [ledger.user_label(f"user-{number}") for number in range(MOST_USERS)]
-    assert first == [f"user-{number}" for number in range(MOST_USERS)]
-    assert ledger.user_label("one-more") == OTHER
-    assert ledger.user_label("user-0") == "user-0"
+def test_only_so_many_users_have_names():
+    ledger, names = Ledger(), [f"user-{number}" for number in range(MOST_USERS)]
+    assert [ledger.user_label(name) for name in names] == names
+    assert [ledger.user_label(name) for name in ("one-more", "user-0")] == [OTHER, "user-0"]
 
 
-def test_sessions_and_their_bytes(told: Told) -> None:
-    for outcome in ("closed", "phone-closed"):
-        told.log.publish("session.ended", "lease-1", outcome=outcome, seconds=2.0, bytes_up=10, bytes_down=3)
-    assert told.ledger.sessions == {"closed": 1, "phone-closed": 1}
-    assert told.ledger.relayed == {"up": 20, "down": 6}
-
-
-def test_jobs_attempts_and_trials(told: Told) -> None:
-    told.log.publish("job.submitted", "tune-0a", kind="tune")
-    for trials in (8, 8, 20):
-        told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": trials})
-    told.log.publish("attempt.ended", "tune-0a.1", kind="tune", state="failed", error={"fault": "phone"})
-    told.log.publish("job.progress", "tune-0a", step="compile")
-    told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": 24})
-    told.log.publish("job.done", "tune-0a", kind="tune", state="done")
-    assert told.ledger.trials == 24
-    assert told.ledger.attempts == {("tune", "failed", "phone"): 1}
-    assert told.ledger.jobs == {("tune", "done"): 1}
-
-
-def test_the_gate_is_lost_until_it_is_back(told: Told) -> None:
-    told.log.publish("gate.lost", "gate", reason="it closed its end")
-    assert told.ledger.gate_lost
-    told.log.publish("gate.back", "gate")
-    assert not told.ledger.gate_lost
-
-
-def test_a_lease_that_a_scrape_saw_once_more_after_its_end_is_forgotten(told: Told) -> None:
-    ledger = told.ledger
-    ledger.bill("lease-1", "anna", 5.0)
-    told.log.publish("lease.released", "lease-1", user="anna", held_s=7.0)
-    ledger.bill("lease-1", "anna", 7.0)  # its end was told before its holder had gone
+def test_a_lease_that_a_scrape_saw_once_more_after_its_end_is_forgotten():
+    # Its end was told before its holder had gone.
+    ledger = told([*billed("lease-1", 5.0), released("lease-1", 7.0), *billed("lease-1", 7.0)])
     ledger.billed_are({"lease-1"})
     ledger.billed_are(set())
     assert ledger._billed == {"lease-1": 7.0}  # a lease of which the grant was told already may come yet
     ledger.billed_are(set())
-    assert ledger._billed == {}
-    assert ledger.user_s == {"anna": 2.0}
-
-
-def test_trials_of_before_the_start_do_not_count_again(told: Told) -> None:
-    told.log.publish("job.progress", "tune-0a", tuning={"trials": 500})
-    told.log.publish("job.progress", "tune-0a", tuning={"trials": 504})
-    assert told.ledger.trials == 4
-
-
-def test_lost_hubs_hold_until_they_are_back(told: Told) -> None:
-    told.log.publish("hub.lost", "1-4", devices=("a", "b"))
-    told.log.publish("host.usb_lost", "usb", devices=("c",))
-    assert [told.ledger.lost_with(name) for name in "acd"] == ["hub", "host", ""]
-    told.log.publish("hub.back", "1-4", devices=("a",))
-    told.log.publish("host.usb_back", "usb", devices=())
-    assert told.ledger.usb_faults == {}
-    for kind in ("host.lost", "host.back", "host.removed"):  # of a lab's head: no fault of USB
-        told.log.publish(kind, "lab2", reason="it has not been heard of")
-    assert told.ledger.usb_faults == {}
-    assert told.ledger.events["host"] == 5
-
-
-def test_adb_hangs_until_it_is_lost_or_back(told: Told) -> None:
-    told.log.publish("adb.hangs", "adb")
-    assert told.ledger.adb_hangs
-    told.log.publish("adb.back", "adb")
-    assert not told.ledger.adb_hangs
-    told.log.publish("adb.lost", "adb")
-    assert told.ledger.adb_losses == 1
-
-
-def test_builds_count_by_where_and_each_attempt_begins_anew(told: Told) -> None:
-    told.log.publish("job.progress", "tune-0a", tuning={"trials": 1, "builds": {"local": 5, "remote": 7}})  # before us
-    told.log.publish("job.submitted", "tune-0b", kind="tune")
-    for local, remote in ((2, 0), (2, 3), (0, 1)):  # the last one: another attempt
-        told.log.publish("job.progress", "tune-0b", tuning={"trials": 1, "builds": {"local": local, "remote": remote}})
-    assert told.ledger.builds == {"local": 2, "remote": 4}
-
-
-def test_a_lost_host_of_a_lab_is_no_fault_of_usb(told: Told) -> None:
-    for kind in ("host.lost", "host.back", "host.removed"):
-        told.log.publish(kind, "lab2", reason="silent")
-    assert (told.ledger.events["host"], told.ledger.usb_faults) == (3, {})
+    assert (ledger._billed, ledger.user_s) == ({}, {"ann": 2.0})

@@ -1,7 +1,5 @@
 """Alerts, recording rules and dashboards: Prometheus's own checks, and only metrics that the farm exports."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

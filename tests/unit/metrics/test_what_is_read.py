@@ -1,7 +1,5 @@
 """What other floors keep for metrics: waiting requests by class, how long, and which an idle phone would suit."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,20 +1,13 @@
 """The board: what stands in which cell, and that the page is whole in itself."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from farm.results.board import board_of, board_page
+from tests.support import history_rows
+from tests.support.history_rows import DAY
 
-DAY = datetime(2026, 11, 1, tzinfo=UTC)
-
-
-def row(number, median_s=0.010, **fields):
-    estimate = {"median_s": median_s, "low_s": median_s * 0.999, "high_s": median_s * 1.001}
-    return {
-        "seq": number, "job": f"bench-{number}", "model": "a" * 64, "name": "net", "device": "pixel",
-        "epoch": "x/y:14", "at": (DAY + timedelta(days=number)).isoformat(), "estimate": estimate,
-        "verdict": "trusted", "target": "cpu", "precision": "float32", "tuned": False, "soc": "sm8550", **fields,
-    }  # fmt: skip
+row = partial(history_rows.row, soc="sm8550")
 
 
 def test_a_line_for_each_build_and_a_column_for_each_phone():
@@ -37,16 +30,12 @@ def test_a_model_file_of_two_names_is_one_line_under_the_newest():
 def test_a_cell_has_the_newest_result_and_the_last_change():
     rows = [row(number) for number in range(1, 7)] + [row(number, 0.0112) for number in range(7, 11)]
     ((cell,),) = [line.cells for line in board_of(rows).rows]
-    assert cell is not None
     assert (cell.median, cell.job, cell.results) == ("11.20", "bench-10", 10)
-    assert cell.change == "+12.0% since 2026-11-08"
-    assert cell.slower
-    assert len(cell.sparkline.split()) == 10
+    assert (cell.change, cell.slower, len(cell.sparkline.split())) == ("+12.0% since 2026-11-08", True, 10)
 
 
 def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
     ((cell,),) = [line.cells for line in board_of([row(1, 0.02), row(2, epoch="x/y:15")]).rows]
-    assert cell is not None
     assert (cell.median, cell.results, cell.sparkline) == ("10.00", 1, "")
 
 

@@ -1,7 +1,5 @@
 """What `farm ci` says of a new result, and the files that CI systems read."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -9,19 +7,15 @@ import pytest
 from farm.common.errors import UserError
 from farm.results.baseline_rules import judged
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of, confirmed, junit_file, markdown
+from tests.support import history_rows
 
 LIMIT = FailLimit.parse("slower by 2 %")
 MEDIANS = (0.01, 0.01004, 0.00998, 0.01001, 0.00997, 0.01002, 0.01, 0.01003)
 
 
 def row(number, median_s=0.01, **fields):
-    estimate = {"median_s": median_s, "low_s": median_s * 0.998, "high_s": median_s * 1.002}
-    return {
-        "seq": number, "job": f"bench-{number}", "model": f"{number:064d}", "name": "net.onnx", "device": "pixel",
-        "epoch": "one", "at": f"2026-11-{1 + number:02d}T12:00:00+00:00", "estimate": estimate, "verdict": "trusted",
-        "reasons": (), "target": "cpu", "precision": "float32", "tuned": False, "branch": "main",
-        "commit": f"commit{number}", **fields,
-    }  # fmt: skip
+    build = {"model": f"{number:064d}", "name": "net.onnx", "epoch": "one", "reasons": (), "branch": "main"}
+    return history_rows.row(number, median_s, width=0.002, **{**build, "commit": f"commit{number}", **fields})
 
 
 def new(median_s=0.01, **fields):
@@ -49,29 +43,23 @@ def test_a_baseline_that_scatters_raises_no_alarm():
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "why", "count"),
     [
-        ({"branch": "other"}, "main has no result of net.onnx on pixel"),
-        ({"name": "other.onnx"}, "main has no result"),
-        ({"device": "galaxy"}, "main has no result"),
-        ({"commit": "commit20"}, "main has no result"),  # the new one's own
-        ({"epoch": "two"}, "of another system version of the phone"),
-        ({"precision": "float16", "target": "opencl"}, "of another target and precision"),
-        ({"reference": {"kernel": "k"}}, "of another reference kernel"),
-        ({"verdict": "suspect"}, "no result of main of net.onnx on pixel is trusted and of a clean commit"),
-        ({"commit": "abc-dirty"}, "no result of main of net.onnx on pixel is trusted and of a clean commit"),
+        ({}, "main has 2 of 3 results", 2),
+        ({"branch": "other"}, "main has no result of net.onnx on pixel", 8),
+        ({"name": "other.onnx"}, "main has no result", 8),
+        ({"device": "galaxy"}, "main has no result", 8),
+        ({"commit": "commit20"}, "main has no result", 8),  # the new one's own
+        ({"epoch": "two"}, "of another system version of the phone", 8),
+        ({"precision": "float16", "target": "opencl"}, "of another target and precision", 8),
+        ({"reference": {"kernel": "k"}}, "of another reference kernel", 8),
+        ({"verdict": "suspect"}, "no result of main of net.onnx on pixel is trusted and of a clean commit", 8),
+        ({"commit": "abc-dirty"}, "no result of main of net.onnx on pixel is trusted and of a clean commit", 8),
     ],
 )
-def test_a_result_without_a_baseline_says_why(fields, why):
-    found = judge(new(0.02), rows=[row(at, **fields) for at in range(8)])
-    assert found.answer is CiAnswer.NO_BASELINE
-    assert why in found.about
-
-
-def test_two_results_are_no_baseline():
-    found = judge(new(0.02), rows=[row(1), row(2)])
-    assert found.answer is CiAnswer.NO_BASELINE
-    assert "main has 2 of 3 results" in found.about
+def test_a_result_without_a_baseline_says_why(fields, why, count):
+    found = judge(new(0.02), rows=[row(at, **fields) for at in range(count)])
+    assert (found.answer, why in found.about) == (CiAnswer.NO_BASELINE, True)
 
 
 def test_the_baseline_begins_where_its_level_changed_last():
@@ -93,14 +81,16 @@ def test_a_baseline_branch_is_compared_with_its_own_past():
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio"), [("slower by 2 %", 1.02), (" slower  by 0.5%", 1.005), ("slower by 0 %", 1)]
-)
+    ("text", "ratio"),
+    [
+        ("slower by 2 %", 1.02), (" slower  by 0.5%", 1.005), ("slower by 0 %", 1),
+        *((text, None) for text in ("", "2 %", "slower by 2", "faster by 2 %", "slower by -2 %", "slower by 2000 %")),
+    ],
+)  # fmt: skip
 def test_conditions(text, ratio):
-    assert FailLimit.parse(text).ratio == pytest.approx(ratio)
-
-
-@pytest.mark.parametrize("text", ["", "2 %", "slower by 2", "faster by 2 %", "slower by -2 %", "slower by 2000 %"])
-def test_no_conditions(text):
+    if ratio is not None:
+        assert FailLimit.parse(text).ratio == pytest.approx(ratio)
+        return
     with pytest.raises(UserError) as refused:
         FailLimit.parse(text)
     assert "slower by 2 %" in refused.value.hint
@@ -137,22 +127,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def test_a_junit_file_counts_and_says_each_answer():
-    root = ET.fromstring(junit_file(CASES, LIMIT))
-    assert root.attrib == {"tests": "5", "failures": "1", "errors": "1", "skipped": "2"}
-    found = {each.get("name"): [part.tag for part in each] for each in root.iter("testcase")}
-    assert found == {
-        "pixel": ["system-out"], "galaxy": ["system-out", "failure"], "moto": ["system-out", "skipped"],
-        "a|b": ["system-out", "skipped"], "nokia": ["system-out", "error"],
-    }  # fmt: skip
-    assert root.find(".//failure").get("message") == "slower by 2 % or more: +5.0% (+4.0% .. +6.0%)"
-    assert "<crashed>" in root.find(".//error").get("message")
+def test_a_junit_file_counts_and_says_each_answer(snapshot):
+    text = junit_file(CASES, LIMIT)
+    assert ET.fromstring(text).attrib == {"tests": "5", "failures": "1", "errors": "1", "skipped": "2"}
+    snapshot(text if isinstance(text, str) else text.decode())
 
 
-def test_a_summary_is_one_table_whatever_the_words_are():
-    title, blank, head, rule, *lines = markdown(CASES, LIMIT).splitlines()
-    assert title == "### farm: 1 of 5 slower by 2 % or more, 1 failed, 1 cannot tell, 1 no baseline"
-    assert blank == ""
-    assert (head.count("|"), rule.count("|"), len(lines)) == (6, 6, 5)
-    assert r"a\|b" in lines[3]
-    assert r"\<crashed\> \& left" in lines[4]
+def test_a_summary_is_one_table_whatever_the_words_are(snapshot):
+    snapshot(markdown(CASES, LIMIT))

@@ -26,23 +26,14 @@ RESULT = {
         "run": [{"name": "conv", "start_us": 0.0, "us": 150.0}, {"name": "relu", "start_us": 150.0, "us": 5.0}],
     },
 }  # fmt: skip
-RAW = {
-    "tries": [
-        {
-            "number": 10,
-            "seconds": [1e-3, 2e-3],
-            "start_s": [0.0, 0.5],
-            "reference_s": [1e-3, None],
-        },  # of a former release
-        {
-            "number": 5,
-            "seconds": [1e-3],
-            "start_s": [0.25],
-            "reference_s": [2e-3],
-            "looks": [{"at_s": 0.5, "temperature_c": 31.0, "clock_hz": 1.8e9}],
-        },
-    ]
-}
+LOOK = {"at_s": 0.5, "temperature_c": 31.0, "clock_hz": 1.8e9}
+FORMER = {"number": 10, "seconds": [1e-3, 2e-3], "start_s": [0.0, 0.5], "reference_s": [1e-3, None]}  # an older release
+TRY = {"number": 5, "seconds": [1e-3], "start_s": [0.25], "reference_s": [2e-3], "looks": [LOOK]}
+RAW = {"tries": [FORMER, TRY]}
+BARE = {"target": "cpu", "certificate": {"model": "m", "device": "d", "tries": [{}]}}
+LOOKS = [{"at_s": 0.0, "temperature_c": 30.0}, {"at_s": 15.0, "temperature_c": 34.0}, {"at_s": 30.0}]
+SUSTAINED = {"number": 5, "seconds": [1e-3, 2e-3], "start_s": [0.2, 15.2], "looks": LOOKS, "watts": [2.5, None]}
+SUSTAINED_FORMER = {"number": 5, "seconds": [1e-3], "start_s": [0.2], "celsius": [[0.0, 30.0]]}
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -92,38 +83,18 @@ def events(trace: bytes) -> dict[str, list[tuple[int, int, Any]]]:
     return {names[1]: [], **found}
 
 
-def test_a_bench_is_tracks_of_what_happened_one_after_the_other() -> None:
-    found = events(trace_of(RESULT, RAW))
-    assert list(found) == [
-        "net.onnx on pixel, cpu", "samples", "one run", "reference", "temperature", "highest clock of the fastest core",
-        "other phones at work on its hub", "operators of one run",
-    ]  # fmt: skip
-    assert found["samples"][:2] == [(0, 1, "10 runs"), (10_000_000, 2, None)]
-    assert found["samples"][4:] == [(2_250_000_000, 1, "5 runs"), (2_255_000_000, 2, None)]  # the second try
-    assert found["reference"] == [(0, 4, 1.0), (2_250_000_000, 4, 2.0)]
-    assert found["temperature"] == [(0, 4, 30.0), (2_500_000_000, 4, 31.0), (3_000_000_000, 4, 31.5)]
-    assert found["highest clock of the fastest core"] == [(0, 4, 2.4), (2_500_000_000, 4, 1.8)]
-    assert found["operators of one run"] == [
-        (3_000_000_000, 1, "conv"), (3_000_150_000, 2, None), (3_000_150_000, 1, "relu"), (3_000_155_000, 2, None),
-    ]  # fmt: skip
-
-
-def test_a_bench_without_a_profile_or_conditions_has_its_samples() -> None:
-    bare = {"target": "cpu", "certificate": {"model": "m", "device": "d", "tries": [{}]}}
-    raw = {"tries": RAW["tries"][:1]}
-    assert list(events(trace_of(bare, raw))) == ["m on d, cpu", "samples", "one run", "reference"]
-
-
-def test_a_sustained_run_has_its_samples_its_conditions_and_its_power() -> None:
-    looks = [{"at_s": 0.0, "temperature_c": 30.0}, {"at_s": 15.0, "temperature_c": 34.0}, {"at_s": 30.0}]
-    raw = {"number": 5, "seconds": [1e-3, 2e-3], "start_s": [0.2, 15.2], "looks": looks, "watts": [2.5, None]}
-    found = events(sustained_trace(RESULT, raw))
-    assert list(found) == ["net.onnx on pixel, cpu", "samples", "one run", "temperature", "power"]
-    assert found["samples"][0] == (200_000_000, 1, "5 runs")
-    assert found["temperature"] == [(0, 4, 30.0), (15_000_000_000, 4, 34.0)]
-    assert found["power"] == [(0, 4, 2.5)]
-    former = {"number": 5, "seconds": [1e-3], "start_s": [0.2], "celsius": [[0.0, 30.0]]}
-    assert list(events(sustained_trace(RESULT, former)))[1:] == ["samples", "one run"]
+@pytest.mark.parametrize(
+    ("name", "trace"),
+    [
+        ("a bench, one thing after the other", trace_of(RESULT, RAW)),
+        ("a bench without a profile or conditions", trace_of(BARE, {"tries": [FORMER]})),
+        ("a sustained run with its conditions and its power", sustained_trace(RESULT, SUSTAINED)),
+        ("a sustained run of a former release", sustained_trace(RESULT, SUSTAINED_FORMER)),
+    ],
+)
+def test_trace(snapshot, name, trace):
+    """By track: time in ns, type, name or value."""
+    snapshot("\n".join("\n  ".join([track, *map(str, found)]) for track, found in events(trace).items()), name)
 
 
 def session(kind: str, minute: int, second: int, **data: Any) -> dict[str, Any]:
@@ -133,27 +104,18 @@ def session(kind: str, minute: int, second: int, **data: Any) -> dict[str, Any]:
 
 def test_sessions_of_phones_on_the_same_hub_stand_beside() -> None:
     began_at = datetime.fromisoformat("2026-11-27T21:01:00+00:00")
-    rows = {
-        "twin": [
-            session("opened", 1, 50),
-            session("ended", 1, 40, seconds=5.0),
-            session("opened", 1, 35),
-            session("ended", 1, 10, seconds=30.0),
-            session("opened", 0, 40),
-            session("ended", 0, 30, seconds=5.0),
-        ],
-        "idle": [session("ended", 3, 0, seconds=5.0)],
-        "none": [],
-    }
+    twin = [
+        session("opened", 1, 50), session("ended", 1, 40, seconds=5.0), session("opened", 1, 35),
+        session("ended", 1, 10, seconds=30.0), session("opened", 0, 40), session("ended", 0, 30, seconds=5.0),
+    ]  # fmt: skip
+    rows = {"twin": twin, "idle": [session("ended", 3, 0, seconds=5.0)], "none": []}
     (track,) = session_tracks(rows, began_at, 60.0)
     assert track.name == "twin, on the same hub"
     assert [(each.name, each.start_s, each.seconds) for each in track.slices] == [
         ("session of ann", 0.0, 10.0), ("session of ann", 35.0, 5.0), ("session of ann", 50.0, 10.0),
     ]  # fmt: skip
-    assert "twin, on the same hub" in events(trace_of(RESULT, RAW, [track]))
-    assert "twin, on the same hub" in events(
-        sustained_trace(RESULT, {"number": 5, "seconds": [1e-3], "start_s": [0.2]}, [track])
-    )
+    for trace in (trace_of(RESULT, RAW, [track]), sustained_trace(RESULT, SUSTAINED_FORMER, [track])):
+        assert track.name in events(trace)
 
 
 @pytest.mark.skipif(find_spec("perfetto") is None, reason="perfetto not found: pip install perfetto")
