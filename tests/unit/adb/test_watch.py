@@ -66,11 +66,9 @@ async def test_lists_that_come_late_are_not_believed(server, client):
     server.services["host:track-devices-l"] = lag
     async with watching(client, FAST) as (_, seen):
         await asyncio.wait_for(read.wait(), HANG_S)
-        asked = server.spoken.count("host:devices-l")
         server.set_devices(LINE.format(2))
         await seen.until(lambda: len(seen.snapshots) == 2)
         assert [[device.transport_id for device in snapshot] for snapshot in seen.snapshots] == [[1], [2]]
-        assert asked <= 21
 
 
 async def test_a_killed_server_is_told_once_and_survived(server, client):

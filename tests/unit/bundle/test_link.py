@@ -17,79 +17,74 @@ def _no_ziglang(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
-def chosen(abi, platform, *programs, machine="x86_64"):
-    return linkers(abi, platform, environ={}, which=host(*programs), machine=machine)[0].name
+PHONE, NATIVE = (Abi.ARM64, Platform.ANDROID, "x86_64"), (Abi.X86_64, Platform.LINUX, "x86_64")
+
+
+def names_of(target, *programs, environ=None, which=None):
+    abi, platform, machine = target
+    ways = linkers(abi, platform, environ=environ or {}, which=which or host(*programs), machine=machine)
+    return [way.name for way in ways]
 
 
 @pytest.mark.parametrize(
-    ("programs", "expected"),
+    ("target", "programs", "expected"),
     [
-        (("g++", "ld.lld", "clang"), "g++"),
-        (("clang", "ld.lld"), "clang"),
-        (("ld.lld", "ld"), "ld.lld"),
-        (("ld.lld-19", "ld.lld-14"), "ld.lld-19"),
-        (("zig", "ld"), "zig"),
-        (("ld",), "ld"),
-        (("ld.gold",), "ld.gold"),
+        (NATIVE, "g++ ld.lld clang", "g++"),  # the compiler first
+        (NATIVE, "clang ld.lld", "clang"),
+        (NATIVE, "ld.lld ld", "ld.lld"),
+        (NATIVE, "ld.lld-19 ld.lld-14", "ld.lld-19"),
+        (NATIVE, "zig ld", "zig"),
+        (NATIVE, "ld", "ld"),
+        (NATIVE, "ld.gold", "ld.gold"),
+        (PHONE, "g++ gcc ld clang ld.lld zig", "ld.lld"),  # never what the host's own compiler made
+        (PHONE, "g++ clang ld.lld-16 zig", "ld.lld-16"),
+        (PHONE, "g++ clang zig", "zig"),
+        (PHONE, "aarch64-linux-gnu-ld ld", "aarch64-linux-gnu-ld"),
+        ((Abi.X86_64, Platform.LINUX, "aarch64"), "g++ ld.lld", "ld.lld"),
+        ((Abi.ARM64, Platform.LINUX, "aarch64"), "g++ ld.lld", "g++"),
     ],
 )
-def test_native_takes_the_compiler_first(programs, expected):
-    assert chosen(Abi.X86_64, Platform.LINUX, *programs) == expected
-
-
-@pytest.mark.parametrize(
-    ("programs", "expected"),
-    [
-        (("g++", "gcc", "ld", "clang", "ld.lld", "zig"), "ld.lld"),
-        (("g++", "clang", "ld.lld-16", "zig"), "ld.lld-16"),
-        (("g++", "clang", "zig"), "zig"),
-        (("aarch64-linux-gnu-ld", "ld"), "aarch64-linux-gnu-ld"),
-    ],
-)
-def test_a_phone_never_gets_what_the_hosts_own_compiler_made(programs, expected):
-    assert chosen(Abi.ARM64, Platform.ANDROID, *programs) == expected
-
-
-def test_a_host_of_another_machine_has_no_native_compiler():
-    assert chosen(Abi.X86_64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "ld.lld"
-    assert chosen(Abi.ARM64, Platform.LINUX, "g++", "ld.lld", machine="aarch64") == "g++"
-
-
-def test_the_ndk_wins_for_phones_only(tmp_path):
-    clang = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
-    clang.parent.mkdir(parents=True)
-    clang.touch()
-    environ = {"ANDROID_NDK_HOME": str(tmp_path)}
-    which = host("ld.lld", "g++")
-    best = linkers(Abi.ARM64, Platform.ANDROID, environ=environ, which=which)[0]
-    assert best.name == "NDK clang (ANDROID_NDK_HOME)"
-    assert best.command[:2] == (str(clang), "--target=aarch64-linux-android28")
-    assert linkers(Abi.X86_64, Platform.LINUX, environ=environ, which=which, machine="x86_64")[0].name == "g++"
-    assert linkers(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": "/gone"}, which=which)[0].name == "ld.lld"
+def test_which_linker_is_taken(target, programs, expected):
+    assert names_of(target, *programs.split())[0] == expected
 
 
 def test_all_ways_are_listed_for_doctor():
-    names = [
-        way.name
-        for way in linkers(
-            Abi.X86_64, Platform.LINUX, environ={}, which=host("g++", "clang", "ld.lld", "ld"), machine="x86_64"
-        )
-    ]
-    assert names == ["g++", "clang", "ld.lld", "clang with lld", "ld"]
+    assert names_of(NATIVE, "g++", "clang", "ld.lld", "ld") == ["g++", "clang", "ld.lld", "clang with lld", "ld"]
+
+
+def program(path, text):
+    """A linker that notes what it is told and makes what it is asked for, or does as `text` says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return path
+
+
+NOTES = 'echo "$@" >> {}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n'
+CLANG = "toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
+
+
+def test_the_ndk_wins_for_phones_only(tmp_path):
+    clang = program(tmp_path / CLANG, "")
+    environ, which = {"ANDROID_NDK_HOME": str(tmp_path)}, host("ld.lld", "g++")
+    best = linkers(Abi.ARM64, Platform.ANDROID, environ=environ, which=which)[0]
+    assert best.name == "NDK clang (ANDROID_NDK_HOME)"
+    assert best.command[:2] == (str(clang), "--target=aarch64-linux-android28")
+    assert names_of(NATIVE, environ=environ, which=which)[0] == "g++"
+    assert names_of(PHONE, environ={"ANDROID_NDK_HOME": "/gone"}, which=which)[0] == "ld.lld"
 
 
 @pytest.mark.parametrize(("abi", "platform"), [(Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)])
 def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatch):
-    program = tmp_path / "zig"
-    program.touch(0o755)
+    zig = program(tmp_path / "zig", "")
     spec = ModuleSpec("ziglang", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr("importlib.util.find_spec", {"ziglang": spec}.get)
     ways = linkers(abi, platform, environ={}, which=host("ld", "aarch64-linux-gnu-ld"), machine="x86_64")
     assert ways[:-1]
     assert ways[-1].name == "ziglang (PyPI)"
-    assert ways[-1].command[:2] == (str(program), "ld.lld")
-    program.chmod(0o644)
+    assert ways[-1].command[:2] == (str(zig), "ld.lld")
+    zig.chmod(0o644)
     assert "ziglang (PyPI)" not in [way.name for way in linkers(abi, platform, environ={}, which=host())]
 
 
@@ -116,13 +111,7 @@ def test_a_refusing_linker_is_quoted(tmp_path):
 
 
 def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path):
-    """A clang that notes what it is told and makes what it is asked for."""
-    clang = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/clang"
-    clang.parent.mkdir(parents=True)
-    clang.write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n',
-    )
-    clang.chmod(0o755)
+    program(tmp_path / "ndk" / CLANG, NOTES.format(tmp_path))
     linker = linkers(Abi.ARM64, Platform.ANDROID, environ={"ANDROID_NDK_HOME": str(tmp_path / "ndk")}, which=host())[0]
     link_shared(linker, tmp_path / "out.so", [tmp_path / "code.o"], needed=["libtvm_ffi.so"])
     stub, final = [line.split() for line in (tmp_path / "told").read_text().splitlines()]
@@ -137,13 +126,11 @@ def test_the_ndk_gets_its_own_libm_and_a_stand_in_for_tvms_library(tmp_path):
 
 
 def test_stand_ins_that_are_kept_are_made_once(tmp_path):
-    program = tmp_path / "ld"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/told\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
-    program.chmod(0o755)
+    ld = program(tmp_path / "ld", NOTES.format(tmp_path))
     stubs = tmp_path / "stubs"
     stubs.mkdir()
     for name in ("one.so", "two.so"):
-        linker = Linker("ld", (str(program),), is_driver=False)
+        linker = Linker("ld", (str(ld),), is_driver=False)
         link_shared(linker, tmp_path / name, [tmp_path / "code.o"], needed=["libm.so", "libc.so"], stubs=stubs)
     told = (tmp_path / "told").read_text().splitlines()
     assert [line.count("-soname") for line in told] == [1, 1, 0, 0]
@@ -163,11 +150,9 @@ def test_stand_ins_that_are_kept_are_made_once(tmp_path):
 def test_a_library_is_aligned_to_the_targets_largest_pages_and_has_no_debug_information(
     abi, platform, page_bytes, tmp_path
 ):
-    program = tmp_path / "ld.lld"
-    program.write_text('#!/bin/sh\necho "$@" >"${0%/*}/said"\n')
-    program.chmod(0o755)
-    (way,) = linkers(abi, platform, environ={}, which={"ld.lld": str(program)}.get, machine="riscv64")
+    lld = program(tmp_path / "ld.lld", NOTES.format(tmp_path))
+    (way,) = linkers(abi, platform, environ={}, which={"ld.lld": str(lld)}.get, machine="riscv64")
     link_shared(way, tmp_path / "out.so", [tmp_path / "x.o"])
-    said = (tmp_path / "said").read_text().split()
+    said = (tmp_path / "told").read_text().split()
     assert f"max-page-size={page_bytes}" in said
     assert "--strip-debug" in said

@@ -30,9 +30,9 @@ CONFIG = RolloutConfig(share=0.5, soak_s=10.0)
 
 
 class Lab:
-    """Phones that carry out what is decided, a step at a time."""
+    """Phones that carry out what is decided, a step at a time; `add` and `steps` are what happened before the test."""
 
-    def __init__(self, count=4, config=CONFIG):
+    def __init__(self, count=4, config=CONFIG, *, add="", steps=0, broken=()):
         self.config = config
         self.now_s = 1000.0
         self.stored = {OLD}
@@ -41,11 +41,15 @@ class Lab:
             serial: RolloutPhone(serial, serial.lower(), OLD, 100.0, idle=True, reachable=True, counted=True)
             for serial in self.proven
         }
-        self.broken = set()  # serial, bundle
+        self.broken = set(broken)  # serial, bundle
         self.rollout = named(Rollout(), OLD, self.stored, [*self.proven.values()])
         self.most_out = 0
         self.kept = {}
         self.touched = set()  # phones that try, or are kept for it
+        if add:
+            self.add(add)
+        for _ in range(steps):
+            self.step()
 
     def add(self, bundle):
         self.stored.add(bundle)
@@ -71,12 +75,13 @@ class Lab:
             self.provision(serial)
         return exchange
 
+    def fail(self, serial, bundle, why, *, at_fault):
+        self.rollout = trial_failed(self.rollout, serial, bundle, why, at_fault=at_fault, now_s=self.now_s)
+
     def provision(self, serial):
         bundle = assigned(self.rollout, serial, self.proven[serial])
         if (serial, bundle) in self.broken:
-            self.rollout = trial_failed(
-                self.rollout, serial, bundle, "it exits with 3", at_fault=True, now_s=self.now_s
-            )
+            self.fail(serial, bundle, "it exits with 3", at_fault=True)
             bundle = assigned(self.rollout, serial, self.proven[serial])
         if bundle != self.rollout.candidate:
             self.proven[serial] = bundle
@@ -85,53 +90,48 @@ class Lab:
     def on(self):
         return [phone.bundle for phone in self.phones.values()]
 
+    def bundles(self):
+        return self.rollout.current, self.rollout.previous, self.rollout.candidate
+
+    def trying(self, bundle):
+        return {serial: trial for serial, trial in self.rollout.trials.items() if trial.bundle == bundle}
+
 
 def test_the_first_bundle_goes_to_all_phones_at_once():
     first = named(Rollout(), OLD, {OLD}, [])
-    assert (first.current, first.candidate) == (OLD, "")
-    assert assigned(first, "S1", "") == OLD
+    assert (first.current, first.candidate, assigned(first, "S1", "")) == (OLD, "", OLD)
     # Nothing is proven: another one replaces it, as does one that is named while the first is still being pushed.
     second = named(first, NEW, {OLD, NEW}, [])
     assert (second.current, second.candidate) == (NEW, "")
 
 
 def test_one_phone_tries_then_waves_of_the_share_then_it_is_current():
-    lab = Lab(6)
-    lab.add(NEW)
-    assert lab.rollout.candidate == NEW
-    assert lab.on() == [OLD] * 6
+    lab = Lab(6, add=NEW)
+    assert (lab.rollout.candidate, lab.on()) == (NEW, [OLD] * 6)
     assert lab.step() == ("S0",)
     assert lab.step(5.0) == ()  # not ready for long enough
     assert lab.step(5.0) == ("S1", "S2", "S3")  # half of six
     assert progress(lab.rollout, tuple(lab.phones.values())) == (1, 6)
     assert lab.step() == ("S4", "S5")
     lab.step()
-    assert (lab.rollout.current, lab.rollout.previous, lab.rollout.candidate) == (NEW, OLD, "")
+    assert lab.bundles() == (NEW, OLD, "")
     assert lab.on() == [NEW] * 6
     assert lab.step() == ()
 
 
 def test_a_bundle_that_fails_on_the_canary_is_refused_when_the_phone_is_well_with_its_old_one():
-    lab = Lab()
-    lab.add(NEW)
-    lab.broken = {(serial, NEW) for serial in lab.phones}
-    lab.step()
-    assert lab.on() == [OLD] * 4
-    assert lab.rollout.candidate == NEW
+    lab = Lab(add=NEW, broken={(f"S{number}", NEW) for number in range(4)}, steps=1)
+    assert (lab.rollout.candidate, lab.on()) == (NEW, [OLD] * 4)
     assert lab.step() == ()
     assert lab.rollout.refused == {NEW: "on s0: it exits with 3"}
-    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.trials) == (OLD, "", {})
+    assert (*lab.bundles(), lab.rollout.trials) == (OLD, "", "", {})
     assert lab.step() == ()
     # The library still names it; that changes nothing, nor does a restart.
-    again = named(lab.rollout, NEW, lab.stored, [OLD] * 4)
-    assert again == lab.rollout
+    assert named(lab.rollout, NEW, lab.stored, [OLD] * 4) == lab.rollout
 
 
 def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict():
-    lab = Lab()
-    lab.add(NEW)
-    lab.broken = {("S0", NEW)}
-    lab.step()
+    lab = Lab(add=NEW, broken={("S0", NEW)}, steps=1)
     lab.change("S0", ready_s=None, idle=False, reachable=False, counted=False)  # in quarantine
     assert lab.step() == ("S1",)
     assert lab.rollout.refused == {}
@@ -141,9 +141,7 @@ def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict():
 
 
 def test_a_late_failure_takes_the_bundle_from_those_that_have_it():
-    lab = Lab()
-    lab.add(NEW)
-    lab.broken = {("S3", NEW)}
+    lab = Lab(add=NEW, broken={("S3", NEW)})
     while NEW not in lab.rollout.refused:
         lab.step()
     assert lab.on() == [OLD, OLD, NEW, OLD]  # in waves, too
@@ -153,102 +151,74 @@ def test_a_late_failure_takes_the_bundle_from_those_that_have_it():
     assert lab.rollout.trials == {}
 
 
-def test_a_failure_that_is_not_the_bundles_puts_the_phone_off():
-    lab = Lab(1)
-    lab.add(NEW)
-    lab.step()
-    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", at_fault=False, now_s=lab.now_s)
-    lab.provision("S0")
-    assert lab.on() == [OLD]
-    assert lab.step(RETRY.first_s / 2) == ()
-    assert lab.rollout.refused == {}
-    assert lab.step(RETRY.first_s / 2) == ("S0",)
-    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", at_fault=False, now_s=lab.now_s)
-    lab.provision("S0")
-    assert lab.step(RETRY.first_s) == ()  # longer each time
-    assert lab.step(RETRY.first_s) == ("S0",)
+def test_a_failure_that_is_not_the_bundles_puts_the_phone_off_for_longer_each_time():
+    lab = Lab(1, add=NEW, steps=1)
+    for pauses in ((RETRY.first_s / 2,) * 2, (RETRY.first_s,) * 2):
+        lab.fail("S0", NEW, "the disk is full", at_fault=False)
+        lab.provision("S0")
+        assert lab.on() == [OLD]
+        assert lab.step(pauses[0]) == ()
+        assert lab.rollout.refused == {}
+        assert lab.step(pauses[1]) == ("S0",)
 
 
-def test_a_phone_that_leaves_meanwhile_is_tried_again_later():
-    lab = Lab(2)
-    lab.add(NEW)
-    lab.step()
+def test_a_phone_that_leaves_meanwhile_is_waited_for_and_tried_again():
+    lab = Lab(2, add=NEW, steps=1)
     lab.change("S0", ready_s=None, idle=False, reachable=False)
     assert lab.step() == ("S1",)
     lab.step()
-    assert lab.rollout.candidate == NEW  # S0 is away for a short time only, and is waited for
+    assert lab.rollout.candidate == NEW
     lab.change("S0", ready_s=0.0, idle=True, reachable=True, bundle=OLD)
     assert lab.step() == ("S0",)
     lab.step()
     assert lab.rollout.current == NEW
 
 
-def test_a_leased_phone_is_left_alone():
-    lab = Lab(2)
-    for serial in lab.phones:
-        lab.change(serial, idle=False)
-    lab.add(NEW)
-    assert lab.step() == ()
-    lab.change("S1", idle=True)
-    assert lab.step() == ("S1",)
-
-
 def test_a_phone_that_is_always_leased_is_kept_for_the_canary_and_then_for_its_wave():
-    lab = Lab(4)
+    lab = Lab(4, add=NEW)
     for serial in lab.phones:
         lab.change(serial, idle=False)
     lab.change("S0", with_person=True)
-    lab.add(NEW)
-    assert lab.step() == ()
-    assert lab.kept == {"S1": NEW}  # one, and none that a person has for hours
+    assert (lab.step(), lab.kept) == ((), {"S1": NEW})  # one, and none that a person has for hours
     lab.change("S1", ready_s=None)  # its lease has ended: it is cleaned
-    assert lab.step() == ()
-    assert lab.kept == {"S1": NEW}
+    assert (lab.step(), lab.kept) == ((), {"S1": NEW})
     lab.change("S1", ready_s=0.0, idle=True)
-    assert lab.step() == ("S1",)
-    assert lab.kept == {}
+    assert (lab.step(), lab.kept) == (("S1",), {})
     lab.change("S1", idle=False)  # leased at once again: that is no matter to it now
-    assert lab.step() == ()
-    assert lab.kept == {"S2": NEW, "S3": NEW}  # half of four
+    assert (lab.step(), lab.kept) == ((), {"S2": NEW, "S3": NEW})  # half of four
     lab.change("S3", idle=True)
-    assert lab.step() == ("S3",)
-    assert lab.kept == {"S2": NEW}
+    assert (lab.step(), lab.kept) == (("S3",), {"S2": NEW})
     lab.rollout = promoted(lab.rollout, NEW)
-    assert lab.step() == ()
-    assert lab.kept == {"S0": NEW, "S2": NEW}
+    assert (lab.step(), lab.kept) == ((), {"S0": NEW, "S2": NEW})
 
 
 def test_an_idle_phone_comes_before_a_kept_one_and_none_is_kept_for_what_it_has():
-    lab = Lab(2)
+    lab = Lab(2, add=NEW)
     lab.change("S0", idle=False)
-    lab.add(NEW)
-    assert lab.step() == ("S1",)
-    assert lab.kept == {}
+    assert (lab.step(), lab.kept) == (("S1",), {})
     lab.step()
     assert lab.kept == {"S0": NEW}
-    lab.change("S0", reachable=False, ready_s=None)
-    lab.step()
-    assert lab.kept == {}
-    lab.change("S0", reachable=True, ready_s=None, bundle="")  # it starts, and gets its bundle with that
-    lab.step()
-    assert lab.kept == {}
+    for changed in (
+        {"reachable": False, "ready_s": None},
+        {"reachable": True, "bundle": ""},  # it starts, and gets its bundle with that
+    ):
+        lab.change("S0", **changed)
+        lab.step()
+        assert lab.kept == {}
 
 
 def test_a_phone_that_is_leased_before_its_exchange_is_kept_for_it():
-    lab = Lab(1)
-    lab.add(NEW)
+    lab = Lab(1, add=NEW)
     lab.rollout, exchange, kept = advance(lab.rollout, [*lab.phones.values()], lab.config, lab.now_s)
     assert (exchange, kept) == (("S0",), {})
     lab.change("S0", idle=False)  # a daemon that died meanwhile finds its session open
-    lab.step()
-    assert lab.kept == {"S0": NEW}
+    assert (lab.step(), lab.kept) == ((), {"S0": NEW})
     lab.change("S0", idle=True)
     assert lab.step() == ("S0",)
 
 
-def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one():
-    lab = Lab(2)
-    lab.add(NEW)
+def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one_until_it_is_released():
+    lab = Lab(2, add=NEW)
     lab.change("S1", ready_s=None, idle=False, reachable=False, counted=False)
     lab.step()
     lab.step()
@@ -258,77 +228,52 @@ def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one():
     lab.provision("S1")
     assert lab.on() == [NEW, OLD]
     assert lab.step() == ()
-    assert lab.rollout.current == NEW
-    assert lab.rollout.refused == {}
+    assert (lab.rollout.current, lab.rollout.refused) == (NEW, {})
     lab.broken = set()
     lab.rollout = released(lab.rollout, "S1")
     assert lab.step() == ("S1",)
     assert lab.on() == [NEW, NEW]
 
 
-def test_adding_a_refused_bundle_again_gives_it_another_chance():
-    lab = Lab()
-    lab.add(NEW)
-    lab.broken = {("S0", NEW)}
-    lab.step()
-    lab.step()
+def test_a_refused_bundle_has_another_chance_when_it_is_added_again_and_is_forgotten_when_it_is_removed():
+    lab = Lab(add=NEW, broken={("S0", NEW)}, steps=2)
     assert NEW in lab.rollout.refused
+    assert named(lab.rollout, OLD, {OLD}, [OLD] * 4) == Rollout(OLD, "", "", OLD)
+    gone = named(lab.rollout, "", set(), [OLD] * 4)
+    assert (gone.current, gone.candidate) == ("", "")
     lab.broken = set()
     lab.add(NEW)
     assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
     assert lab.step() == ("S0",)
 
 
-def test_a_newer_candidate_replaces_the_one_before():
-    lab = Lab(2)
-    lab.add(NEW)
-    lab.step()
+@pytest.mark.parametrize(("then", "candidate"), [(NEWER, NEWER), (OLD, "")])
+def test_a_newer_candidate_or_the_current_bundle_named_again_replaces_the_candidate(then, candidate):
+    lab = Lab(2, add=NEW, steps=1)
     assert lab.on() == [NEW, OLD]
-    lab.add(NEWER)
+    lab.add(then)
+    assert lab.rollout.candidate == candidate
     assert lab.step() == ("S0",)
-    assert lab.on() == [NEWER, OLD]
+    assert lab.on() == [then, OLD]
 
 
-def test_the_current_bundle_named_again_ends_the_rollout():
-    lab = Lab(2)
-    lab.add(NEW)
-    lab.step()
-    lab.add(OLD)
-    assert lab.rollout.candidate == ""
-    assert lab.step() == ("S0",)
-    assert lab.on() == [OLD, OLD]
-
-
-def test_a_removed_bundle_is_forgotten():
-    lab = Lab()
-    lab.add(NEW)
-    lab.broken = {("S0", NEW)}
-    lab.step()
-    lab.step()
-    lab.rollout = named(lab.rollout, OLD, {OLD}, [OLD] * 4)
-    assert lab.rollout == Rollout(OLD, "", "", OLD)
-    gone = named(lab.rollout, "", set(), [OLD] * 4)
-    assert (gone.current, gone.candidate) == ("", "")
+DAMAGED = {NEW: "manifest.json is damaged"}
 
 
 def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason_until_it_is_added_again():
-    lab = Lab()
-    lab.add(NEW)
-    lab.step()
-    damaged = {NEW: "manifest.json is damaged"}
-    lab.rollout = named(lab.rollout, OLD, {OLD}, [OLD] * 4, damaged)
-    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.refused) == (OLD, "", damaged)
+    lab = Lab(add=NEW, steps=1)
+    lab.rollout = named(lab.rollout, OLD, {OLD}, [OLD] * 4, DAMAGED)
+    assert (*lab.bundles(), lab.rollout.refused) == (OLD, "", "", DAMAGED)
     assert lab.step() == ("S0",)  # back to the old one
     assert lab.on() == [OLD] * 4
-    assert named(lab.rollout, OLD, {OLD}, [OLD] * 4, damaged).refused == damaged
+    assert named(lab.rollout, OLD, {OLD}, [OLD] * 4, DAMAGED).refused == DAMAGED
     lab.add(NEW)
     assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
 
 
 def test_a_current_bundle_that_became_unreadable_is_refused_with_the_reason_while_phones_have_another():
-    damaged = {NEW: "manifest.json is damaged"}
-    found = named(Rollout(current=NEW, wanted=NEW), OLD, {OLD}, [NEW] * 3 + [OLD], damaged)
-    assert (found.current, found.refused) == (OLD, damaged)
+    found = named(Rollout(current=NEW, wanted=NEW), OLD, {OLD}, [NEW] * 3 + [OLD], DAMAGED)
+    assert (found.current, found.refused) == (OLD, DAMAGED)
 
 
 def test_a_store_without_a_record_begins_with_what_most_phones_have_proven():
@@ -337,13 +282,18 @@ def test_a_store_without_a_record_begins_with_what_most_phones_have_proven():
     assert named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, NEW]).current == NEW
 
 
-def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before():
-    lab = Lab()
-    lab.add(NEW)
+@pytest.fixture
+def promoted_lab():
+    """The new bundle is current without a canary."""
+    lab = Lab(add=NEW)
     lab.rollout = promoted(lab.rollout, NEW)
-    assert (lab.rollout.current, lab.rollout.previous, lab.rollout.candidate) == (NEW, OLD, "")
-    assert lab.step() == ("S0", "S1")
-    assert lab.step() == ("S2", "S3")
+    return lab
+
+
+def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before(promoted_lab):
+    lab = promoted_lab
+    assert lab.bundles() == (NEW, OLD, "")
+    assert [lab.step(), lab.step()] == [("S0", "S1"), ("S2", "S3")]
     lab.rollout = rolled_back(lab.rollout, NEW, "rolled back by ann")
     assert (lab.rollout.current, lab.rollout.refused) == (OLD, {NEW: "rolled back by ann"})
     # The library still names it, and it is the last proven one of every phone.
@@ -351,60 +301,43 @@ def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before():
     lab.step()
     lab.step()
     assert lab.on() == [OLD] * 4
-    with pytest.raises(UserError, match="current already"):
-        promoted(lab.rollout, OLD)
-    with pytest.raises(UserError, match="neither a candidate nor current"):
-        rolled_back(lab.rollout, NEWER, "")
-    with pytest.raises(UserError, match="no bundle to go back to"):
-        rolled_back(lab.rollout, OLD, "")
-    lab.rollout = promoted(lab.rollout, NEW)
-    assert lab.rollout.refused == {}
+    for change, why in (
+        (lambda: promoted(lab.rollout, OLD), "current already"),
+        (lambda: rolled_back(lab.rollout, NEWER, ""), "neither a candidate nor current"),
+        (lambda: rolled_back(lab.rollout, OLD, ""), "no bundle to go back to"),
+    ):
+        with pytest.raises(UserError, match=why):
+            change()
+    assert promoted(lab.rollout, NEW).refused == {}
 
 
-def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_can_be_promoted():
-    lab = Lab()
-    lab.add(NEW)
-    lab.rollout = promoted(lab.rollout, NEW)
+def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_can_be_promoted(promoted_lab):
+    lab = promoted_lab
     lab.add(OLD)
     lab.rollout = rolled_back(lab.rollout, OLD, "rolled back by ana")
     with pytest.raises(UserError, match="the bundle before is refused: rolled back by ana"):
         rolled_back(lab.rollout, NEW, "broken")
-    assert (lab.rollout.current, lab.rollout.previous) == (NEW, OLD)
-    damaged = replace(lab.rollout, refused={NEW: "its manifest is damaged"})
-    assert promoted(damaged, NEW).refused == {}
+    assert lab.bundles() == (NEW, OLD, "")
+    assert promoted(replace(lab.rollout, refused=DAMAGED), NEW).refused == {}
 
 
-def test_rollback_of_the_current_bundle_keeps_the_candidate():
-    lab = Lab()
-    lab.add(NEW)
-    lab.rollout = promoted(lab.rollout, NEW)
+def test_rollback_and_promotion_of_another_bundle_keep_the_candidate_and_its_trials(promoted_lab):
+    lab = promoted_lab
     lab.add(NEWER)
     lab.step()
-    trying = {serial: trial for serial, trial in lab.rollout.trials.items() if trial.bundle == NEWER}
+    assert lab.trying(NEWER)
     after = rolled_back(lab.rollout, NEW, "broken")
-    assert (after.current, after.candidate, after.trials) == (OLD, NEWER, trying)
-
-
-def test_promotion_of_another_bundle_keeps_the_candidate():
-    lab = Lab()
-    lab.add(NEW)
-    lab.rollout = promoted(lab.rollout, NEW)
-    lab.add(NEWER)
-    lab.step()
-    trying = {serial: trial for serial, trial in lab.rollout.trials.items() if trial.bundle == NEWER}
-    assert trying
+    assert (after.current, after.candidate, after.trials) == (OLD, NEWER, lab.trying(NEWER))
     after = promoted(lab.rollout, OLD)
-    assert (after.current, after.previous, after.candidate, after.trials) == (OLD, NEW, NEWER, trying)
+    assert (after.current, after.previous, after.candidate, after.trials) == (OLD, NEW, NEWER, lab.trying(NEWER))
     withdrawn = promoted(lab.rollout, NEW)
     assert (withdrawn.current, withdrawn.candidate, withdrawn.trials) == (NEW, "", {})
 
 
 def test_a_candidate_is_withdrawn_by_rollback():
-    lab = Lab()
-    lab.add(NEW)
-    lab.step()
+    lab = Lab(add=NEW, steps=1)
     lab.rollout = rolled_back(lab.rollout, NEW, "rolled back by ann")
-    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.trials) == (OLD, "", {})
+    assert (*lab.bundles(), lab.rollout.trials) == (OLD, "", "", {})
     assert lab.step() == ("S0",)
     assert lab.on() == [OLD] * 4
 
