@@ -73,6 +73,13 @@ def test_truncated_anywhere_is_refused():
         assert caught.value.hint
 
 
+def test_more_program_headers_than_any_library_has_are_refused():
+    many = bytearray(FULL.to_bytes())
+    many[56:58] = b"\xff\x0f"  # e_phnum
+    with pytest.raises(ElfError, match="4095 program headers"):
+        parse_elf(bytes(many))
+
+
 def test_a_string_without_end_is_read_to_a_bound():
     endless = bytearray(Elf(interpreter=LINKER64, payload=b"A" * (2 * MAX_READ_BYTES)).to_bytes())
     offset_at = 64 + 56 + 8  # p_offset of the second program header, the interpreter's

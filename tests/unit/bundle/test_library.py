@@ -145,6 +145,13 @@ def test_a_toolchain_that_fails_or_forgets_a_file_leaves_nothing(library, add, r
     assert list((root / "tmp").iterdir()) == []
 
 
+def test_a_refused_folder_leaves_nothing(library, android, add):
+    (android / "libtvm_ffi.so").unlink()
+    with raises_code(Code.BAD_BUNDLE, match=r"libtvm_ffi\.so is missing: it is needed by"):
+        add(name="main")
+    assert library.list() == ()
+
+
 def test_a_folder_is_judged_as_it_was_copied(library, android, add):
     def rebuild(step):
         if step == "copying libtvm_runtime.so":

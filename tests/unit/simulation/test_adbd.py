@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,33 +43,22 @@ def online():
     return connection
 
 
-def test_handshake():
+def test_handshake_byte_by_byte_before_which_nothing_happens():
     connection = DeviceConnection(BANNER)
-    assert connection.receive(wire(connect())) == [WentOnline(())]
+    data = wire(Packet(Command.CLSE, 1, 1), connect())
+    events = [event for at in range(len(data)) for event in connection.receive(data[at : at + 1])]
+    assert events == [WentOnline(())]
     assert sent(connection) == [(Command.CNXN, 0x01000001, 1024 * 1024, BANNER.encode())]
     assert connection.phase is HandshakePhase.ONLINE
 
 
-def test_handshake_byte_by_byte():
+def test_an_old_host_wants_checksums_and_the_smaller_payload_wins():
     connection = DeviceConnection(BANNER)
-    data = wire(connect())
-    events = [event for at in range(len(data)) for event in connection.receive(data[at : at + 1])]
-    assert [type(event) for event in events] == [WentOnline]
-
-
-def test_the_smaller_payload_wins():
-    connection = DeviceConnection(BANNER)
-    connection.receive(wire(connect(max_payload=4096)))
-    assert connection.max_payload == 4096
-
-
-def test_an_old_host_wants_checksums():
-    connection = DeviceConnection(BANNER)
-    connection.receive(wire(connect(version=0x01000000)))
+    connection.receive(wire(connect(version=0x01000000, max_payload=4096)))
     connection.take_output()
-    without_sum = Packet(Command.OPEN, 5, 0, b"sync:\0")
+    assert connection.max_payload == 4096
     with pytest.raises(ProtocolError, match="checksum"):
-        connection.receive(wire(without_sum))
+        connection.receive(wire(Packet(Command.OPEN, 5, 0, b"sync:\0")))
 
 
 @pytest.mark.parametrize(("version", "payload"), [(0x00FFFFFF, 4096), (0x01000001, 4095)])
@@ -76,22 +67,8 @@ def test_impossible_hosts_are_refused(version, payload):
         DeviceConnection(BANNER).receive(wire(connect(version, payload)))
 
 
-def test_nothing_happens_before_the_handshake():
-    connection = DeviceConnection(BANNER)
-    early = Packet(Command.CLSE, 1, 1)
-    assert connection.receive(wire(early)) == []
-    assert connection.take_output() == []
-
-
 def tokens():
-    number = 0
-
-    def new():
-        nonlocal number
-        number += 1
-        return bytes([number]) * 20
-
-    return new
+    return (bytes([number]) * 20 for number in itertools.count(1)).__next__
 
 
 def test_keys_are_asked_for_and_a_new_token_follows_each_rejected_one():
@@ -132,26 +109,30 @@ def test_a_stream_from_open_to_close(online):
     assert not online.may_write(1)
 
 
-def test_a_refusal_is_a_close_without_a_number(online):
-    online.receive(wire(Packet(Command.OPEN, 9, 0, b"nonsense:\0")))
-    online.refuse(1)
-    assert sent(online) == [(Command.CLSE, 0, 9, b"")]
+def test_several_at_once_and_a_refusal_is_a_close_without_a_number(online):
+    opens = [Packet(Command.OPEN, remote, 0, b"sync:\0") for remote in (4, 5, 6)]
+    assert [event.stream for event in online.receive(wire(*opens))] == [1, 2, 3]
+    online.refuse(2)
+    assert sent(online) == [(Command.CLSE, 0, 5, b"")]
 
 
-def test_the_host_closes(online):
+@pytest.fixture
+def stream(online):
+    """A connection with one stream: 1 here, 9 at the host."""
     online.receive(wire(Packet(Command.OPEN, 9, 0, b"sync:\0")))
     online.accept(1)
-    assert online.receive(wire(Packet(Command.CLSE, 9, 1))) == [StreamClosed(1)]
-    late = Packet(Command.WRTE, 9, 1, b"crossed")
-    assert online.receive(wire(late)) == []
+    return online
 
 
-def test_a_host_that_does_not_wait_is_dropped(online):
-    online.receive(wire(Packet(Command.OPEN, 9, 0, b"sync:\0")))
-    online.accept(1)
-    online.receive(wire(Packet(Command.WRTE, 9, 1, b"a")))
+def test_the_host_closes(stream):
+    assert stream.receive(wire(Packet(Command.CLSE, 9, 1))) == [StreamClosed(1)]
+    assert stream.receive(wire(Packet(Command.WRTE, 9, 1, b"crossed"))) == []
+
+
+def test_a_host_that_does_not_wait_is_dropped(stream):
+    stream.receive(wire(Packet(Command.WRTE, 9, 1, b"a")))
     with pytest.raises(ProtocolError, match="twice without waiting"):
-        online.receive(wire(Packet(Command.WRTE, 9, 1, b"b")))
+        stream.receive(wire(Packet(Command.WRTE, 9, 1, b"b")))
 
 
 def test_the_phone_opens_a_stream(online):
@@ -161,23 +142,12 @@ def test_the_phone_opens_a_stream(online):
     assert online.receive(wire(Packet(Command.OKAY, 33, number))) == [WriteAllowed(number)]
     online.write(number, b"x")
     assert sent(online) == [(Command.WRTE, number, 33, b"x")]
+    refused = online.open("tcp:7000")
+    assert online.receive(wire(Packet(Command.CLSE, 0, refused))) == [StreamClosed(refused)]
 
 
-def test_the_host_refuses_a_stream(online):
-    number = online.open("tcp:7000")
-    assert online.receive(wire(Packet(Command.CLSE, 0, number))) == [StreamClosed(number)]
-
-
-def test_several_at_once(online):
-    opens = [Packet(Command.OPEN, remote, 0, b"sync:\0") for remote in (4, 5, 6)]
-    events = online.receive(wire(*opens))
-    assert [event.stream for event in events] == [1, 2, 3]
-
-
-def test_a_second_handshake_drops_all_streams(online):
-    online.receive(wire(Packet(Command.OPEN, 9, 0, b"sync:\0")))
-    online.accept(1)
-    assert online.receive(wire(connect())) == [WentOnline((1,))]
+def test_a_second_handshake_drops_all_streams(stream):
+    assert stream.receive(wire(connect())) == [WentOnline((1,))]
 
 
 @given(

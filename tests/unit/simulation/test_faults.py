@@ -23,34 +23,24 @@ def test_defaults_are_filled_in():
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "words"),
+    ("name", "arguments", "words", "hint"),
     [
-        ("unplugg", {}, "no such fault: unplugg"),
-        ("unplug", {"hard": True}, "no argument 'hard'"),
-        ("slow", {}, "needs bytes_per_s"),
-        ("slow", {"bytes_per_s": "fast"}, "must be a number"),
-        ("slow", {"bytes_per_s": math.nan}, "cannot be nan"),
-        ("battery", {"level": 3.5}, "cannot be 3.5"),
-        ("battery", {"level": 3, "charging": 1}, "must be true or false"),
-        ("full_disk", {"free_bytes": -1}, "cannot be negative"),
-        ("offline", {"mode": "dead"}, "no such offline mode: dead"),
+        ("unplugg", {}, "no such fault: unplugg", "did you mean unplug?"),
+        ("unplug", {"hard": True}, "no argument 'hard'", ""),
+        ("slow", {}, "needs bytes_per_s", ""),
+        ("slow", {"bytes_per_s": "fast"}, "must be a number", ""),
+        ("slow", {"bytes_per_s": math.nan}, "cannot be nan", ""),
+        ("battery", {"level": 3.5}, "cannot be 3.5", ""),
+        ("battery", {"level": 3, "charging": 1}, "must be true or false", ""),
+        ("full_disk", {"free_bytes": -1}, "cannot be negative", ""),
+        ("offline", {"mode": "dead"}, "no such offline mode: dead", ""),
+        ("charge", {}, "charge needs mode", "give mode=, start or stop or suspend"),
     ],
 )
-def test_what_makes_no_sense(name, arguments, words):
-    with pytest.raises(UserError, match=words):
+def test_what_makes_no_sense(name, arguments, words, hint):
+    with pytest.raises(UserError, match=words) as caught:
         parse_fault(name, arguments)
-
-
-def test_a_typo_is_answered_with_the_nearest_name():
-    with pytest.raises(UserError) as caught:
-        parse_fault("unplugg", {})
-    assert caught.value.hint == "did you mean unplug?"
-
-
-def test_a_fault_without_its_mode_is_answered_with_the_modes():
-    with pytest.raises(UserError, match="charge needs mode") as caught:
-        parse_fault("charge", {})
-    assert caught.value.hint == "give mode=, start or stop or suspend"
+    assert hint in caught.value.hint
 
 
 @given(

@@ -37,6 +37,8 @@ def test_a_driver_outside_usr_is_seen_by_its_folder(tmp_path):
     assert found.needed == (inner.with_name("libinner.so.1"),)
     assert find_driver(folder / "mine.icd") == found
 
+    assert find_driver(vendors(tmp_path / "more", nvidia="/no.so", pocl=outer)).icd == "pocl.icd"
+
 
 @needs("gcc")
 def test_a_library_that_no_phone_sees_is_named(tmp_path):
@@ -46,18 +48,9 @@ def test_a_library_that_no_phone_sees_is_named(tmp_path):
         find_driver(vendors(tmp_path / "vendors", mine=outer))
 
 
-@needs("gcc")
-def test_pocl_comes_before_drivers_of_gpus(tmp_path):
-    mine = library(tmp_path / "driver/libmine.so")
-    assert find_driver(vendors(tmp_path / "vendors", nvidia="/no.so", pocl=mine)).icd == "pocl.icd"
-
-
-def test_a_host_without_a_driver(tmp_path):
+def test_a_host_without_a_driver_or_its_library(tmp_path):
     with pytest.raises(OpenclDriverError, match="this host has no OpenCL driver") as caught:
         find_driver(tmp_path)
     assert "pocl-opencl-icd" in caught.value.hint
-
-
-def test_a_driver_whose_library_is_gone_is_named(tmp_path):
     with pytest.raises(OpenclDriverError, match=r"gone\.icd names /gone/libgone\.so, which is not there"):
         find_driver(vendors(tmp_path / "vendors", gone="/gone/libgone.so"))

@@ -61,12 +61,6 @@ def test_without_power_everything_cools_to_the_air_and_never_below(start_c):
     assert temps_c == pytest.approx(COLD, abs=0.01)
 
 
-def test_more_power_is_hotter_everywhere_and_the_die_is_hottest():
-    one, two = (heat(COLD, {"cpu": watts}, AMBIENT_C, 600) for watts in (2, 4))
-    assert all(two[node] > one[node] > AMBIENT_C for node in one)
-    assert max(two, key=two.__getitem__) == "cpu"
-
-
 def test_the_case_follows_more_slowly_than_the_die():
     after = heat(PhoneState().temps_c, {"cpu": 6.0, "gpu": IDLE_GPU_W}, AMBIENT_C, 30)
     risen = {node: after[node] - PhoneState().temps_c[node] for node in after}
@@ -93,14 +87,6 @@ def test_hysteresis_never_lets_go_early_nor_holds_long(skin_c, before):
     assert fresh <= status <= max(before, fresh)
     assert status <= throttling_of(skin_c + HYSTERESIS_K)[0]
     assert share == dict([(ThrottlingStatus.NONE, 1.0), *((step, rest) for _, step, rest in STEPS)])[status]
-
-
-def test_a_step_is_left_below_where_it_was_entered():
-    threshold_c, step, share = STEPS[0]
-    assert throttling_of(threshold_c) == (step, share)
-    assert throttling_of(threshold_c - 1) == (ThrottlingStatus.NONE, 1.0)
-    assert throttling_of(threshold_c - 1, step) == (step, share)
-    assert throttling_of(threshold_c - HYSTERESIS_K - 0.1, step) == (ThrottlingStatus.NONE, 1.0)
 
 
 def test_a_battery_gives_what_the_load_takes():
@@ -138,17 +124,6 @@ def test_status_and_sign_of_the_current_agree(load_w, powered, charging, status,
     cell = drain(Cell(0.5, 5_000_000), load_w, powered=powered, charging=charging, seconds=1)
     assert cell.status is status
     assert (cell.current_ma > 0) - (cell.current_ma < 0) == sign
-
-
-def test_a_worn_battery_drains_sooner():
-    new, worn = (
-        drain(Cell(0.5, full), 3.0, powered=False, charging=True, seconds=600) for full in (5_000_000, 2_500_000)
-    )
-    assert 0.5 - worn.charge == pytest.approx(2 * (0.5 - new.charge))
-
-
-def test_an_empty_battery_stays_at_nothing():
-    assert drain(Cell(0.001, 1_000_000), 10, powered=False, charging=True, seconds=3600).charge == 0
 
 
 def test_load_averages_follow_the_busy_cores_each_at_its_pace():

@@ -1,7 +1,6 @@
 import pytest
 
 from farm.common.errors import UserError
-from farm.simulation.physics import throttling_of
 from farm.simulation.state import (
     KernelFault,
     PhoneState,
@@ -26,17 +25,6 @@ def test_what_is_written_is_read(tmp_path):
     assert (state_folder(tmp_path) / "kernel_fault").read_text() == "segfault\n"
 
 
-def test_writing_leaves_no_other_files(tmp_path):
-    write_state(tmp_path, PhoneState())
-    write_state(tmp_path, PhoneState(battery_level=1))
-    assert sorted(path.name for path in state_folder(tmp_path).iterdir()) == [
-        "driver_fault",
-        "kernel_fault",
-        "kernel_log",
-        "state.json",
-    ]
-
-
 def test_foreign_fields_are_refused(tmp_path):
     write_state(tmp_path, PhoneState())
     path = state_folder(tmp_path) / "state.json"
@@ -49,11 +37,3 @@ def test_foreign_fields_are_refused(tmp_path):
 def test_impossible_states(fields):
     with pytest.raises(UserError):
         PhoneState(**fields)
-
-
-def test_throttling_grows_with_heat():
-    steps = [throttling_of(skin_c) for skin_c in range(20, 60)]
-    assert [status for status, _ in steps] == sorted(status for status, _ in steps)
-    assert [scale for _, scale in steps] == sorted((scale for _, scale in steps), reverse=True)
-    assert throttling_of(30) == (ThrottlingStatus.NONE, 1.0)
-    assert throttling_of(60)[0] is ThrottlingStatus.SHUTDOWN

@@ -20,14 +20,6 @@ def busy():
         process.kill()
 
 
-async def seen_stopped(pid):
-    await until(lambda: is_stopped(pid))
-
-
-async def seen_running(pid):
-    await until(lambda: not is_stopped(pid))
-
-
 async def share_of_looks(pid, looks):
     """At how many looks the process was not stopped."""
     running = 0
@@ -37,85 +29,66 @@ async def share_of_looks(pid, looks):
     return running / looks
 
 
-def test_a_session_runs_and_stands_still_by_turns(busy):
-    async def story():
-        throttle = Throttle()
-        throttle.follow([busy])
-        throttle.set_share(0.2)
-        for _ in range(3):
-            await seen_stopped(busy)
-            await seen_running(busy)
-        slow = await share_of_looks(busy, 300)
-        throttle.set_share(0.8)
-        fast = await share_of_looks(busy, 300)
-        throttle.close()
-        await seen_running(busy)
-        return slow, fast
+@pytest.fixture
+async def throttle(busy):
+    made = Throttle()
+    yield made
+    made.close()
 
-    slow, fast = asyncio.run(story())
-    assert slow < 0.5 < fast
+
+async def test_a_session_runs_and_stands_still_by_turns(busy, throttle):
+    throttle.follow([busy])
+    for share in (0.2, 0.2, 0.8):
+        throttle.set_share(share)
+        await until(lambda: is_stopped(busy))
+        await until(lambda: not is_stopped(busy))
 
 
 @pytest.mark.parametrize("end", ["full share", "held", "gone", "closed"])
-def test_it_lets_go_for_good(busy, end):
-    async def story():
-        throttle = Throttle()
-        throttle.follow([busy])
-        throttle.set_share(0.1)
-        await seen_stopped(busy)
-        if end == "full share":
-            throttle.set_share(1.0)
-        elif end == "held":
-            throttle.held = True
-            throttle.set_share(throttle.share)
-        elif end == "gone":
-            throttle.follow([])
-        else:
-            throttle.close()
-        await seen_running(busy)
-        assert await share_of_looks(busy, 50) == 1
+async def test_it_lets_go_for_good(busy, throttle, end):
+    throttle.follow([busy])
+    throttle.set_share(0.1)
+    await until(lambda: is_stopped(busy))
+    if end == "full share":
+        throttle.set_share(1.0)
+    elif end == "held":
+        throttle.held = True
+        throttle.set_share(throttle.share)
+    elif end == "gone":
+        throttle.follow([])
+    else:
         throttle.close()
-
-    asyncio.run(story())
-
-
-def test_what_somebody_else_stopped_stays_stopped(busy):
-    async def story():
-        throttle = Throttle()
-        os.kill(busy, signal.SIGSTOP)
-        await seen_stopped(busy)
-        throttle.follow([busy])
-        throttle.set_share(0.5)
-        assert await share_of_looks(busy, 50) == 0
-        throttle.close()
-        assert is_stopped(busy)
-
-    asyncio.run(story())
+    await until(lambda: not is_stopped(busy))
+    assert await share_of_looks(busy, 50) == 1
 
 
-def test_a_process_that_ended_is_no_problem():
-    async def story(process):
-        throttle = Throttle()
+async def test_what_somebody_else_stopped_stays_stopped(busy, throttle):
+    os.kill(busy, signal.SIGSTOP)
+    await until(lambda: is_stopped(busy))
+    throttle.follow([busy])
+    throttle.set_share(0.5)
+    assert await share_of_looks(busy, 50) == 0
+    throttle.close()
+    assert is_stopped(busy)
+
+
+async def test_a_process_that_ended_is_no_problem(throttle):
+    with subprocess.Popen(["sleep", "60"]) as process:  # noqa: ASYNC220 (it starts at once)
         throttle.follow([process.pid])
         throttle.set_share(0.5)
-        await seen_stopped(process.pid)
+        await until(lambda: is_stopped(process.pid))
         process.kill()
-        process.wait()
-        await share_of_looks(process.pid, 20)
-        throttle.follow([process.pid])
-        throttle.close()
-
-    with subprocess.Popen(["sleep", "60"]) as process:
-        asyncio.run(story(process))
+    await share_of_looks(process.pid, 20)
+    throttle.follow([process.pid])
 
 
-def test_the_tree_knows_sessions_from_the_server(tmp_path):
+async def test_the_tree_knows_sessions_from_the_server(tmp_path):
     program = tmp_path / "tvm_rpc"
     program.write_text('[ "$1" = session ] && { sleep 60 & wait; exit; }\nsh "$0" session & wait\n')
-    with subprocess.Popen(["sh", str(program)], start_new_session=True) as server:
+    with subprocess.Popen(["sh", str(program)], start_new_session=True) as server:  # noqa: ASYNC220
         try:
             kinds = [True, True, False]  # the last one is a server until it becomes `sleep`
-            asyncio.run(until(lambda: [process.is_server for process in read_tree(server.pid)] == kinds))
+            await until(lambda: [process.is_server for process in read_tree(server.pid)] == kinds)
             tree = read_tree(server.pid)
             assert tree[0].pid == server.pid
             assert sessions_of(tree) == {process.pid for process in tree[1:]}
