@@ -27,6 +27,14 @@ class Rig:
     def text(self, *arguments):
         return self.adb.text(*arguments, serial=self.serial)
 
+    def unplug(self):
+        self.lab.unplug(PHONE)
+        self.adb.wait_for_state(self.serial, "")
+
+    def replug(self):
+        self.lab.plug(PHONE)
+        self.wait_online()
+
     def wait_online(self):
         self.lab.wait(PHONE, "online")
         self.adb.wait_for_state(self.serial, "device")

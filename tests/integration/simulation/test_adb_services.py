@@ -28,35 +28,35 @@ def said(done):
     return (done.stdout + done.stderr).decode()
 
 
-def test_it_is_listed_with_its_model(rig):
+def test_it_is_listed_with_its_model_and_features(rig):
+    assert {"shell_v2", "cmd", "stat_v2", "ls_v2", "fixed_push_mkdir"} <= set(rig.text("features").split())
     line = next(line for line in rig.adb.text("devices", "-l").splitlines() if line.startswith(rig.serial))
     assert " device " in line
     assert "model:PJD110" in line
 
 
-def test_features(rig):
-    features = set(rig.text("features").split())
-    assert {"shell_v2", "cmd", "stat_v2", "ls_v2", "fixed_push_mkdir"} <= features
+SPEAKS = "echo out; echo err >&2; exit 7"
 
 
-def test_shell_keeps_stdout_stderr_and_exit_code_apart(rig):
-    assert outcome(rig.run("shell", "echo out; echo err >&2; exit 7")) == (7, b"out\n", b"err\n")
-
-
-def test_shell_without_the_protocol_merges_them_and_loses_the_code(rig):
-    assert outcome(rig.run("shell", "-x", "echo out; echo err >&2; exit 7")) == (0, b"out\nerr\n", b"")
-
-
-@pytest.mark.parametrize("code", [0, 1, 126, 127, 255])
-def test_exit_codes(rig, code):
-    assert rig.run("shell", f"exit {code}").returncode == code
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([SPEAKS], (7, b"out\n", b"err\n")),
+        (["-x", SPEAKS], (0, b"out\nerr\n", b"")),  # without the protocol both are merged and the code is lost
+        (["yes | head -n 2"], (0, b"y\ny\n", b"")),  # a closed pipe ends the writer
+        *(([f"exit {code}"], (code, b"", b"")) for code in (0, 1, 126, 127, 255)),
+    ],
+)
+def test_what_a_shell_tells(rig, words, told):
+    assert outcome(rig.run("shell", *words)) == told
 
 
 def test_a_killed_shell_reports_128_and_its_signal(rig):
     assert rig.run("shell", "kill -9 $$").returncode == 137
 
 
-def test_stdin_reaches_the_command_and_ends(rig):
+def test_stdin_reaches_the_command_and_ends_and_large_output_is_complete(rig):
+    assert len(rig.run("shell", "head -c 8000000 /dev/zero").stdout) == 8_000_000
     data = os.urandom(300_000)
     assert rig.run("shell", "wc -c", stdin=data).stdout.split() == [b"300000"]
 
@@ -67,14 +67,6 @@ def test_binary_output_is_unchanged(rig):
     command = f"for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%b' '{octal}'; done"
     assert rig.run("exec-out", command).stdout == expected
     assert rig.run("shell", command).stdout == expected
-
-
-def test_large_output_is_complete(rig):
-    assert len(rig.run("shell", "head -c 8000000 /dev/zero").stdout) == 8_000_000
-
-
-def test_a_closed_pipe_ends_the_writer(rig):
-    assert outcome(rig.run("shell", "yes | head -n 2")) == (0, b"y\ny\n", b"")
 
 
 def test_a_terminal_when_asked_for(rig):
@@ -121,18 +113,21 @@ def test_push_and_pull_of_a_tree(rig, tmp_path):
     assert subprocess.run(["diff", "-r", tree, tmp_path / "back"], check=False).returncode == 0
 
 
+@pytest.fixture
+def file(tmp_path):
+    made = tmp_path / "file"
+    made.write_bytes(b"x" * 300_000)
+    return made
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(0o755, "777"), (0o644, "666"), (0o600, "666"), (0o400, "444")])
-def test_modes_are_copied_from_owner_to_everybody(rig, tmp_path, ours, theirs):
-    file = tmp_path / "file"
-    file.write_bytes(b"x")
+def test_modes_are_copied_from_owner_to_everybody(rig, file, ours, theirs):
     file.chmod(ours)
     rig.text("push", str(file), f"{TMP}/t/new/folders/file")
     assert rig.text("shell", f"stat -c %a {TMP}/t/new/folders/file").strip() == theirs
 
 
-def test_mtimes_travel_both_ways(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(b"x")
+def test_mtimes_travel_both_ways(rig, file, tmp_path):
     os.utime(file, (1_600_000_000, 1_600_000_000))
     rig.text("push", str(file), f"{TMP}/t/file")
     assert rig.text("shell", f"stat -c %Y {TMP}/t/file").strip() == "1600000000"
@@ -157,20 +152,16 @@ def test_an_existing_file_is_replaced(rig, tmp_path):
 
 
 @needs_namespaces  # read-only /system
-def test_errors_are_worded_as_a_phone_does(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(b"x" * 300_000)
-    missing = rig.run("pull", f"{TMP}/t/nothing", str(tmp_path / "back"))
-    assert missing.returncode == 1
-    assert "failed to stat remote object" in said(missing)
-    assert "No such file or directory" in said(missing)
-    refused = rig.run("push", str(file), "/proc/nothing/file")
-    assert refused.returncode == 1
-    assert "remote" in said(refused)
+def test_errors_are_worded_as_a_phone_does(rig, file, tmp_path):
     rig.text("shell", f"mkdir -p {TMP}/t; echo x > {TMP}/t/file; chmod 000 {TMP}/t/file")
-    below_a_file = rig.run("push", str(file), f"{TMP}/t/file/below")
-    assert below_a_file.returncode == 1
-    assert "Not a directory" in said(below_a_file)
+    for command, *words in (
+        (("pull", f"{TMP}/t/nothing", str(tmp_path / "back")), "failed to stat remote object", "No such file or dir"),
+        (("push", str(file), "/proc/nothing/file"), "remote"),
+        (("push", str(file), f"{TMP}/t/file/below"), "Not a directory"),
+    ):
+        refused = rig.run(*command)
+        assert refused.returncode == 1
+        assert all(word in said(refused) for word in words)
     # A push that failed leaves the stream in order for the next request.
     assert rig.run("push", str(file), f"{TMP}/t/good").returncode == 0
 

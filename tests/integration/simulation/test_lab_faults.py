@@ -35,17 +35,22 @@ def healthy(rig):
     rig.lab.free_disk(PHONE)
     rig.lab.cool(PHONE)
     rig.lab.battery(PHONE, 85, charging=True)
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.replug()
     rig.text("shell", f"rm -rf {TMP}/t")
 
 
+@pytest.fixture
+def file(tmp_path):
+    """Five megabytes on the host."""
+    made = tmp_path / "file"
+    made.write_bytes(os.urandom(5_000_000))
+    return made
+
+
 def test_unplug_and_plug(rig):
-    rig.lab.unplug(PHONE)
-    rig.adb.wait_for_state(rig.serial, "")
+    rig.unplug()
     assert rig.lab.phone(PHONE).powered
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.replug()
     assert rig.text("shell", "echo back") == "back\n"
 
 
@@ -65,8 +70,7 @@ def test_what_runs_detached_survives_an_unplug_and_a_shell_does_not(rig):
     rig.lab.unplug(PHONE)
     following.wait(HANG_S)
     following.stdout.close()
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.replug()
     until(lambda: rig.run("shell", f"kill -0 {shell}").returncode != 0)
     assert rig.run("shell", f"kill -0 {detached}").returncode == 0
     rig.text("shell", f"kill {detached}")
@@ -74,10 +78,8 @@ def test_what_runs_detached_survives_an_unplug_and_a_shell_does_not(rig):
 
 def test_reverses_end_with_the_link(rig):
     port = rig.text("reverse", "tcp:0", "tcp:1").strip()
-    rig.lab.unplug(PHONE)
-    rig.adb.wait_for_state(rig.serial, "")
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.unplug()
+    rig.replug()
     assert rig.text("reverse", "--list").strip() == ""
     assert rig.run("shell", f"nc 127.0.0.1 {port} </dev/null").returncode != 0
 
@@ -91,10 +93,8 @@ def test_unauthorized_until_accepted_and_then_for_good(rig):
     assert b"device unauthorized" in refused.stderr
     rig.lab.accept(PHONE)
     rig.wait_online()
-    rig.lab.unplug(PHONE)
-    rig.adb.wait_for_state(rig.serial, "")
-    rig.lab.plug(PHONE)
-    rig.wait_online()  # the signature of the accepted key is verified now
+    rig.unplug()
+    rig.replug()  # the signature of the accepted key is verified now
     with pytest.raises(PhoneError, match="no key to accept"):
         rig.lab.accept(PHONE)
 
@@ -107,28 +107,23 @@ def test_offline_is_listed_so_and_plug_ends_it(rig):
         )
     )
     assert rig.lab.phone(PHONE).fault == "offline"
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.replug()
 
 
-def test_a_silent_phone_stays_listed_and_answers_nothing(rig):
+def test_a_silent_phone_stays_listed_and_answers_nothing_and_a_refusing_one_closes_everything(rig):
     rig.lab.offline(PHONE, "silent")
     assert rig.adb.states()[rig.serial] == "device"
     with pytest.raises(subprocess.TimeoutExpired):
         rig.run("shell", "true", timeout_s=0.5)
-
-
-def test_a_refusing_phone_closes_everything(rig):
+    rig.replug()
     rig.lab.offline(PHONE, "refuse")
     refused = rig.run("shell", "true")
     assert refused.returncode != 0
     assert b"closed" in refused.stderr
 
 
-def test_a_slow_link_is_slow_and_correct(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(os.urandom(400_000))
-    rig.lab.fault(PHONE, "slow", bytes_per_s=1_000_000, latency_s=0.02)
+def test_a_slow_link_is_slow_and_correct(rig, file, tmp_path):
+    rig.lab.fault(PHONE, "slow", bytes_per_s=12_500_000, latency_s=0.02)
     began = time.monotonic()
     rig.text("push", str(file), f"{TMP}/t/file")
     assert time.monotonic() - began >= 0.4  # no haste of the host can undercut the link's pace
@@ -137,29 +132,22 @@ def test_a_slow_link_is_slow_and_correct(rig, tmp_path):
     assert (tmp_path / "back").read_bytes() == file.read_bytes()
 
 
-def test_a_push_cut_in_the_middle_leaves_nothing(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(os.urandom(20_000_000))
+def test_a_push_cut_in_the_middle_leaves_nothing(rig, file):
     rig.text("shell", f"mkdir -p {TMP}/t")
-    rig.lab.cut_push(PHONE, after_bytes=5_000_000)
+    rig.lab.cut_push(PHONE, after_bytes=2_000_000)
     assert rig.run("push", str(file), f"{TMP}/t/file").returncode == 1
     rig.lab.wait(PHONE, "unplugged")
-    rig.lab.plug(PHONE)
-    rig.wait_online()
+    rig.replug()
     assert rig.text("shell", f"ls -A {TMP}/t") == ""
 
 
-def test_a_cut_link_can_come_back_by_itself(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(bytes(2_000_000))
+def test_a_cut_link_can_come_back_by_itself(rig, file):
     rig.lab.cut_push(PHONE, after_bytes=1, replug_after_s=0.05)
     assert rig.run("push", str(file), f"{TMP}/t/file").returncode == 1
     rig.wait_online()
 
 
-def test_a_full_disk_is_reported_and_the_rest_removed(rig, tmp_path):
-    file = tmp_path / "file"
-    file.write_bytes(bytes(5_000_000))
+def test_a_full_disk_is_reported_and_the_rest_removed(rig, file):
     rig.text("shell", f"mkdir -p {TMP}/t")
     rig.lab.full_disk(PHONE, free_bytes=1_000_000)
     full = rig.run("push", str(file), f"{TMP}/t/file")
@@ -235,20 +223,17 @@ def test_the_phone_comes_back_to_a_new_adb_server(rig):
 
 
 def test_bad_orders_get_one_clear_answer(rig):
-    with pytest.raises(UserError, match="no such fault"):
-        rig.lab.fault(PHONE, "explode")
-    with pytest.raises(UserError, match="no such phone: nobody"):
-        rig.lab.unplug("nobody")
-    with pytest.raises(UserError, match="no such condition"):
-        rig.lab.wait(PHONE, "happy")
-    with pytest.raises(HostError, match=r"not off within 0\.05 s: pixel"):
-        rig.lab.wait(PHONE, "off", timeout_s=0.05)
-    with pytest.raises(UserError, match="no such profile"):
-        rig.lab.add("second", "nokia-3310")
-    with pytest.raises(UserError, match="called pixel already"):
-        rig.lab.add(PHONE, PROFILE)
-    with pytest.raises(UserError, match="cannot be called"):
-        rig.lab.add("../evil", PROFILE)
+    for order, fault, said in (
+        (lambda: rig.lab.fault(PHONE, "explode"), UserError, "no such fault"),
+        (lambda: rig.lab.unplug("nobody"), UserError, "no such phone: nobody"),
+        (lambda: rig.lab.wait(PHONE, "happy"), UserError, "no such condition"),
+        (lambda: rig.lab.wait(PHONE, "off", timeout_s=0.05), HostError, r"not off within 0\.05 s: pixel"),
+        (lambda: rig.lab.add("second", "nokia-3310"), UserError, "no such profile"),
+        (lambda: rig.lab.add(PHONE, PROFILE), UserError, "called pixel already"),
+        (lambda: rig.lab.add("../evil", PROFILE), UserError, "cannot be called"),
+    ):
+        with pytest.raises(fault, match=said):
+            order()
 
 
 def test_junk_on_the_control_socket_is_answered_or_dropped(rig):

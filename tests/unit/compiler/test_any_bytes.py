@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from farm.common.errors import ModelError
 from farm.compiler.load import read
 from tests.support.tflite_files import convolution_and_dense
+from tests.unit.compiler.test_onnx_files import FILE
 
 TFLITE = convolution_and_dense(
     np.ones((4, 3, 3, 2), np.float32), np.ones(4, np.float32), np.ones((6, 100), np.float32), 5
@@ -20,7 +21,9 @@ def main(x: R.Tensor(("n", 4), dtype="float32")):
     y = R.nn.relu(x)
     return y
 """
-BEGINNINGS = (b"", b"{", b'{"nodes": [', b"PK\x03\x04", TFLITE[:8], b"@R.function\n", b"\x08\x08")
+GOOD = {"net.tflite": TFLITE, "net.onnx": FILE}
+BEGINNINGS = (b"", b"{", b'{"nodes": [', b"PK\x03\x04", TFLITE[:8], b"@R.function\n", b"\x08\x08", FILE, FILE[:60])
+NAMES = ["net", "net.py", "net.tflite", "n.json", "net.onnx"]
 
 
 def read_or_refused(data, name):
@@ -34,18 +37,19 @@ def read_or_refused(data, name):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(BEGINNINGS), st.binary(max_size=200), st.sampled_from(["net", "net.py", "net.tflite", "n.json"]))
+@given(st.sampled_from(BEGINNINGS), st.binary(max_size=200), st.sampled_from(NAMES))
 def test_any_bytes(begin, data, name):
     read_or_refused(begin + data, name)
 
 
+@pytest.mark.parametrize("name", GOOD)
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(8, len(TFLITE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_tflite_file_with_changed_bytes(changes):
-    data = bytearray(TFLITE)
+@given(changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4))
+def test_changed_bytes(name, changes):
+    data = bytearray(GOOD[name])
     for at, value in changes:
-        data[at] = value
-    read_or_refused(bytes(data), "net.tflite")
+        data[at % len(data)] = value
+    read_or_refused(bytes(data), name)
 
 
 @settings(max_examples=100, deadline=None)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from tvm import relax
 
 from farm.compiler.load import load, summarise
 from farm.compiler.relax_passes import fold_batch_norm
 from farm.zoo import onnx_bytes
+from tests.support.onnx_files import onnx_model
 
 RANDOM = np.random.default_rng(5)
 SHAPE = (2, 4, 6, 6)
@@ -23,25 +24,14 @@ def network(*after, bias=True, group=1, normalisation_given=False):
         "scale": RANDOM.uniform(0.5, 2, 4), "shift": RANDOM.standard_normal(4),
         "mean": RANDOM.standard_normal(4), "variance": RANDOM.uniform(0.1, 3, 4),
     }  # fmt: skip
-    given = ["scale"] if normalisation_given else []
+    given = {"scale": [4]} if normalisation_given else {}
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"] if bias else ["x", "w"], ["c"], group=group, pads=[1, 1, 1, 1]),
         helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["n"], epsilon=0.01),
         *after,
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)]
-        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in given],
-        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, list("NCHW"))],
-        [
-            numpy_helper.from_array(value.astype(np.float32), name)
-            for name, value in weights.items()
-            if name not in given and (bias or name != "b")
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    kept = {name: value for name, value in weights.items() if name not in given and (bias or name != "b")}
+    return onnx_model(nodes, {"x": SHAPE, **given}, {nodes[-1].output[0]: list("NCHW")}, kept).SerializeToString()
 
 
 def outputs(module, *arrays):

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import tvm
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import load, summarise
 from tests.support.needs import needs
+from tests.support.onnx_files import onnx_model
 
 SCRIPT = b"""@R.function
 def main(x: R.Tensor((2, 4), dtype="float32")):
@@ -37,19 +38,10 @@ def test_a_clip_of_relax_compiles_in_every_precision(precision):
 def clip(*bounds, given=()):
     """An ONNX Clip; a bound is a number, None (left out), or an input of the model when its name is in `given`."""
     names = ["low", "high"]
-    graph = helper.make_graph(
-        [helper.make_node("Clip", ["x", *["" if each is None else names[i] for i, each in enumerate(bounds)]], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
-        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in given],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
-        [
-            numpy_helper.from_array(np.array(each, np.float32), names[i])
-            for i, each in enumerate(bounds)
-            if each is not None and names[i] not in given
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    said = dict(zip(names, bounds, strict=False))
+    clip_ = helper.make_node("Clip", ["x", *("" if each is None else name for name, each in said.items())], ["y"])
+    weights = {name: each for name, each in said.items() if each is not None and name not in given}
+    return onnx_model([clip_], {"x": [2, 4], **{name: [] for name in given}}, {"y": [2, 4]}, weights)
 
 
 @needs("g++")  # TVM links what has constants only

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 import tvm
-from onnx import TensorProto, helper
+from onnx import helper
 from tvm import relax
 
 from farm.common.errors import Code, ModelError, UserError
@@ -15,6 +15,7 @@ from farm.compiler.inputs import import_with
 from farm.compiler.load import import_model, load, read
 from farm.compiler.model import format_of
 from tests.support.errors import raises_code
+from tests.support.onnx_files import onnx_model
 
 
 def zipped(*members):
@@ -27,14 +28,8 @@ def zipped(*members):
 
 def scaling():
     """y = x * 2, one open dimension named "batch" and one without a name."""
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", None, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 3])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return model.SerializeToString()
+    shape = ["batch", None, 3]
+    return onnx_model([helper.make_node("Add", ["x", "x"], ["y"])], {"x": shape}, {"y": shape}).SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -93,11 +88,13 @@ def test_a_shape_that_does_not_fit_is_refused(shapes, said, next_):
     assert "\n" not in caught.value.message
 
 
-def test_types_are_refused_by_name():
-    with raises_code(Code.BAD_SHAPE, match="a type is given for 'y', which is no input of net"):
-        load(scaling(), name="net", shapes={"x": (1, 1, 3)}, dtypes={"y": "int8"})
-    with raises_code(Code.BAD_SHAPE, match="'floaty' is no type"):
-        load(scaling(), name="net", shapes={"x": (1, 1, 3)}, dtypes={"x": "floaty"})
+@pytest.mark.parametrize(
+    ("dtypes", "said"),
+    [({"y": "int8"}, "a type is given for 'y', which is no input of net"), ({"x": "floaty"}, "'floaty' is no type")],
+)
+def test_types_are_refused_by_name(dtypes, said):
+    with raises_code(Code.BAD_SHAPE, match=said):
+        load(scaling(), name="net", shapes={"x": (1, 1, 3)}, dtypes=dtypes)
 
 
 def test_an_input_in_another_type_is_converted_at_the_start():

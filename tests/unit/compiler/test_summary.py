@@ -4,21 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from farm.compiler.load import load, summarise
 from farm.zoo import onnx_bytes
+from tests.support.onnx_files import FLOAT, onnx_model
 
 
 def summary_of(kind, shape, weight, out, **attributes):
-    graph = helper.make_graph(
-        [helper.make_node(kind, ["x", "w"], ["y"], **attributes)],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
-        [numpy_helper.from_array(np.ones(weight, np.float32), "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    node = helper.make_node(kind, ["x", "w"], ["y"], **attributes)
+    model = onnx_model([node], {"x": shape}, {"y": out}, {"w": np.ones(weight)})
     return summarise(load(model.SerializeToString(), name="one.onnx"))
 
 
@@ -56,20 +51,13 @@ def test_the_zoos_networks_have_the_papers_macs(name, macs, convolutions):
 
 
 def test_what_data_decides_is_not_counted():
-    weights = numpy_helper.from_array(np.ones((2, 5), np.float32), "w")
-    graph = helper.make_graph(
-        [
-            helper.make_node("NonZero", ["x"], ["places"]),
-            helper.make_node("Transpose", ["places"], ["rows"]),
-            helper.make_node("Cast", ["rows"], ["numbers"], to=TensorProto.FLOAT),
-            helper.make_node("MatMul", ["numbers", "w"], ["y"]),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["found", 5])],
-        [weights],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["numbers"], to=FLOAT),
+        helper.make_node("MatMul", ["numbers", "w"], ["y"]),
+    ]
+    model = onnx_model(nodes, {"x": [3, 4]}, {"y": ["found", 5]}, {"w": np.ones((2, 5))})
     found = summarise(load(model.SerializeToString(), name="net.onnx"))
     assert (found["macs"], found["operators"]["matmul"]) == (0, 1)
     assert isinstance(found["outputs"][0]["shape"][0], str)

@@ -125,6 +125,19 @@ def send(path, mode, *contents, mtime=1_000_000_000):
     return b"".join(parts) + struct.pack("<4sI", b"DONE", mtime)
 
 
+async def test_an_unknown_service_is_refused(rig):
+    await rig.host.send(Packet(Command.OPEN, 9, 0, b"jdwp:1\0"))
+    packet = await rig.host.packet()
+    assert (packet.command, packet.arg0, packet.arg1) == (Command.CLSE, 0, 9)
+
+
+async def test_a_file_and_its_mode_and_time(rig, tmp_path):
+    assert await rig.ask(send(tmp_path / "a" / "b", 0o100750, b"one", b"two"), 8) == b"OKAY\0\0\0\0"
+    found = (tmp_path / "a" / "b").stat()
+    assert (found.st_mode & 0o777, int(found.st_mtime)) == (0o777, 1_000_000_000)
+    assert (tmp_path / "a" / "b").read_bytes() == b"onetwo"
+
+
 async def test_a_symlink(rig, tmp_path):
     assert await rig.ask(send(tmp_path / "link", 0o120777, b"target\0"), 8) == b"OKAY\0\0\0\0"
     assert str((tmp_path / "link").readlink()) == "target"
@@ -141,6 +154,37 @@ async def test_compression_that_was_not_offered_is_refused(rig, tmp_path):
     setup = request(b"SND2", tmp_path / "x") + struct.pack("<4sII", b"SND2", 0o100644, 1)
     reply = await rig.ask(setup + struct.pack("<4sI", b"DONE", 0), 8)
     assert reply.startswith(b"FAIL")
+
+
+async def test_a_full_disk_leaves_no_half_file_and_after_a_failure_the_stream_goes_on(rig, tmp_path):
+    rig.quota.left_bytes = 100
+    reply = await rig.ask(send(tmp_path / "x", 0o100644, b"a" * 90, b"b" * 90), 8)
+    assert reply[8:] == b"write failed: No space left on device"
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "folder").mkdir()
+    reply = await rig.ask(send(tmp_path / "folder", 0o100644, b"x" * 60_000), 8)
+    assert reply[8:] == b"couldn't create file: Is a directory"
+    assert await rig.ask(send(tmp_path / "good", 0o100644, b"x"), 8) == b"OKAY\0\0\0\0"
+
+
+async def test_the_fuse_blows_once_in_the_middle(rig, tmp_path):
+    rig.fuse.left_bytes, rig.fuse.blown = 5, rig.session.close
+    await rig.host.send(Packet(Command.WRTE, 7, 1, send(tmp_path / "x", 0o100644, b"a" * 4, b"b" * 4)))
+    with pytest.raises(ConnectionError):
+        await rig.host.until_closed()
+    assert not (tmp_path / "x").exists()
+    assert rig.fuse.left_bytes is None
+
+
+async def test_stat_and_list(rig, tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    reply = await rig.ask(request(b"STA2", tmp_path / "file"), 72)
+    identifier, error, *_, size = struct.unpack_from("<4sIQQIIIIQ", reply)
+    assert (identifier, error, size) == (b"STA2", 0, 5)
+    assert (await rig.ask(request(b"LST2", tmp_path / "nothing"), 72))[4:8] == struct.pack("<I", 2)
+    listing = await rig.ask(request(b"LIS2", tmp_path), 3 * 76 + len(b"...file") + 76)
+    assert listing.count(b"DNT2") == 3
+    assert listing[-76:] == b"DONE" + bytes(72)
 
 
 async def test_a_lost_link_leaves_no_half_file(rig, tmp_path):
@@ -182,6 +226,15 @@ async def test_a_host_that_asks_too_early_still_gets_the_right_bytes(rig, tmp_pa
         received += stream[at + 8 : at + 8 + length]
         at += 8 + length
     assert bytes(received) == content
+
+
+async def test_a_slow_link_delays_both_ways_and_loses_nothing(rig, tmp_path):
+    rig.session.link.set_pace(LinkPace(bytes_per_s=200_000, latency_s=0.05))
+    loop = asyncio.get_running_loop()  # the link's own clock: it delivers nothing before its time by it
+    began = loop.time()
+    assert await rig.ask(send(tmp_path / "x", 0o100644, b"a" * 40_000), 8) == b"OKAY\0\0\0\0"
+    assert loop.time() - began >= 40_000 / 200_000 + 2 * 0.05
+    assert (tmp_path / "x").read_bytes() == b"a" * 40_000
 
 
 async def test_ending_the_pace_lets_everything_through(rig, tmp_path):
