@@ -100,6 +100,7 @@ def test_a_stream_from_open_to_close(online):
     assert sent(online) == [(Command.OKAY, 1, 9, b""), (Command.WRTE, 1, 9, b"hello")]
     with pytest.raises(ValueError, match="may not write"):
         online.write(1, b"too early")
+    assert online.receive(wire(Packet(Command.OKAY, 8, 1))) == []  # of another stream of the host
     assert online.receive(wire(Packet(Command.OKAY, 9, 1))) == [WriteAllowed(1)]
     assert online.may_write(1)
     assert online.receive(wire(Packet(Command.WRTE, 9, 1, b"data"))) == [DataReceived(1, b"data")]
