@@ -74,9 +74,9 @@ class Uhubctl:
     ```
     """
 
-    def __init__(self, program: str = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, program: str = "", timeout_s: float = TIMEOUT_S, verify_s: float = VERIFY_S) -> None:
         self._program = program or PROGRAM
-        self._timeout_s = timeout_s
+        self._timeout_s, self._verify_s = timeout_s, verify_s
         self._brief: tuple[str, ...] = ("-N",)  # do not ask devices for their names: a wedged one answers after 5 s
         self._turn = asyncio.Lock()  # two at once would see each other's hubs half switched
         self.installed = self.find()
@@ -113,7 +113,7 @@ class Uhubctl:
             if before is on:
                 return
             output, complaint = await self._call((*where, "-a", action), f"hub {place.hub}")
-            deadline, now = time.monotonic() + VERIFY_S, powered(output, place.port, after=True)
+            deadline, now = time.monotonic() + self._verify_s, powered(output, place.port, after=True)
             while now is not on:
                 if time.monotonic() > deadline:
                     if lacks_permission(complaint):  # it tries another way then, which may have worked
@@ -162,9 +162,9 @@ class CommandSwitch:
     ```
     """
 
-    def __init__(self, rule: PowerRule, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, rule: PowerRule, timeout_s: float = TIMEOUT_S, verify_s: float = VERIFY_S) -> None:
         self._rule = rule
-        self._timeout_s = timeout_s
+        self._timeout_s, self._verify_s = timeout_s, verify_s
 
     async def off(self, place: UsbPlace) -> None:
         """See `PowerSwitch`."""
@@ -178,7 +178,7 @@ class CommandSwitch:
         await self._call(words, place)
         if not self._rule.state:
             return
-        deadline = time.monotonic() + VERIFY_S
+        deadline = time.monotonic() + self._verify_s
         while (output := (await self._call(self._rule.state, place)).strip().lower()) != wanted:
             if time.monotonic() > deadline:
                 raise PowerError(
