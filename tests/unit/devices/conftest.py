@@ -67,6 +67,8 @@ def quiet_fleet(store):
         try:
             yield fleet
         finally:
+            await asyncio.sleep(0)  # what was begun is begun
+            await asyncio.sleep(0)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
