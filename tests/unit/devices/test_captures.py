@@ -12,6 +12,7 @@ import pytest
 
 from farm.common.phone_text import decode, parse_getprop
 from farm.devices.health.probe.battery import add_supply, parse_dumpsys
+from farm.devices.health.probe.readings import clock_hz
 from farm.devices.health.probe.system import (
     parse_boot,
     parse_cpu,
@@ -22,9 +23,9 @@ from farm.devices.health.probe.system import (
     parse_processes,
 )
 from farm.devices.health.probe.thermal import parse_thermalservice, parse_zones
-from farm.devices.identity.cpu import read_cpu
+from farm.devices.identity.cpu import parse_cpu_list, read_cpu
 from farm.devices.identity.identity import RawIdentity, identify
-from farm.devices.identity.soc import SocEvidence, identify_soc, model_of_soc_id, read_gpu
+from farm.devices.identity.soc import SocEvidence, identify_soc, model_of_soc_id, part_name, read_gpu
 from farm.devices.identity.soc import parse_gpu as gpu_name
 from farm.model.health import Battery
 from tests.support.golden import as_json, golden
@@ -82,6 +83,7 @@ READERS = {
     "getprop": lambda path, _: identity(answer(path.stem)),
     "getprop_excerpts": lambda _, text: rarer(text),
     "kgsl": kgsl,
+    "lines": lambda path, text: {line: LINES[path.stem](line) for line in text.splitlines()},
     "meminfo": lambda _, text: parse_meminfo(text),
     "opencl": lambda _, text: gpu_name(text),
     "power_supply": lambda _, text: supply(text),
@@ -91,6 +93,16 @@ READERS = {
     "thermalservice": lambda _, text: parse_thermalservice(text),
     "thermalservice_excerpts": lambda _, text: parse_thermalservice(text),
     "uptime": lambda _, text: parse_boot(text),
+}
+
+
+# Texts that no capture has, a line each: what is told apart by its unit or its spelling, and what is not believed.
+LINES = {
+    "clocks": clock_hz,
+    "cpu_lists": parse_cpu_list,
+    "gpu_names": gpu_name,
+    "part_names": part_name,
+    "zones": parse_zones,
 }
 
 

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 
 from farm.common.phone_text import SECTION, decode, parse_getprop, split_sections
 from farm.devices.health.probe.battery import add_supply, parse_dumpsys
-from farm.devices.health.probe.readings import clock_hz
 from farm.devices.health.probe.system import parse_boot, parse_cpu, parse_data, parse_gpu, parse_processes
 from farm.devices.health.probe.thermal import parse_thermalservice, parse_zones
 from farm.devices.identity.cpu import MAX_CPUS, parse_cpu_list, read_cpu
 from farm.devices.identity.soc import base_part, part_name, rows_of_model, rows_of_platform, vendor_name
-from farm.devices.identity.soc import parse_gpu as gpu_name
 from farm.model.health import Battery, ThrottleStatus
 from tests.unit.devices.captures import answer, capture, every
 
@@ -99,14 +97,6 @@ def test_an_unknown_part_is_named_by_its_numbers():
     assert facts.lead is None
 
 
-CPU_LISTS = {"0-3": [0, 1, 2, 3], "0 1 2": [0, 1, 2], "0-1,4": [0, 1, 4], "": [], "x": [], "3-1": []}
-
-
-@pytest.mark.parametrize(("text", "cores"), [*CPU_LISTS.items(), ("0-999", range(MAX_CPUS))])
-def test_cpu_lists(text, cores):
-    assert parse_cpu_list(text) == tuple(cores)
-
-
 @given(st.text())
 def test_any_cpu_list_is_within_bounds(text):
     assert all(0 <= number < MAX_CPUS for number in parse_cpu_list(text))
@@ -136,60 +126,6 @@ def test_any_cpuinfo_counts_consistently(lines, kinds):
 
 
 # --- GPU and SoC names
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Adreno740v2", ("adreno", "Adreno 740", 0)),
-        ("Adreno829", ("adreno", "Adreno 829", 0)),
-        ("Adreno642Lv1", ("adreno", "Adreno 642L", 0)),
-        ("Adreno (TM) 740", ("adreno", "Adreno 740", 0)),
-        ("GLES: Qualcomm, Adreno (TM) 619L, OpenGL ES 3.2 V@0615.50", ("adreno", "Adreno 619L", 0)),
-        ("QUALCOMM Adreno(TM)", None),
-        ("msm-adreno-tz", None),
-        ("ARM Mali-G78 MP20", ("mali", "Mali-G78", 20)),
-        ("Mali-G78 20 cores r0p0 0x9000", ("mali", "Mali-G78", 20)),
-        ("Mali-G715s MC10", ("mali", "Mali-G715s", 10)),
-        ("Mali-400 MP", ("mali", "Mali-400", 0)),
-        ("Immortalis-G720 MC12", ("mali", "Immortalis-G720", 12)),
-        ("Samsung Xclipse 920", ("xclipse", "Xclipse 920", 0)),
-        ("PowerVR Rogue GE8320", ("powervr", "PowerVR Rogue GE8320", 0)),
-        ("PowerVR B-Series BXM-8-256", ("powervr", "PowerVR B-Series BXM-8-256", 0)),
-        ("Android Emulator OpenGL ES Translator", None),
-        ("", None),
-    ],
-)
-def test_gpu_names(text, found):
-    assert gpu_name(text) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("Qualcomm Technologies, Inc SDM845", "SDM845"),
-        ("SM8350_AC", "SM8350-AC"),
-        ("MSM8996 Pro", "MSM8996 Pro"),
-        ("sm6150", "SM6150"),
-        ("MT6771V/C", "MT6771"),
-        ("MT6853V/TNZA", "MT6853"),
-        ("MT6991Z/CZB", "MT6991"),
-        ("MT6769H", "MT6769H"),
-        ("mt6797T", "MT6797T"),
-        ("Hisilicon Kirin 659", "Kirin 659"),
-        ("kirin9020", "Kirin 9020"),
-        ("kirin", ""),
-        ("samsungexynos9810", "Exynos 9810"),
-        ("universal7870", "Exynos 7870"),
-        ("s5e8845", "S5E8845"),
-        ("hi6250", "Hi6250"),
-        ("qcom", ""),
-        ("Snapdragon", ""),
-        ("lahaina", ""),
-    ],
-)
-def test_part_names(text, part):
-    assert part_name(text) == part
 
 
 @given(st.text())
@@ -285,28 +221,6 @@ def test_a_status_that_somebody_set_or_that_there_is_not_counts_for_nothing():
     assert parse_thermalservice(sentinel)[0].throttle is None
 
 
-@pytest.mark.parametrize(
-    ("line", "celsius"),
-    [
-        ("thermal_zone3 tsens_tz_sensor5=309", 30.9),
-        ("thermal_zone3 pa_therm1=31", 31.0),
-        ("thermal_zone3 pm8953_tz=32636", 32.6),
-        ("thermal_zone3 bms: 25000", 25.0),
-        ("thermal_zone3 tsens_tz_sensor5=55", 55.0),  # nobody's core is at 5.5 °C
-        ("thermal_zone3 tsens_tz_sensor5=110", None),  # 11.0 or 110
-        ("thermal_zone3 mystery=31", None),
-        ("thermal_zone3 mystery=31000", 31.0),
-        ("thermal_zone3 xo_therm=-40", None),
-        ("thermal_zone3 xo_therm=-274000", None),
-        ("thermal_zone3 mtktswmt=-127000", None),
-    ],
-)
-def test_units_of_zones(line, celsius):
-    found, dropped = parse_zones(line)
-    assert [each.celsius for each in found] == ([] if celsius is None else [celsius])
-    assert [each.source for each in (*found, *dropped)] == ["thermal_zone3"]
-
-
 zone_names = st.sampled_from(["cpu-0", "pm8150b-ibat-lvl0", "soc", "battery", "vbat"])
 
 
@@ -338,11 +252,6 @@ def test_mali_and_samsungs_own_files():
     assert (gpu.clock_hz, gpu.busy_percent, [each.source for each in temperatures]) == (702e6, 31.0, ["gpu"])
     gpu, _, _ = parse_gpu("/sys/class/devfreq/17000010.devfreq_mif/cur_freq=421000000\n")  # memory's clock
     assert gpu.clock_hz is None
-
-
-@pytest.mark.parametrize("said", ["257000000", "257000", "257", "257 MHz", "0", "-1", "9"])
-def test_clocks_are_in_whatever_unit_is_possible(said):
-    assert clock_hz(said) == (257e6 if "257" in said else None)
 
 
 def test_policies():
