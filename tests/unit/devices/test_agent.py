@@ -1,4 +1,4 @@
-"""The agent when its helpers fail in ways nobody planned; and a server of the daemon before this one is taken over."""
+"""The agent when its helpers fail; recovery's harder actions; a phone with a server that outlived a daemon."""
 
 import asyncio
 import hashlib
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.adb.errors import AdbTimeout
+from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
 from farm.bundle.model import Bundle
-from farm.common.errors import PhoneError, ProtocolError
+from farm.common.errors import Code, FarmError, PhoneError, ProtocolError
+from farm.devices import agent_work
 from farm.devices.agent import Agent
 from farm.devices.agent_work import AgentContext
 from farm.devices.health.probe_round import ProbeRound
@@ -17,8 +18,10 @@ from farm.devices.identity.identity import READ_COMMAND
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.lifecycle.state import LifecycleState
-from farm.devices.server.rpc_server import RunningServer
+from farm.devices.server.rpc_server import RunningServer, StuckProcessError
 from farm.model.device import Life, UsbPlace
+from farm.model.health import DeviceFault
+from tests.support.errors import raises_code
 from tests.support.fake_phone import IDENTITY, FakeClient, FakeFleet, FakeSwitch, for_ever
 from tests.support.waiting import until
 from tests.unit.devices.captures import answer
@@ -213,3 +216,34 @@ async def test_another_server_or_a_dead_one_is_not_taken_over(said):
         agent._perform(m.Provision(5))
         assert "runtime bundle" in await fleet.until(Life.QUARANTINED)  # the ordinary way: there is none for it here
         assert agent.server is None
+
+
+@pytest.mark.looptime
+async def test_a_reboot_is_over_when_another_boot_answers():
+    phone, heard = FakeClient(["one\n", AdbLinkLost("down"), "", "two\n"]), []
+    await agent_work.reboot(phone, "S1", "one", lambda: heard.append(True))
+    assert (phone.rebooted, heard, phone.answer) == (["S1"], [True], ["two\n"])
+
+
+@pytest.mark.looptime
+async def test_a_phone_that_does_not_go_down_refused_to_reboot():
+    with raises_code(Code.REBOOT_REFUSED):
+        await agent_work.reboot(FakeClient("one"), "S1", "one", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "fault"),
+    [
+        (m.Reap(1), StuckProcessError("pid 7"), DeviceFault.STUCK),
+        (m.AdoptServer(1), StuckProcessError("pid 7"), DeviceFault.STUCK),
+        (m.Identify(1), AdbTimeout("silent"), DeviceFault.MUTE),
+        (m.Provision(1), AdbLinkLost("gone"), None),
+        (m.Provision(1), AdbServerUnreachable("no adb"), None),
+        (m.StartServer(1), PhoneError("no Bind to", Code.SERVER_NOT_STARTED), DeviceFault.START),
+        (m.RunCheck(1), PhoneError("the session failed"), DeviceFault.CHECK),
+        (m.RunCheck(1), FarmError("a bug"), None),
+    ],
+)
+def test_what_a_failure_says_of_the_phone(work, error, fault):
+    event = agent_work.failed(work, error)
+    assert (type(event), event.generation, event.reason, event.fault) == (m.WorkFailed, 1, error.message, fault)

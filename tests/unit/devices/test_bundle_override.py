@@ -11,30 +11,26 @@ from farm.bundle.model import Bundle
 from farm.common.errors import Code, NoSuchDeviceError
 from farm.devices.admin import BundleOverride
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.lifecycle import Lifecycle
 from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import DeviceFault
 from tests.support.errors import raises_code
+from tests.support.lifecycle_story import GONE, Story
 
 B = Bundle("new", "2" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False)
 READY = LifecycleState(Life.READY, adopted=True, identified=True, generation=5, follow=4, bundle="1" * 64)
 
 
-class Phone:
+class Phone(Story):
     """An agent whose work is answered by the test, and the board that shows it."""
 
     serial, name = "S1", "unit"
 
     def __init__(self):
-        self._life = Lifecycle(READY)
-        self.listening = []
+        super().__init__()
+        self.machine.state, self.listening = READY, []
         self.overrides = BundleOverride(self.find, self.subscribe)
-
-    @property
-    def state(self):
-        return self._life.state
 
     def find(self, name):
         if name != self.name:
@@ -46,16 +42,20 @@ class Phone:
         return lambda: self.listening.remove(callback)
 
     def override_bundle(self, bundle):
-        self.on_event(m.BundleWanted(bundle.hash))
+        self.on(m.BundleWanted(bundle.hash))
 
     def on_event(self, event):
-        self._life.handle(event, 0.0)
+        self.on(event)
+
+    def on(self, *events):
+        super().on(*events)
         for callback in self.listening:
             callback(SimpleNamespace(serial=self.serial))
+        return self.last
 
 
 @pytest.fixture
-async def phone():
+def phone():
     return Phone()
 
 
@@ -68,11 +68,10 @@ async def asked(phone):
 
 async def test_it_is_there_when_the_check_is_passed(phone):
     waiting = await asked(phone)
-    phone.on_event(m.Provisioned(phone.state.generation, B.hash))
-    phone.on_event(m.ServerStarted(phone.state.generation))
+    phone.until(Life.CHECKING, bundle=B.hash)
     await asyncio.sleep(0)
     assert not waiting.done()
-    phone.on_event(m.CheckPassed(phone.state.generation))
+    phone.until(Life.READY)
     await waiting
     assert phone.listening == []
     await phone.overrides.use("unit", B)  # it is there already
@@ -80,7 +79,7 @@ async def test_it_is_there_when_the_check_is_passed(phone):
 
 async def test_why_it_was_not_taken_is_said(phone):
     waiting = await asked(phone)
-    phone.on_event(m.WorkFailed(phone.state.generation, "no space left"))
+    phone.fails("no space left")
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="unit does not run with bundle new: no space left"):
         await waiting
     assert phone.listening == []
@@ -101,7 +100,7 @@ async def test_another_bundle_ends_the_wait_for_this_one(phone):
 
 
 async def test_a_phone_that_is_gone_takes_none(phone):
-    phone.on_event(m.PlainEvent.UNLISTED)
+    phone.on(GONE)
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="not listed by adb"):
         await phone.overrides.use("unit", B)
     with pytest.raises(NoSuchDeviceError):
@@ -110,64 +109,54 @@ async def test_a_phone_that_is_gone_takes_none(phone):
 
 
 OLD, NEW = "1" * 64, "2" * 64
-NEW_ON_IT = RecoveryContext(fallback=OLD, on_trial=True)
+ON_TRIAL = {"fallback": OLD, "on_trial": True}
+GETTING_IT = [Life.PROVISIONING, Life.STARTING, Life.CHECKING]
 
 
-def getting_new(upto):
-    """A phone with a proven bundle that gets a candidate, as far as `upto`."""
-    life = Lifecycle(replace(READY, proven=OLD))
-    life.handle(m.PlainEvent.PROVISIONING_DUE, 100.0)
-    answers = (m.Provisioned, NEW), (m.ServerStarted,), (m.CheckPassed,)
-    for answer, *values in answers:
-        if life.state.life is upto:
-            break
-        life.handle(answer(life.state.generation, *values), 100.0, NEW_ON_IT)
-    assert life.state.life is upto
-    return life
+def trial(life, **context):
+    """A phone with a proven bundle that gets a candidate, as far as `life`."""
+    story = Story()
+    story.machine.state, story.context = replace(READY, proven=OLD), RecoveryContext(**ON_TRIAL, **context)
+    story.on(m.PlainEvent.PROVISIONING_DUE)
+    story.until(life, bundle=NEW)
+    return story
 
 
-@pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
+@pytest.mark.parametrize("at", GETTING_IT)
 @pytest.mark.parametrize(("fault", "at_fault"), [(DeviceFault.START, True), (DeviceFault.WRONG, True), (None, False)])
 def test_a_new_bundle_that_fails_goes_back_before_any_recovery(at, fault, at_fault):
-    life = getting_new(at)
-    told = life.handle(m.WorkFailed(life.state.generation, "it exits with 3", fault=fault), 101.0, NEW_ON_IT)
+    story = trial(at)
+    told = story.fails("it exits with 3", fault)
     assert told[0] == m.ReportBundle("it exits with 3", at_fault)
     assert isinstance(told[1], m.Provision)
-    assert (life.state.life, life.state.proven, life.state.failures) == (Life.PROVISIONING, OLD, 0)
-    assert life.state.progress.tried == ()
+    assert (story.life, story.state.proven, story.state.failures) == (Life.PROVISIONING, OLD, 0)
+    assert story.state.progress.tried == ()
 
 
-@pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
+@pytest.mark.parametrize("at", GETTING_IT)
 def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at):
-    life = getting_new(at)
-    failed = m.WorkFailed(life.state.generation, "the link was lost", fault=DeviceFault.START)
-    told = life.handle(failed, 101.0, replace(NEW_ON_IT, external_cause="the adb server went away"))
+    told = trial(at, external_cause="the adb server went away").fails("the link was lost", DeviceFault.START)
     assert not any(isinstance(each, m.ReportBundle) for each in told)
     assert isinstance(told[-1], m.RetryLater)
 
 
 def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_on_the_phone():
-    life = getting_new(Life.READY)
-    assert life.state.proven == OLD
-    assert life.handle(m.BundleAccepted("3" * 64), 120.0) == ()
-    assert life.handle(m.BundleAccepted(NEW), 120.0) == (m.DropOldBundles(),)
-    assert life.state.proven == NEW
+    story = trial(Life.READY)
+    assert story.state.proven == OLD
+    assert story.on(m.BundleAccepted("3" * 64)) == ()
+    assert story.on(m.BundleAccepted(NEW)) == (m.DropOldBundles(),)
+    assert story.state.proven == NEW
 
 
 def test_a_server_that_dies_twice_under_a_new_bundle_goes_back():
-    life = getting_new(Life.READY)
-    first = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 101.0, NEW_ON_IT)
-    assert [type(each) for each in first] == [m.StartServer]  # one death may be a user's doing
-    life.handle(m.ServerStarted(life.state.generation), 102.0, NEW_ON_IT)
-    life.handle(m.CheckPassed(life.state.generation), 103.0, NEW_ON_IT)
-    second = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 104.0, NEW_ON_IT)
-    assert second[0] == m.ReportBundle("it exited with 3", at_fault=True)
+    story = trial(Life.READY)
+    assert [type(each) for each in story.dies("it exited with 3")] == [m.StartServer]  # may be a user's doing
+    story.until(Life.READY)
+    assert story.dies("it exited with 3")[0] == m.ReportBundle("it exited with 3", at_fault=True)
 
 
 def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle():
-    life = Lifecycle(READY)
-    life.handle(m.BugFound("signal 11"), 1.0)
-    life.handle(m.ActionOrdered(RecoveryAction.REBOOT, "ordered by ann"), 2.0)
-    life.handle(m.BundleWanted(B.hash), 3.0)
-    assert (life.state.life, life.state.bundle_override) == (Life.RECOVERING, "")
-    assert life.state.quarantine is not None
+    story = Story(Life.READY)
+    story.on(m.BugFound("signal 11"), m.ActionOrdered(RecoveryAction.REBOOT, "by ann"), m.BundleWanted(B.hash))
+    assert (story.life, story.state.bundle_override) == (Life.RECOVERING, "")
+    assert story.state.quarantine is not None

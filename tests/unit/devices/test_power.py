@@ -1,15 +1,18 @@
-"""Power switches against programs that behave like uhubctl and like a PDU's tool, well and badly."""
+"""Power switches against programs that behave like uhubctl and a PDU's tool; phones sent away without power."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from farm.common.errors import Code, PhoneError
 from farm.devices.power.power import CommandSwitch, PowerError, Uhubctl, cycle, parse_status, powered, udev_fix
 from farm.devices.power.power_rules import PowerConfig, PowerRule
 from farm.devices.power.switchboard import REFUSED_S, RESTORE_EVERY_S, Switchboard
-from farm.model.device import UsbPlace, parse_place
-from tests.support.fake_phone import FakeSwitch
-from tests.support.virtual_time import virtual_time
+from farm.devices.untether import Untether
+from farm.model.device import Life, UsbPlace, parse_place
+from tests.support.errors import raises_code
+from tests.support.fake_phone import FakeSwitch, StubAgent
 from tests.support.waiting import until
 
 PLACE = UsbPlace("1-4", 2, "1-4.2")
@@ -329,7 +332,7 @@ async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(program, bo
     assert (board.problems(), program.is_off(), list((tmp_path / "ports-off").iterdir())) == ([], False, [])
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_switched_off_ports_are_tried_again_and_again():
     switch = FakeSwitch(on_fails=PowerError("it sparks"))
     board = Switchboard()
@@ -361,7 +364,7 @@ async def test_a_full_disk_is_told_as_a_switch_that_cannot(program, board, tmp_p
 OFF_AND_ON = ["off 1-4.2", "on 1-4.2"]
 
 
-@virtual_time
+@pytest.mark.looptime
 async def test_a_cycle_waits_until_adb_has_noticed():
     switch, looks = FakeSwitch(), [True, True, False]
     await cycle(switch, PLACE, lambda: looks.pop(0))
@@ -389,3 +392,77 @@ async def test_power_comes_back_when_nobody_waits_any_more():
 def test_the_udev_rule_is_one_command():
     assert udev_fix("lab").count("\n") == 0
     assert 'GROUP="lab"' in udev_fix("lab")
+
+
+class Lab(FakeSwitch):
+    """A fleet of one phone, and the switch of its port: the phone goes and comes with its power."""
+
+    def __init__(self, *, refusal="", others=(), returns=Life.READY, **fails):
+        super().__init__(**fails)
+        self.agent = StubAgent("S1", "unit", place=UsbPlace("1-4", 2, "1-4.2"))
+        self.listening = []
+        self.recovery = SimpleNamespace(neighbours=lambda _: [SimpleNamespace(name=each) for each in others])
+        self.returns = returns
+        self.find = self.view = lambda _: self.agent
+        self.why_not = lambda place, *, ordered: refusal
+        self.untether = Untether(self, self)
+
+    def subscribe(self, callback):
+        self.listening.append(callback)
+        return lambda: self.listening.remove(callback)
+
+    async def off(self, place):
+        assert self.agent.untethered
+        self._lives(Life.GONE, None)
+        await super().off(place)
+
+    async def on(self, place):
+        await super().on(place)
+        self._lives(self.returns, object())
+
+    def _lives(self, life, device):
+        self.agent.life, self.agent.device = life, device
+        for callback in self.listening:
+            callback(self.agent)
+
+
+@pytest.mark.looptime
+async def test_the_phone_is_back_and_ready_when_its_power_is():
+    lab = Lab()
+    await lab.untether.cut("unit", 300.0)
+    assert lab.done == ["off 1-4.2", "on 1-4.2"]
+    assert (lab.agent.life, lab.agent.untethered, lab.listening) == (Life.READY, False, [])
+
+
+@pytest.mark.parametrize(
+    ("lab", "why"),
+    [
+        ({"refusal": "uhubctl is not installed"}, "unit cannot be untethered: uhubctl is not installed"),
+        ({"others": ("left", "right")}, "left, right would lose power, too"),
+    ],
+)
+async def test_a_port_that_cannot_be_cut_is_refused_before(lab, why):
+    lab = Lab(**lab)
+    with raises_code(Code.POWER_NOT_MEASURABLE, match=why):
+        await lab.untether.cut("unit", 0.01)
+    assert lab.done == []
+
+
+def test_a_farm_without_a_switch_is_refused():
+    with raises_code(Code.POWER_NOT_MEASURABLE):
+        Untether(Lab(), None).check("unit")
+
+
+@pytest.mark.looptime
+async def test_a_port_that_does_not_come_back_is_one_error():
+    lab = Lab(on_fails=PowerError("the port stays off"))
+    with pytest.raises(PowerError, match="stays off"):
+        await lab.untether.cut("unit", 300.0)
+    assert not lab.agent.untethered
+
+
+@pytest.mark.parametrize("life", [Life.GONE, Life.QUARANTINED])
+@pytest.mark.looptime
+async def test_a_phone_that_does_not_come_back_is_one_error(life):
+    with pytest.raises(PhoneError, match=f"unit is {life} and not ready"):
+        await Lab(returns=life).untether.cut("unit", 300.0)

@@ -1,4 +1,4 @@
-"""A whole probe: the script in the shells that phones have, what is cut, what is garbled, what hangs."""
+"""A whole probe: the script in the shells that phones have, what is cut, garbled or hangs; which sensors count."""
 
 import asyncio
 import shutil
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from farm.adb.errors import AdbLinkLost, AdbTimeout
 from farm.common.phone_text import SECTION
 from farm.devices.health.probe.parse import SECTIONS, parse_probe, probe_command
-from farm.devices.health.probe_round import probe
-from farm.model.health import Battery, Health, SensorGroup, ThrottleStatus
+from farm.devices.health.probe.thermal import SensorPolicy, counted, one_temperature
+from farm.devices.health.probe_round import MOMENT_SECTIONS, condition_of, probe
+from farm.model.health import Battery, Health, SensorGroup, Temperature, ThrottleStatus
 from tests.support.fake_phone import FakeClient, for_ever
 from tests.support.phone_script import SHELLS, ScriptFolder, run
 from tests.support.waiting import HANG_S
@@ -214,3 +215,82 @@ async def test_a_phone_that_talks_without_end_is_cut():
     async with asyncio.timeout(HANG_S):
         health, _ = await probe(FakeClient((*[b"x" * (1 << 18)] * 100, for_ever)), "S1")
     assert health.missing == SECTIONS
+
+
+CPU = Temperature("cpu-0", 61.0, SensorGroup.CPU, "thermal_zone1")
+HAL_CPU = Temperature("CPU", 55.0, SensorGroup.CPU, "thermalservice")
+SKIN = Temperature("SKIN", 39.0, SensorGroup.SKIN, "thermalservice")
+QUIET = Temperature("quiet-therm", 37.0, SensorGroup.OTHER, "thermal_zone7")
+BATTERY = Temperature("battery", 33.0, SensorGroup.BATTERY, "battery")
+HEALTH = Health(temperatures=(CPU, HAL_CPU, SKIN, QUIET, BATTERY), throttle=ThrottleStatus.SEVERE, throttled_by="SKIN")
+
+
+def test_without_a_policy_all_count():
+    assert counted(HEALTH, SensorPolicy()) is HEALTH
+
+
+def test_ignored_sensors_are_dropped_with_what_they_claimed():
+    found = counted(HEALTH, SensorPolicy(ignore=("SK*", "cpu-0")))
+    assert found.temperatures == (HAL_CPU, QUIET, BATTERY)
+    assert (found.throttle, found.throttled_by) == (None, "")
+    assert [(each.sensor, each.raw, each.source) for each in found.dropped] == [
+        ("cpu-0", "61 °C", "thermal_zone1"),
+        ("SKIN", "39 °C", "thermalservice"),
+    ]
+
+
+def test_one_sensor_is_the_skin():
+    found = counted(HEALTH, SensorPolicy(skin="quiet-therm"))
+    assert [each.sensor for each in found.temperatures if each.group is SensorGroup.SKIN] == ["quiet-therm"]
+    assert found.throttle is ThrottleStatus.SEVERE
+
+
+def test_the_one_temperature_is_the_thermal_services_then_the_zones_then_the_batterys():
+    assert one_temperature(HEALTH) == HAL_CPU
+    assert one_temperature(Health(temperatures=(QUIET, CPU, BATTERY))) == CPU
+    assert one_temperature(Health(temperatures=(BATTERY,))) == BATTERY
+    assert one_temperature(Health()) is None
+
+
+UNKNOWN = dict.fromkeys(
+    ("temperature_c", "throttle_status", "battery_percent", "charging", "clock_hz", "gpu_clock_hz", "governors")
+)
+POLICY = "/sys/devices/system/cpu/cpufreq/policy"
+KGSL = "/sys/class/kgsl/kgsl-3d0"
+
+
+def moment(**sections):
+    return condition_of(parse_probe(probe_answer(**sections), MOMENT_SECTIONS))
+
+
+def test_a_throttling_phone_on_a_cable_whose_headline_says_that_all_is_well():
+    found = moment(
+        battery=capture("dumpsys_battery/xiaomi-hyperos-usb-500mA"),
+        thermal=capture("thermalservice/xiaomi13tpro-android16"),
+    )
+    known = {"temperature_c": 30.7, "throttle_status": 3, "battery_percent": 96, "charging": True}
+    assert found == UNKNOWN | known
+
+
+@pytest.mark.parametrize("name", ["nvidia-shield-tv-pro-2019", "bort-samsungoutput"])
+def test_the_status_stands_on_a_line_of_its_own(name):
+    assert moment(thermal=capture(f"thermalservice/{name}"))["throttle_status"] == 0
+
+
+def test_the_clock_is_what_the_fastest_cluster_is_allowed():
+    cpu = (
+        f"{POLICY}0/related_cpus=0 1 2 3\n{POLICY}0/scaling_cur_freq=300000\n{POLICY}0/scaling_max_freq=1800000\n"
+        f"{POLICY}0/scaling_governor=schedutil\n{POLICY}4/related_cpus=4 5 6 7\n{POLICY}4/scaling_cur_freq=710000\n"
+        f"{POLICY}4/scaling_max_freq=2400000\n{POLICY}4/scaling_governor=schedutil\n"
+    )
+    gpu = f"{KGSL}/gpuclk=231000000\n{KGSL}/max_gpuclk=680000000\n{KGSL}/devfreq/governor=msm-adreno-tz\n"
+    found = moment(cpu=cpu.encode(), gpu=gpu.encode())
+    assert found == UNKNOWN | {"clock_hz": 2.4e9, "gpu_clock_hz": 680e6, "governors": "schedutil, gpu msm-adreno-tz"}
+    pinned = cpu.replace("schedutil", "userspace")
+    assert moment(cpu=pinned.encode())["clock_hz"] == 710e6
+
+
+def test_what_is_not_there_is_unknown():
+    assert moment() == UNKNOWN
+    assert moment(battery=capture("dumpsys_battery/updates-stopped-short"))["charging"] is None
+    assert moment(battery=capture("dumpsys_battery/honor-alt-nx1-magicos"))["charging"] is False

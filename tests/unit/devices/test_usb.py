@@ -1,13 +1,20 @@
-"""Where phones are plugged in: adb's list, sysfs, the configuration."""
+"""Where phones are plugged in, and whose fault it is when they vanish together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farm.adb.devices import parse_device_list
-from farm.devices.power.power_rules import UsbConfig
-from farm.devices.power.usb import DEVICES, place_of, plugged_in, unplaced
-from farm.model.device import UsbPlace, parse_place
+from farm.common.events import EventLog
+from farm.devices.lifecycle.recovery import RecoveryAction
+from farm.devices.power.power_rules import WINDOW_S, UsbConfig, UsbLosses, attribute
+from farm.devices.power.usb import DEVICES, UsbFaults, place_of, plugged_in, unplaced
+from farm.model.device import UsbPlace, hubs_above, parse_place
+from farm.model.health import DeviceFault
+from tests.support.fake_phone import StubAgent
 
 CAPTURES = Path(__file__).parents[2] / "data" / "adb" / "devices"
 
@@ -83,3 +90,273 @@ def test_phones_on_a_cable_that_nobody_finds():
     place = parse_place("1-4")
     assert place is not None
     assert unplaced(["a", "b", "10.0.0.7:5555", "adb-x._adb-tls-connect._tcp"], {"a": place}) == ("b",)
+
+
+def places(**paths):
+    """Serial -> place."""
+    found = {serial: parse_place(path) for serial, path in paths.items()}
+    assert None not in found.values()
+    return {serial: place for serial, place in found.items() if place is not None}
+
+
+LAB = places(a="1-4.1", b="1-4.2", c="1-4.3", d="1-5.1", e="1-5.2", f="2-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("usb:1-4.2", UsbPlace("1-4", 2, "1-4.2")),
+        ("1-5", UsbPlace("usb1", 5, "1-5")),
+        ("5-4.4.1", UsbPlace("5-4.4", 1, "5-4.4.1")),
+        ("4-1", UsbPlace("usb4", 1, "4-1")),
+    ],
+)
+def test_a_place(text, place):
+    assert parse_place(text) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "231-1", "336675328X", "17825792X", "1-4:1.0", "usb1", "1-0", "0-1", "1-4.", "1-4.2.", "1-4.0", "1.4", "-1",
+     "1-1.1.1.1.1.1.1", "1-4.2\n", "\u0661-1", "usb:usb:1-1"],
+)  # fmt: skip
+def test_what_is_no_place_on_this_host(text):
+    assert parse_place(text) is None
+
+
+@given(st.text(alphabet="0123456789.-usb:X", max_size=20))
+def test_a_path_is_its_hub_and_port_or_nothing(text):
+    place = parse_place(text)
+    if place is not None:
+        assert place.path == text.removeprefix("usb:")
+        assert place.path in (f"{place.hub}.{place.port}", f"{place.hub.removeprefix('usb')}-{place.port}")
+        assert hubs_above(place)[-1] == f"usb{place.path.partition('-')[0]}"
+
+
+def test_the_way_to_the_host():
+    assert hubs_above(UsbPlace("5-4.4", 1, "5-4.4.1")) == ("5-4.4", "5-4", "usb5")
+
+
+def test_one_phone_is_blamed_itself_while_others_of_its_hub_stay():
+    (cause,) = attribute({"a"}, LAB, LAB.keys() - {"a"})
+    assert (cause.devices, cause.reason) == (("a",), "")
+
+
+def test_the_only_phone_of_a_hub_is_blamed_itself():
+    (cause,) = attribute({"f"}, LAB, LAB.keys() - {"f"})
+    assert cause.reason == ""
+
+
+def test_all_phones_of_a_hub_are_its_fault():
+    (cause,) = attribute({"a", "b", "c"}, LAB, {"d", "e", "f", "10.0.0.1:5555"})
+    assert (cause.hub, cause.devices) == ("1-4", ("a", "b", "c"))
+    assert cause.reason == "its hub 1-4 vanished with 3 phones"
+
+
+def test_two_of_three_are_two_phones():
+    causes = attribute({"a", "b"}, LAB, {"c", "d", "e", "f"})
+    assert [(cause.devices, cause.reason) for cause in causes] == [(("a",), ""), (("b",), "")]
+
+
+def test_two_hubs_and_a_phone_at_once():
+    causes = attribute({"a", "b", "c", "d", "e", "n:5555"}, LAB, {"f"})
+    assert [cause.hub for cause in causes] == [
+        "usb1",  # its bus: both hubs hang on it, and nothing else is left there
+        "",
+    ]
+    assert causes[0].reason == "its USB bus 1 vanished with 5 phones"
+    assert (causes[1].devices, causes[1].reason) == (("n:5555",), "")
+
+
+def test_everything_on_every_hub_is_the_hosts_fault():
+    (cause,) = attribute(LAB.keys(), LAB, ())
+    assert cause.hub == ""
+    assert cause.devices == tuple(sorted(LAB))
+    assert cause.reason == "all USB phones of this host (6) vanished together"
+
+
+def test_a_hub_made_of_two_is_one_hub():
+    lab = places(a="1-4.1.1", b="1-4.1.2", c="1-4.2")
+    (cause,) = attribute(lab.keys(), lab, ())
+    assert cause.hub == "1-4"
+
+
+def test_the_lowest_hub_that_has_them_all_is_named():
+    lab = places(a="1-4.1.1", b="1-4.1.2", c="2-1")
+    (cause,) = attribute({"a", "b"}, lab, {"c"})
+    assert cause.hub == "1-4.1"
+
+
+def test_when_the_adb_server_went_nobody_else_is_blamed():
+    (cause,) = attribute({"a", "n:5555"}, LAB, (), server_lost=True)
+    assert (cause.hub, cause.devices, cause.reason) == ("", ("a", "n:5555"), "the adb server went away")
+    assert attribute((), LAB, (), server_lost=True) == ()
+
+
+SERIALS = [f"s{number}" for number in range(8)]
+PATHS = st.from_regex(r"[12]-[12](\.[12]){0,2}", fullmatch=True)
+
+
+@given(st.dictionaries(st.sampled_from(SERIALS), PATHS), st.sets(st.sampled_from(SERIALS)), st.booleans())
+def test_every_loss_is_explained_once_and_no_hub_with_a_phone_left_is_blamed(paths, lost, server_lost):
+    where, present = places(**paths), set(SERIALS) - lost
+    causes = attribute(lost, where, present, server_lost=server_lost)
+    assert sorted(serial for cause in causes for serial in cause.devices) == sorted(lost)
+    for cause in causes:
+        if cause.hub:
+            assert len(cause.devices) > 1
+            assert all(cause.hub in hubs_above(where[serial]) for serial in cause.devices)
+            assert not any(cause.hub in hubs_above(where[serial]) for serial in present & where.keys())
+        assert cause.reason or len(cause.devices) == 1
+
+
+PLACES = {"a": "1-4.1", "b": "1-4.2", "c": "2-1", "net": ""}
+HUB = [("hub.lost", "1-4"), ("hub.back", "1-4")]
+
+
+class Lab:
+    """Agents on hubs, and everything told about them."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.told = []
+        events = EventLog()
+        events.subscribe(lambda event: self.told.append((event.kind, event.subject, dict(event.data))))
+        self.faults = UsbFaults(events, monotonic=lambda: self.now_s)
+        self.agents = {
+            serial: StubAgent(serial, f"phone-{serial}", place=parse_place(path)) for serial, path in PLACES.items()
+        }
+        self.listed("a b c net")
+
+    def listed(self, serials, dead="", server_lost=False):
+        """Adb lists these; returns the serials of the agents that changed."""
+        dead = tuple(dead.split())
+        changed = self.faults.update(self.agents, (*serials.split(), *dead), dead, server_lost=server_lost)
+        return {agent.serial for agent in changed}
+
+    def kinds(self):
+        return [(kind, subject) for kind, subject, _ in self.told]
+
+    def causes(self):
+        """What explains the state of each phone, if anything does."""
+        return {agent.serial: agent.external_cause for agent in self.agents.values() if agent.external_cause}
+
+
+@pytest.fixture
+def lab():
+    return Lab()
+
+
+def test_a_hub_is_told_once_and_its_phones_know(lab):
+    assert lab.listed("b c net") == set()
+    assert (lab.kinds(), lab.faults.problems()) == ([], [])  # one phone is no news here
+    lab.now_s += 1.0
+    assert lab.listed("c net") == {"a", "b"}
+    assert lab.listed("c net") == set()
+    why = "its hub 1-4 vanished with 2 phones"
+    assert lab.told == [("hub.lost", "1-4", {"devices": ("phone-a", "phone-b"), "reason": why})]
+    assert lab.causes() == {"a": why, "b": why}
+    (problem,) = lab.faults.problems()
+    assert problem.startswith("hub 1-4 vanished with 2 phones: phone-a, phone-b (")
+
+
+def test_a_hub_whose_phones_stay_listed_as_dead_is_blamed_too(lab):
+    assert lab.listed("b c net", dead="a") == set()
+    assert lab.listed("c net", dead="a b") == {"a", "b"}
+    assert lab.causes()["a"] == "its hub 1-4 went silent with 2 phones"
+    assert lab.listed("c net", dead="b") == set()  # one leaves adb's list meanwhile
+    assert lab.listed("b c net") == {"a", "b"}
+    assert lab.kinds() == HUB
+
+
+def test_phones_that_come_back_dead_for_a_moment_are_no_news(lab):
+    lab.listed("c net")
+    lab.listed("c net", dead="a b")
+    lab.listed("a b c net")
+    assert lab.kinds() == HUB
+
+
+def test_one_phone_back_acquits_the_hub(lab):
+    lab.listed("c net")
+    assert lab.listed("a c net") == {"a", "b"}
+    assert lab.kinds() == HUB
+    assert lab.told[-1][2] == {"devices": ["phone-a"]}
+    assert (lab.faults.problems(), lab.causes()) == ([], {})
+
+
+def test_losses_far_apart_are_two_losses(lab):
+    lab.listed("b c net")
+    lab.now_s += WINDOW_S + 1.0
+    lab.listed("c net")
+    assert lab.kinds() == []
+
+
+def test_everything_at_once_is_the_host_and_no_hub_beside_it(lab):
+    lab.listed("c net")
+    lab.now_s += 1.0
+    assert lab.listed("net") == {"a", "b", "c"}
+    assert len(lab.faults.problems()) == 1
+    lab.listed("a b c net")
+    assert lab.kinds() == [("hub.lost", "1-4"), ("host.usb_lost", "usb"), ("host.usb_back", "usb")]
+
+
+def test_while_the_adb_server_is_gone_no_hub_is_blamed(lab):
+    assert lab.listed("", server_lost=True) == set(PLACES)
+    assert lab.causes() == dict.fromkeys(PLACES, "the adb server went away")
+    assert lab.listed(" ".join(PLACES)) == set(PLACES)
+    assert (lab.kinds(), lab.faults.problems(), lab.causes()) == ([], [], {})
+
+
+def test_phones_that_recovery_sent_away_do_not_count(lab):
+    agent = lab.agents["a"]
+    progress = agent.state.progress.begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "it is stuck", 1.0)
+    agent.state = replace(agent.state, progress=progress)
+    lab.listed("c net")
+    assert lab.kinds() == []
+
+
+def test_a_hub_whose_phones_are_forgotten_is_no_problem(lab):
+    lab.listed("c net")
+    del lab.agents["a"], lab.agents["b"]
+    lab.listed("c net")
+    assert lab.faults.problems() == []
+
+
+NAMES = {serial: f"phone-{serial}" for serial in PLACES}
+USB = {serial: place for serial, path in PLACES.items() if (place := parse_place(path)) is not None}
+
+
+def after(*lists):
+    """The losses after these lists of adb, each at its time."""
+    losses = UsbLosses()
+    for now_s, serials in lists:
+        losses, _ = losses.update(frozenset(serials.split()), NAMES, USB, now_s)
+    return losses
+
+
+def test_the_decision_takes_plain_values_and_leaves_the_losses_before_as_they_were():
+    before = after((1.0, "a b c"))
+    lost, over = before.update(frozenset({"c"}), NAMES, USB, 2.0)
+    assert (before.faults, over) == ((), ())
+    (fault,) = lost.faults
+    assert (fault.cause.hub, fault.names, fault.announced) == ("1-4", ("phone-a", "phone-b"), True)
+    back, over = lost.update(frozenset({"a", "c"}), NAMES, USB, 3.0)
+    assert (back.faults, over, back.lost_at) == ((), lost.faults, {"b": 2.0})
+
+
+def test_a_larger_loss_replaces_its_part_which_is_not_over():
+    host, over = after((1.0, "a b c"), (2.0, "c")).update(frozenset(), NAMES, USB, 3.0)
+    assert ([each.subject for each in host.faults], over) == (["usb"], ())
+
+
+@pytest.mark.parametrize(
+    ("options", "announced", "lost"),
+    [
+        ({"sent_away": ("a",)}, [], ["b"]),
+        ({"server_lost": True}, [False], ["a", "b"]),
+        ({"dead": ("a", "b")}, [True], ["a", "b"]),
+    ],
+)
+def test_what_the_decision_knows_beside_the_list(options, announced, lost):
+    losses, _ = after((1.0, "a b c")).update(frozenset({"c"}), NAMES, USB, 2.0, **options)
+    assert ([each.announced for each in losses.faults], sorted(losses.lost_at)) == (announced, lost)
