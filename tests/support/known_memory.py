@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, checker, helper, numpy_helper
+from onnx import checker, helper, numpy_helper
+
+from tests.support.onnx_files import onnx_model
 
 ROW = 4096  # numbers
 MIB = 1 << 20
@@ -17,12 +19,9 @@ def known_memory_onnx(megabytes: int) -> bytes:
         helper.make_node("MatMul", ["matrix", "vector"], ["product"]),
         helper.make_node("ReduceMean", ["product"], ["y"], keepdims=1),
     ]
-    constants = [
-        numpy_helper.from_array(np.array([rows, ROW], np.int64), "size"),
-        numpy_helper.from_array(np.full((ROW, 1), 1 / ROW, np.float32), "vector"),
-    ]
-    edge = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1]) for name in ("x", "y")]
-    graph = helper.make_graph(nodes, f"known_memory_{megabytes}", edge[:1], edge[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    size = numpy_helper.from_array(np.array([rows, ROW], np.int64), "size")
+    model = onnx_model(
+        nodes, {"x": [1, 1]}, {"y": [1, 1]}, {"size": size, "vector": np.full((ROW, 1), 1 / ROW, np.float32)}
+    )
     checker.check_model(model)
     return model.SerializeToString(deterministic=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from tvm import relax
 
 from farm.compiler.compile import EXPECTED, Compiled
@@ -21,11 +21,11 @@ from farm.compiler.reference import flatten
 from farm.compiler.relax_passes import FLOAT32
 from farm.compiler.texture.check import load_checks
 from farm.worker.textures import wrong_operators
+from tests.support.onnx_files import onnx_model
 
 CHANNELS, ROWS, COLUMNS = 8, 9, 10
 SHAPE = (1, CHANNELS, ROWS, COLUMNS)
 SEED = 11
-OPSET, IR_VERSION = 17, 8
 
 
 class Chain:
@@ -126,15 +126,8 @@ def model_around(*operators: str) -> ImportedModel:
         x = chain.convolution(OPERATORS[operator](chain, x), CHANNELS, CHANNELS)
     chain.nodes[-1].output[0] = "y"
     name = operators[0] if len(operators) == 1 else "operators"
-    graph = helper.make_graph(
-        chain.nodes,
-        name,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", "c", "h", "w"))],
-        chain.weights,
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    weights = {each.name: each for each in chain.weights}
+    model = onnx_model(chain.nodes, {"x": SHAPE}, {"y": ("n", "c", "h", "w")}, weights)
     return load(model.SerializeToString(), name=f"{name}.onnx")
 
 

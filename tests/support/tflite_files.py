@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,114 +34,74 @@ class TfliteFile:
         b = flatbuffers.Builder(1024)
         kept = [each for _, _, _, each in self.tensors if each is not None]
         contents = [b""] + [each.tobytes() for each in kept]  # the first buffer is empty: for tensors without data
-        buffers = []
-        for content in contents:
-            vector = b.CreateByteVector(content) if content else None
-            tflite.BufferStart(b)
-            if vector is not None:
-                tflite.BufferAddData(b, vector)
-            buffers.append(tflite.BufferEnd(b))
+        vectors = [b.CreateByteVector(content) if content else None for content in contents]
+        buffers = [_table(b, "Buffer", Data=vector) for vector in vectors]
         tensors, used = [], 0
         for number, (name, shape, dtype, content) in enumerate(self.tensors):
             used += content is not None
-            text, sizes = b.CreateString(name), b.CreateNumpyVector(np.array(shape, np.int32))
             signature = self.signatures.get(number)
-            signed = None if signature is None else b.CreateNumpyVector(np.array(signature, np.int32))
-            tflite.TensorStart(b)
-            tflite.TensorAddName(b, text)
-            tflite.TensorAddShape(b, sizes)
-            tflite.TensorAddType(b, TYPES[dtype])
-            tflite.TensorAddBuffer(b, used if content is not None else 0)
-            if signed is not None:
-                tflite.TensorAddShapeSignature(b, signed)
-            tensors.append(tflite.TensorEnd(b))
+            made = _table(
+                b, "Tensor", Name=b.CreateString(name), Shape=_numbers(b, shape), Type=TYPES[dtype],
+                Buffer=used if content is not None else 0, ShapeSignature=signature and _numbers(b, signature),
+            )  # fmt: skip
+            tensors.append(made)
         codes = sorted({code for code, *_ in self.operators})
-        operators = [self._operator(b, codes, *each) for each in self.operators]
-        made_codes = [self._code(b, code) for code in codes]
-        graph_parts = [
-            self._vector(b, tflite.SubGraphStartTensorsVector, tensors),
-            b.CreateNumpyVector(np.array(inputs, np.int32)),
-            b.CreateNumpyVector(np.array(outputs, np.int32)),
-            self._vector(b, tflite.SubGraphStartOperatorsVector, operators),
+        operators = []
+        for code, taken, results, options in self.operators:
+            kind, written = (options[0], options[1](b)) if options else (None, None)
+            made = _table(
+                b, "Operator", OpcodeIndex=codes.index(code), Inputs=_numbers(b, taken), Outputs=_numbers(b, results),
+                BuiltinOptionsType=kind, BuiltinOptions=written,
+            )  # fmt: skip
+            operators.append(made)
+        made_codes = [
+            _table(b, "OperatorCode", BuiltinCode=code, DeprecatedBuiltinCode=min(code, 127), Version=1)
+            for code in codes
         ]
-        tflite.SubGraphStart(b)
-        for add, part in zip(
-            (
-                tflite.SubGraphAddTensors,
-                tflite.SubGraphAddInputs,
-                tflite.SubGraphAddOutputs,
-                tflite.SubGraphAddOperators,
-            ),
-            graph_parts,
-            strict=True,
-        ):
-            add(b, part)
-        graph = tflite.SubGraphEnd(b)
-        model_parts = [
-            self._vector(b, tflite.ModelStartOperatorCodesVector, made_codes),
-            self._vector(b, tflite.ModelStartSubgraphsVector, [graph]),
-            self._vector(b, tflite.ModelStartBuffersVector, buffers),
-        ]
-        tflite.ModelStart(b)
-        tflite.ModelAddVersion(b, 3)
-        for add, part in zip(
-            (tflite.ModelAddOperatorCodes, tflite.ModelAddSubgraphs, tflite.ModelAddBuffers), model_parts, strict=True
-        ):
-            add(b, part)
-        b.Finish(tflite.ModelEnd(b), file_identifier=b"TFL3")
+        graph = _table(
+            b, "SubGraph", Tensors=_vector(b, tflite.SubGraphStartTensorsVector, tensors), Inputs=_numbers(b, inputs),
+            Outputs=_numbers(b, outputs), Operators=_vector(b, tflite.SubGraphStartOperatorsVector, operators),
+        )  # fmt: skip
+        model = _table(
+            b, "Model", Version=3, OperatorCodes=_vector(b, tflite.ModelStartOperatorCodesVector, made_codes),
+            Subgraphs=_vector(b, tflite.ModelStartSubgraphsVector, [graph]),
+            Buffers=_vector(b, tflite.ModelStartBuffersVector, buffers),
+        )  # fmt: skip
+        b.Finish(model, file_identifier=b"TFL3")
         return bytes(b.Output())
 
-    @staticmethod
-    def _code(b: Any, code: int) -> int:
-        tflite.OperatorCodeStart(b)
-        tflite.OperatorCodeAddBuiltinCode(b, code)
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(code, 127))
-        tflite.OperatorCodeAddVersion(b, 1)
-        return int(tflite.OperatorCodeEnd(b))
 
-    @staticmethod
-    def _operator(b: Any, codes: list[int], code: int, inputs: list[int], outputs: list[int], options: Any) -> int:
-        taken, made = b.CreateNumpyVector(np.array(inputs, np.int32)), b.CreateNumpyVector(np.array(outputs, np.int32))
-        table = options[1](b) if options else None
-        tflite.OperatorStart(b)
-        tflite.OperatorAddOpcodeIndex(b, codes.index(code))
-        tflite.OperatorAddInputs(b, taken)
-        tflite.OperatorAddOutputs(b, made)
-        if options:
-            tflite.OperatorAddBuiltinOptionsType(b, options[0])
-            tflite.OperatorAddBuiltinOptions(b, table)
-        return int(tflite.OperatorEnd(b))
+def _table(b: Any, kind: str, **fields: Any) -> int:
+    """A table of the schema; a field that is None is left out. What it refers to is written before."""
+    getattr(tflite, f"{kind}Start")(b)
+    for name, value in fields.items():
+        if value is not None:
+            getattr(tflite, f"{kind}Add{name}")(b, value)
+    return int(getattr(tflite, f"{kind}End")(b))
 
-    @staticmethod
-    def _vector(b: Any, start: Any, offsets: list[int]) -> int:
-        start(b, len(offsets))
-        for offset in reversed(offsets):
-            b.PrependUOffsetTRelative(offset)
-        return int(b.EndVector())
+
+def _numbers(b: Any, numbers: Sequence[int]) -> int:
+    return int(b.CreateNumpyVector(np.array(numbers, np.int32)))
+
+
+def _vector(b: Any, start: Any, offsets: list[int]) -> int:
+    start(b, len(offsets))
+    for offset in reversed(offsets):
+        b.PrependUOffsetTRelative(offset)
+    return int(b.EndVector())
 
 
 def convolution_options() -> tuple[int, Any]:
     """Stride 1, padding SAME, ReLU."""
-
-    def write(b: Any) -> int:
-        tflite.Conv2DOptionsStart(b)
-        tflite.Conv2DOptionsAddPadding(b, tflite.Padding.SAME)
-        tflite.Conv2DOptionsAddStrideW(b, 1)
-        tflite.Conv2DOptionsAddStrideH(b, 1)
-        tflite.Conv2DOptionsAddDilationWFactor(b, 1)
-        tflite.Conv2DOptionsAddDilationHFactor(b, 1)
-        tflite.Conv2DOptionsAddFusedActivationFunction(b, tflite.ActivationFunctionType.RELU)
-        return int(tflite.Conv2DOptionsEnd(b))
-
-    return tflite.BuiltinOptions.Conv2DOptions, write
+    fields = {
+        "Padding": tflite.Padding.SAME, "StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1,
+        "FusedActivationFunction": tflite.ActivationFunctionType.RELU,
+    }  # fmt: skip
+    return tflite.BuiltinOptions.Conv2DOptions, lambda b: _table(b, "Conv2DOptions", **fields)
 
 
 def dense_options() -> tuple[int, Any]:
-    def write(b: Any) -> int:
-        tflite.FullyConnectedOptionsStart(b)
-        return int(tflite.FullyConnectedOptionsEnd(b))
-
-    return tflite.BuiltinOptions.FullyConnectedOptions, write
+    return tflite.BuiltinOptions.FullyConnectedOptions, lambda b: _table(b, "FullyConnectedOptions")
 
 
 def convolution_and_dense(kernel: Any, bias: Any, dense: Any, size: int, *, open_batch: bool = False) -> bytes:

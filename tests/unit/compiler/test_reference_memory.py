@@ -1,6 +1,7 @@
 """A host with too little memory for the reference is told of once: more attempts have no more memory."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -20,13 +21,20 @@ INPUTS = {"x": np.zeros(1_000_000, np.float32)}
 MODEL = SimpleNamespace(name="big.onnx", key="0", inputs=(TensorSpec("x", (1_000_000,), np.dtype(np.float32)),))
 
 
-@pytest.mark.parametrize("said", [RuntimeError("TVMError: std::bad_alloc"), MemoryError()])
-def test_no_memory_on_the_host_ends_the_job_with_one_sentence(said, tmp_path, monkeypatch):
-    def machine(*_):
-        raise said
+@pytest.fixture
+def fails(monkeypatch):
+    """Makes TVM's machine raise this."""
 
-    monkeypatch.setattr(reference, "compile_model", lambda *_: None)
-    monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
+    def fail(error):
+        monkeypatch.setattr(reference, "compile_model", lambda *_: None)
+        monkeypatch.setattr(reference.relax, "VirtualMachine", Mock(side_effect=error))
+
+    return fail
+
+
+@pytest.mark.parametrize("said", [RuntimeError("TVMError: std::bad_alloc"), MemoryError()])
+def test_no_memory_on_the_host_ends_the_job_with_one_sentence(said, tmp_path, fails):
+    fails(said)
     with raises_code(
         Code.HOST_OUT_OF_MEMORY, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
     ) as caught:
@@ -47,12 +55,8 @@ def test_inputs_that_no_host_has_memory_for_are_reported(shape):
         filled(model, {}, "zeros")
 
 
-def test_another_failure_stays_what_it_is(tmp_path, monkeypatch):
-    def machine(*_):
-        raise RuntimeError("another one")
-
-    monkeypatch.setattr(reference, "compile_model", lambda *_: None)
-    monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
+def test_another_failure_stays_what_it_is(tmp_path, fails):
+    fails(RuntimeError("another one"))
     with pytest.raises(RuntimeError, match="another one"):
         reference.reference_for(MODEL, INPUTS, tmp_path)
 

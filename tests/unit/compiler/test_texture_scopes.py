@@ -34,9 +34,8 @@ def test_the_scope_of_a_tensor_is_the_first_whose_image_it_fits(shape, dtype, sc
 
 
 def test_a_tensor_that_is_larger_than_any_image_is_told_with_its_size():
-    scope, reason = image_scope((1, 600, 224, 224, 4), "float32", Limits(side=100, layers=50))
-    assert scope == ""
-    assert reason == "its tensor 1x600x224x224x4 is no image of at most 100 pixels a side and 50 layers"
+    told = image_scope((1, 600, 224, 224, 4), "float32", Limits(side=100, layers=50))
+    assert told == ("", "its tensor 1x600x224x224x4 is no image of at most 100 pixels a side and 50 layers")
 
 
 @given(st.tuples(*(st.integers(1, 300),) * 4), st.integers(1, 5000), st.integers(1, 500))
