@@ -1,30 +1,25 @@
 """A task that builds candidates as the tune worker does; run by a real zygote in test_build_server_forked.py."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from farm.kinds.tune import worker as tune
 from farm.tuning.builder import FarmBuilder
-from farm.worker.channel import DaemonChannel
 from tests.support.candidates import builder_inputs, module
 from tests.support.whole_farm import until
 
-_threads: list[int] = []
+_threads = []
 
 
-def early() -> None:
+def early():
     """The tune worker's, and how many threads there were."""
     _threads.append(psutil.Process().num_threads())
     tune.early()
 
 
-def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
+def main(payload, daemon):
     """Build one candidate that is right, or one that takes for ever."""
     kind = payload["kind"]
     with FarmBuilder(cache=Path.cwd(), server=tune.forked()) as builder:

@@ -1,12 +1,8 @@
 """The tune worker's build server: a fork of the worker, which builds, and of which nothing survives the worker."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from typing import Any
 
 import psutil
 import pytest
@@ -24,18 +20,18 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+async def lab(tmp_path_factory):
     async with lab_in(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
 
 
-async def built(lab: Any, kind: str, host: Host) -> Any:
+async def built(lab, kind, host):
     lab.count += 1
     task = Task(f"try-{lab.count}", 1, "tests.integration.building", {"kind": kind}, 60.0)
     return await lab.supervisor.run("default", task, host)
 
 
-async def test_it_is_a_fork_of_the_worker_and_builds(lab: Any) -> None:
+async def test_it_is_a_fork_of_the_worker_and_builds(lab):
     found = await built(lab, "add", Host())
     assert found["parent"] == found["worker"]
     assert found["same_program"]  # executed no other one: TVM is not imported a second time
@@ -43,7 +39,7 @@ async def test_it_is_a_fork_of_the_worker_and_builds(lab: Any) -> None:
     assert found["built"]
 
 
-async def test_nothing_survives_a_worker_that_is_killed_while_it_builds(lab: Any) -> None:
+async def test_nothing_survives_a_worker_that_is_killed_while_it_builds(lab):
     host = Host()
     running = asyncio.create_task(built(lab, "endless build", host))
     step, told = await host.heard.get()

@@ -5,14 +5,11 @@ And no build server goes with the thread that started it, nor stays when its own
 The disk is a tmpfs of a few MiB in a mount namespace of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
@@ -60,7 +57,7 @@ print(json.dumps([said, left]))
 """
 
 
-def test_without_disk_space_the_host_is_blamed_and_with_it_it_is_built(tmp_path: Path) -> None:
+def test_without_disk_space_the_host_is_blamed_and_with_it_it_is_built(tmp_path):
     (*full, roomy, endless), left = on_small_disk("40m", tmp_path, CHILD)
     assert len(full) == 3
     for kind, message, hint in full:
@@ -73,8 +70,8 @@ def test_without_disk_space_the_host_is_blamed_and_with_it_it_is_built(tmp_path:
     assert left == []
 
 
-def test_without_descriptors_the_host_is_blamed_and_a_thread_that_ends_takes_no_server_along(tmp_path: Path) -> None:
-    started: list[FarmBuilder] = []
+def test_without_descriptors_the_host_is_blamed_and_a_thread_that_ends_takes_no_server_along(tmp_path):
+    started = []
     thread = threading.Thread(target=lambda: started.append(FarmBuilder(cache=tmp_path, server=started_server())))
     thread.start()
     thread.join()
@@ -100,7 +97,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_server_does_not_outlive_an_owner_that_is_killed() -> None:
+def test_a_server_does_not_outlive_an_owner_that_is_killed():
     done = subprocess.run(
         [sys.executable, "-c", KILLED], cwd=ROOT, env=environment(), capture_output=True, text=True,
         timeout=PATIENCE_S, check=False,

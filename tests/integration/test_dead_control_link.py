@@ -1,9 +1,6 @@
 """A listener whose task has ended accepts no client and reports nothing: the daemon ends, to be started again."""
 
-from __future__ import annotations
-
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -22,14 +19,14 @@ from tests.support.waiting import HANG_S, until
         "web",
     ],
 )
-async def test_the_daemon_ends_with_an_error(tmp_path: Path, part: str) -> None:
+async def test_the_daemon_ends_with_an_error(tmp_path, part):
     config = FarmConfig(
         state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", adb=AdbConfig(manage=False), tvm=TvmConfig(port=0),
         web=WebConfig(port=0), control=ControlConfig(listen="tcp://127.0.0.1:0"),
     )  # fmt: skip
     daemon = asyncio.create_task(Daemon(config, lambda: config).run())
 
-    def waits_for() -> asyncio.Future[object] | None:
+    def waits_for():
         """What the task of the listener waits for, once everything runs."""
         tasks = {task.get_name(): task for task in asyncio.all_tasks()}
         return getattr(tasks.get(part), "_fut_waiter", None) if "watchdog" in tasks else None

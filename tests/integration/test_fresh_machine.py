@@ -51,7 +51,7 @@ def device_named(farm, name):
     return next(device for device in farm.status()["devices"] if device["name"] == name)
 
 
-def servers(phone) -> list[psutil.Process]:
+def servers(phone):
     """The RPC servers of one phone and their sessions; the host's process list holds those of all."""
     folder = phone.farm.lab.phone(phone.nickname).directory
     found = []
@@ -62,13 +62,13 @@ def servers(phone) -> list[psutil.Process]:
     return found
 
 
-def server(phone) -> psutil.Process:
+def server(phone):
     """Its RPC server, as soon as it is alone: a session's own process ends after its session."""
     until(lambda: len(servers(phone)) == 1)
     return servers(phone)[0]
 
 
-def ports(phone) -> set[int]:
+def ports(phone):
     """Where they listen."""
     return {
         connection.laddr.port

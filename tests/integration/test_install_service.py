@@ -1,7 +1,5 @@
 """`farm install-service` into a root folder of its own, looked at by systemd's own tools."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -23,24 +21,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def farm(*arguments: str) -> subprocess.CompletedProcess[str]:
+def farm(*arguments):
     command = [sys.executable, "-m", "farm", "install-service", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def everything(root: Path) -> dict[str, str]:
+def everything(root):
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     done = farm("--prefix", str(tmp_path / "root"))
     assert done.returncode == 0, done
     assert "systemctl enable --now" in done.stdout
     return tmp_path / "root"
 
 
-def test_again_changes_nothing_and_brings_back_what_was_changed(root: Path) -> None:
+def test_again_changes_nothing_and_brings_back_what_was_changed(root):
     before = everything(root)
     assert {f"{UNIT_FOLDER}/{unit}" for unit in UNITS} < before.keys()
     done = farm("--prefix", str(root), "--json")
@@ -53,7 +51,7 @@ def test_again_changes_nothing_and_brings_back_what_was_changed(root: Path) -> N
     assert everything(root) == before | {"etc/farm/farm.toml": "[quota]\ndevices = 1\n"}
 
 
-def test_uninstall_leaves_nothing_but_what_people_wrote(root: Path) -> None:
+def test_uninstall_leaves_nothing_but_what_people_wrote(root):
     done = farm("--prefix", str(root), "--uninstall")
     assert done.returncode == 0, done
     assert list(root.iterdir()) == []
@@ -66,7 +64,7 @@ def test_uninstall_leaves_nothing_but_what_people_wrote(root: Path) -> None:
 
 
 @pytest.mark.parametrize("only_say", ["--dry-run", "--print"])
-def test_saying_what_would_be_done_does_nothing(only_say: str, tmp_path: Path) -> None:
+def test_saying_what_would_be_done_does_nothing(only_say, tmp_path):
     done = farm(only_say, "--prefix", str(tmp_path / "root"))
     assert done.returncode == 0, done
     assert "farm-adb.service" in done.stdout
@@ -74,7 +72,7 @@ def test_saying_what_would_be_done_does_nothing(only_say: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("below", ["", "root"])
-def test_a_prefix_that_is_a_file_is_refused_before_anything_is_said(below: str, tmp_path: Path) -> None:
+def test_a_prefix_that_is_a_file_is_refused_before_anything_is_said(below, tmp_path):
     (tmp_path / "file").write_text("mine")
     done = farm("--prefix", str(tmp_path / "file" / below))
     assert (done.returncode, done.stdout) == (2, "")
@@ -82,9 +80,7 @@ def test_a_prefix_that_is_a_file_is_refused_before_anything_is_said(below: str, 
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_without_root_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_root_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotAllowedError) as refused:
@@ -96,7 +92,7 @@ def test_without_root_it_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_below_a_prefix_lead_nowhere(tmp_path: Path) -> None:
+def test_links_below_a_prefix_lead_nowhere(tmp_path):
     """The prefix may belong to somebody whom root does not trust."""
     outside, prefix = tmp_path / "outside", tmp_path / "prefix"
     outside.mkdir()
@@ -117,10 +113,8 @@ def test_links_below_a_prefix_lead_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(
-    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done: list[tuple[str, ...]] = []
+def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(runs, tmp_path, monkeypatch, capsys):
+    done = []
     monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(install_service, "systemd_runs", lambda: runs)
@@ -132,7 +126,7 @@ def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(
     assert done == ([("systemd-sysusers",), ("systemctl", "daemon-reload")] if runs else [])
 
 
-def test_units_that_are_gone_are_not_stopped() -> None:
+def test_units_that_are_gone_are_not_stopped():
     """`systemctl disable` refuses as a whole when it does not know one of them."""
     paths = [f"{UNIT_FOLDER}/{unit}" for unit in UNITS]
     there = [FileStep("remove", path) for path in (*paths[1:], SYSUSERS)]
@@ -144,7 +138,7 @@ def test_units_that_are_gone_are_not_stopped() -> None:
 
 
 @needs_systemd
-def test_systemd_finds_no_mistake_in_the_units(root: Path) -> None:
+def test_systemd_finds_no_mistake_in_the_units(root):
     units = [str(root / UNIT_FOLDER / unit) for unit in UNITS]
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
@@ -154,7 +148,7 @@ def test_systemd_finds_no_mistake_in_the_units(root: Path) -> None:
 
 @needs_systemd
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.endswith(".service")])
-def test_systemd_calls_each_service_well_closed(unit: str, root: Path) -> None:
+def test_systemd_calls_each_service_well_closed(unit, root):
     command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
     path = str(root / UNIT_FOLDER / unit)
     done = subprocess.run([*command, path], capture_output=True, text=True, timeout=60, check=False)
@@ -167,7 +161,7 @@ def test_systemd_calls_each_service_well_closed(unit: str, root: Path) -> None:
 
 
 @needs("systemd-sysusers")
-def test_systemd_makes_the_users(root: Path) -> None:
+def test_systemd_makes_the_users(root):
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\n")
     done = subprocess.run(

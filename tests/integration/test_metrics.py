@@ -1,7 +1,5 @@
 """/metrics of a whole farm: what the real linter says of it, and that what happens there is counted."""
 
-from __future__ import annotations
-
 import subprocess
 
 import httpx
@@ -11,20 +9,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from farm.client import Client
 from farm.metrics.catalogue import METRICS
 from farm.metrics.exposition import OPEN, PLAIN
-from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.needs import need
 from tests.support.whole_farm import phones, until, until_ready
 
 pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 0.2\n")
 
 
-def scrape(farm: VirtualFarm, accept: str = OPEN) -> httpx.Response:
+def scrape(farm, accept=OPEN):
     answer = httpx.get(f"{farm.status()['web']}metrics", headers={"accept": accept})
     assert answer.status_code == 200
     return answer
 
 
-def samples(farm: VirtualFarm) -> dict[tuple[str, ...], float]:
+def samples(farm):
     """Value by name and label values, in the catalogue's order."""
     order = {name: metric.labels for metric in METRICS.values() for name in metric.series}
     families = text_string_to_metric_families(scrape(farm).text)
@@ -35,7 +32,7 @@ def samples(farm: VirtualFarm) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_both_formats_and_no_complaint(farm: VirtualFarm) -> None:
+def test_both_formats_and_no_complaint(farm):
     assert scrape(farm).headers["content-type"] == OPEN
     plain = scrape(farm, "text/html")
     assert plain.headers["content-type"] == PLAIN
@@ -45,7 +42,7 @@ def test_both_formats_and_no_complaint(farm: VirtualFarm) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_the_way_to_a_ready_phone_is_counted(farm: VirtualFarm) -> None:
+def test_the_way_to_a_ready_phone_is_counted(farm):
     (phone,) = phones(farm)
     name = phone.name
     until(lambda: ("farm_device_battery_level_ratio", name) in samples(farm))
@@ -73,7 +70,7 @@ def test_the_way_to_a_ready_phone_is_counted(farm: VirtualFarm) -> None:
         until(lambda counted=counted: samples(farm).get(counted, 0) > 0)
 
 
-def test_a_lease_is_counted_while_it_lasts_and_when_it_ends(farm: VirtualFarm) -> None:
+def test_a_lease_is_counted_while_it_lasts_and_when_it_ends(farm):
     (phone,) = phones(farm)
     with Client(farm.socket) as client, client.lease(on=phone.name):
         found = samples(farm)
@@ -91,7 +88,7 @@ def test_a_lease_is_counted_while_it_lasts_and_when_it_ends(farm: VirtualFarm) -
     assert found["farm_calls_total", "ok"] >= 1
 
 
-def test_a_fault_is_counted_by_what_was_wrong(farm: VirtualFarm) -> None:
+def test_a_fault_is_counted_by_what_was_wrong(farm):
     (phone,) = phones(farm)
     farm.lab.server_crash(phone.nickname)
     until(lambda: samples(farm).get(("farm_repair_duration_seconds_count", "server")) == 1)

@@ -19,12 +19,12 @@ UNKNOWN_KEYS = 2_500  # the benchmark does 100,000
 ALLOWED_GROWTH_BYTES = 3 << 19  # of a process that Python's allocator has already warmed up
 
 
-def greet(sock: socket.socket) -> bytes:
+def greet(sock):
     sock.sendall(wire.encode_magic())
     return sock.recv(4, socket.MSG_WAITALL)
 
 
-def refused(sock: socket.socket) -> bool:
+def refused(sock):
     """Whether the other end closes it without a word."""
     try:
         return sock.recv(1) == b""
@@ -32,7 +32,7 @@ def refused(sock: socket.socket) -> bool:
         return True
 
 
-def ask(sock: socket.socket) -> bytes:
+def ask(sock):
     sock.sendall(encode_message(wire.TrackerCode.PING))
     return sock.recv(len(wire.encode_json(0)), socket.MSG_WAITALL)
 
@@ -40,7 +40,7 @@ def ask(sock: socket.socket) -> bytes:
 async def test_200_clients_at_once_are_all_served():
     with farm_door() as door:
 
-        async def one() -> object:
+        async def one():
             client = await RawTracker.connect(door.port)
             try:
                 return await client.ask(wire.TrackerCode.PING)
@@ -225,13 +225,13 @@ def test_clients_that_a_starved_port_cannot_serve_are_told_after_a_while():
 async def test_unknown_keys_cost_nothing():
     with farm_door() as door:
 
-        async def ask(first: int, count: int) -> None:
+        async def ask(first, count):
             for number in range(first, first + count):
                 client = await RawTracker.connect(door.port)
                 await client.send(encode_message(wire.TrackerRequest(f"unknown-{number}", "", 1)))
                 client.close()
 
-        async def settled() -> float:
+        async def settled():
             while any((state := door.state())[each] for each in ("open", "waiting", "keys")):  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.01)
             return state["rss_bytes"]

@@ -1,17 +1,12 @@
 """`farm tune` and `farm records` through a whole farm with one virtual phone, and what is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from farm import Client
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RecordSet
-from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
 
 TRIALS = 16
@@ -20,33 +15,30 @@ pytestmark = pytest.mark.farm("oneplus-12")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("tune")
     (found / "dense.onnx").write_bytes(dense_onnx())
     return found
 
 
 @pytest.fixture(scope="module")
-def tuned(whole: VirtualFarm, folder: Path) -> dict[str, Any]:
+def tuned(whole, folder):
     """The result of one run by the command."""
     done = whole.farm(
         "tune", str(folder / "dense.onnx"), "--on", "android", "--trials", str(TRIALS), "--cost-model", "random",
         "-o", str(folder / "dense.farm.tar"), "--plot", str(folder / "curve.svg"), "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)["results"][0]
-    return result
+    return json.loads(done.stdout)["results"][0]
 
 
-def beats_tvm(tuned: dict[str, Any]) -> bool:
+def beats_tvm(tuned):
     """Whether a candidate of the one task was faster than TVM's own schedule, on whatever this host is at."""
     [task] = tuned["tasks"]
     return bool(task["best_ms"] < task["default_ms"])
 
 
-def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
-    farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
-) -> None:
+def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(farm, folder, tuned):
     assert (tuned["trials"], tuned["ended"]) == (TRIALS, "trials")
     assert sum(task["trials"] for task in tuned["tasks"]) == TRIALS
     assert tuned["speedup"]["low"] <= tuned["speedup"]["times"] <= tuned["speedup"]["high"]
@@ -64,9 +56,7 @@ def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_records_are_listed_shown_exported_and_a_prior(
-    farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
-) -> None:
+def test_the_records_are_listed_shown_exported_and_a_prior(farm, folder, tuned):
     [row] = json.loads(farm.farm("records", "list", "--json").stdout)["sets"]
     assert (row["name"], row["version"], row["records"]) == ("dense.onnx", 1, TRIALS)
     shown = farm.farm("records", "show", "dense.onnx")
@@ -91,7 +81,7 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
     assert newest["records"] == TRIALS + 2
 
 
-def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm: VirtualFarm, folder: Path) -> None:
+def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm, folder):
     with Client(farm.socket) as client:
         spec = client.spec(
             "tune", model=folder / "dense.onnx", on="android", trials=100_000, cost_model="random", seed=3
@@ -122,21 +112,21 @@ def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm: VirtualFarm, fo
         (["--devices", "some"], 2, "--devices 'some' is no number"),
     ],
 )
-def test_what_is_refused(farm: VirtualFarm, folder: Path, options: list[str], code: int, said: str) -> None:
+def test_what_is_refused(farm, folder, options, code, said):
     given = ["tune", str(folder / "dense.onnx"), *([] if "--on" in options else ["--on", "android"]), *options]
     done = farm.farm(*given)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
 
 
-def test_a_prior_that_is_no_set_is_named_with_what_is_wrong(farm: VirtualFarm, folder: Path) -> None:
+def test_a_prior_that_is_no_set_is_named_with_what_is_wrong(farm, folder):
     (folder / "old.tar").write_bytes(packed(RecordSet())[:600])
     done = farm.farm("tune", str(folder / "dense.onnx"), "--on", "android", "--prior", str(folder / "old.tar"))
     assert done.returncode == 2
     assert "old.tar" in done.stderr
 
 
-def test_a_running_tunings_page_shows_each_tasks_rates(farm: VirtualFarm, tuned: dict[str, Any]) -> None:
+def test_a_running_tunings_page_shows_each_tasks_rates(farm, tuned):
     """Of a tuning that told of its tasks; the page adds this while the job runs."""
     from farm.cli.job import _latest_standing
 

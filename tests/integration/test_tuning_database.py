@@ -1,16 +1,11 @@
 """The database of a tuning run with real TVM: what it keeps stock TVM reads; what only TVM can refuse is set aside."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import tvm
@@ -34,14 +29,14 @@ TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-
 OTHER = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 4})
 
 
-def task(size: int) -> Any:
+def task(size):
     """As extract_tasks gives them: an addition of `size` numbers, used three times."""
     a = te.placeholder((size,), name="a")
     function = te.create_prim_func([a, te.compute((size,), lambda i: a[i] + 1.0, name="b")])
     return SimpleNamespace(task_name=f"add{size}", weight=3, dispatched=[tvm.IRModule({"main": function})])
 
 
-def matmul() -> Any:
+def matmul():
     """One with many schedules."""
     a, b = te.placeholder((64, 64), name="a"), te.placeholder((64, 64), name="b")
     k = te.reduce_axis((0, 64), name="k")
@@ -51,14 +46,14 @@ def matmul() -> Any:
     return SimpleNamespace(task_name="matmul", weight=1, dispatched=[tvm.IRModule({"main": function})])
 
 
-def candidate(module: Any, factor: int) -> Any:
+def candidate(module, factor):
     schedule = Schedule(module)
     [loop] = schedule.get_loops(schedule.get_sblock("b"))
     schedule.split(loop, [None, factor])
     return ms.search_strategy.MeasureCandidate(schedule, ms.arg_info.ArgInfo.from_prim_func(module["main"]))
 
 
-def measured(database: TuningDatabase, factors: Sequence[int], seconds: float | None = 0.001) -> None:
+def measured(database, factors, seconds=0.001):
     tunable = database.tunables[0]
     for factor in factors:
         origin = Origin(key="", device="pixel", at="", factor=1.1, spent_s=float(factor))
@@ -67,7 +62,7 @@ def measured(database: TuningDatabase, factors: Sequence[int], seconds: float | 
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     with TuningDatabase(tmp_path / "run", TARGET) as database:
         database.add_tasks([task(64), task(32)])
         measured(database, (2, 4))
@@ -75,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_what_is_kept_is_known_again_and_stock_tvm_reads_it(folder: Path) -> None:
+def test_what_is_kept_is_known_again_and_stock_tvm_reads_it(folder):
     with TuningDatabase(folder, TARGET) as database:
         first, second = database.add_tasks([task(32), task(64)])
         assert (first.task.name, second.task.name) == ("add64", "add32")  # the most work first
@@ -94,7 +89,7 @@ def test_what_is_kept_is_known_again_and_stock_tvm_reads_it(folder: Path) -> Non
     assert len(pruned(found).records) == 1
 
 
-def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
+def test_a_trace_that_tvm_does_not_take_is_set_aside(folder):
     lines = (folder / RECORDS).read_text().splitlines()
     wrong = json.loads(lines[1])
     wrong[1][0][0][0][0] = "Conjure"
@@ -108,7 +103,7 @@ def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
     assert len(ms.database.JSONDatabase(work_dir=str(folder))) == 3
 
 
-def test_a_record_without_origin_is_a_trial(folder: Path) -> None:
+def test_a_record_without_origin_is_a_trial(folder):
     load_intrinsics()
     lines = (folder / MEASURED_BY).read_text().splitlines()
     (folder / MEASURED_BY).write_text(lines[0] + "\n")
@@ -119,7 +114,7 @@ def test_a_record_without_origin_is_a_trial(folder: Path) -> None:
         assert [(each.trials, each.failed) for each in search.tasks] == [(3, 1), (0, 0)]
 
 
-def test_a_lost_workload_and_a_wrong_trace_together_cost_that_record_only(folder: Path) -> None:
+def test_a_lost_workload_and_a_wrong_trace_together_cost_that_record_only(folder):
     """The second workload's line is garbage, and TVM does not take a record of the first."""
     workloads, records = (folder / WORKLOADS), (folder / RECORDS)
     workloads.write_text(workloads.read_text().splitlines()[0] + "\n\0garbage\n")
@@ -138,7 +133,7 @@ def test_a_lost_workload_and_a_wrong_trace_together_cost_that_record_only(folder
 
 
 @pytest.mark.parametrize("module", ["AAAA", None], ids=["garbage", "another module"])
-def test_a_workload_with_a_wrong_module_is_put_right_and_loses_no_record(folder: Path, module: str | None) -> None:
+def test_a_workload_with_a_wrong_module_is_put_right_and_loses_no_record(folder, module):
     lines = [json.loads(line) for line in (folder / WORKLOADS).read_text().splitlines()]
     right = lines[0][1]
     lines[0][1] = module or lines[1][1]
@@ -155,7 +150,7 @@ def test_a_workload_with_a_wrong_module_is_put_right_and_loses_no_record(folder:
         assert (database.trials, database.damage) == (4, [])
 
 
-def test_a_workload_that_is_there_twice_shifts_no_record(folder: Path) -> None:
+def test_a_workload_that_is_there_twice_shifts_no_record(folder):
     lines = (folder / WORKLOADS).read_text().splitlines()
     (folder / WORKLOADS).write_text("\n".join([lines[0], lines[0], lines[1]]) + "\n")
     with TuningDatabase(folder, TARGET) as database:
@@ -165,8 +160,8 @@ def test_a_workload_that_is_there_twice_shifts_no_record(folder: Path) -> None:
     assert read_records(folder).set.records[-1].workload == second.task.workload
 
 
-def test_a_full_disk_says_where_how_full_and_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+def test_a_full_disk_says_where_how_full_and_what_to_do(folder, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with TuningDatabase(folder, TARGET) as database:
@@ -179,14 +174,14 @@ def test_a_full_disk_says_where_how_full_and_what_to_do(folder: Path, monkeypatc
         assert database.trials == 3
 
 
-def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path: Path) -> None:
+def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path):
     class Full:
-        def submit(self, given: Any) -> Future[Measured]:
-            answer: Future[Measured] = Future()
+        def submit(self, given):
+            answer = Future()
             answer.set_exception(cannot_build_error(errno.ENOSPC, tmp_path))
             return answer
 
-    def build(inputs: Sequence[Any]) -> list[Any]:
+    def build(inputs):
         return [ms.builder.BuilderResult("a.so", None) for _ in inputs]
 
     with TuningDatabase(tmp_path, TARGET) as database:
@@ -199,7 +194,7 @@ def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path: Pa
     assert not (tmp_path / RECORDS).exists()
 
 
-def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_path: Path) -> None:
+def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder, tmp_path):
     given = read_records(folder).set
     with TuningDatabase(tmp_path / "arm", OTHER) as database:
         database.add_tasks([task(64)])
@@ -224,21 +219,21 @@ def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_pa
     assert kept.origins.keys() == {each.key for each in kept.records}
 
 
-def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> None:
+def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path):
     load_intrinsics()
-    asked: list[Future[Measured]] = []
+    asked = []
 
     class Phones:
-        def submit(self, given: Any) -> Future[Measured]:
+        def submit(self, given):
             asked.append(Future())
             if len(asked) == 1:
                 asked[0].set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
             return asked[-1]
 
-    def build(inputs: Sequence[Any]) -> list[Any]:
+    def build(inputs):
         return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
 
-    def news(search: Search) -> None:
+    def news(search):
         if search.done:
             raise YieldedError
 
@@ -254,17 +249,17 @@ def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> 
     assert len(read_records(tmp_path).set.records) == 1
 
 
-def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path: Path) -> None:
+def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path):
     load_intrinsics()
-    learned: list[int] = []
+    learned = []
 
     class Phones:
-        def submit(self, given: Any) -> Future[Measured]:
-            answer: Future[Measured] = Future()
+        def submit(self, given):
+            answer = Future()
             answer.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
             return answer
 
-    def build(inputs: Sequence[Any]) -> list[Any]:
+    def build(inputs):
         return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
 
     with TuningDatabase(tmp_path, TARGET) as database:
@@ -277,7 +272,7 @@ def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path:
     assert max(learned) < 24
 
 
-def test_cleanup_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path: Path) -> None:
+def test_cleanup_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path):
     long_ago_s = time.time() - 2 * UNUSED_S
     mine, busy, left = (tmp_path / TUNING / "model" / name for name in ("mine", "busy", "left"))
     for each in (mine, left):
@@ -290,7 +285,7 @@ def test_cleanup_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path: P
     assert {each.name for each in mine.parent.iterdir()} == {"mine", "busy"}
 
 
-def test_how_long_a_task_takes_untuned_is_known_from_a_prior_for_the_same_target(folder: Path, tmp_path: Path) -> None:
+def test_how_long_a_task_takes_untuned_is_known_from_a_prior_for_the_same_target(folder, tmp_path):
     with TuningDatabase(tmp_path / "arm", OTHER) as database:
         [tunable] = database.add_tasks([task(64)])
         measured(database, (16,))

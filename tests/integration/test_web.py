@@ -1,15 +1,11 @@
 """The web page of a real daemon with a virtual phone: every page, a token's whole life, hints, metrics."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.waiting import HANG_S
 from tests.support.whole_farm import answer, until, until_ready
 
@@ -17,13 +13,13 @@ pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")
 
 
 @pytest.fixture
-def browser(farm: VirtualFarm) -> Iterator[httpx.Client]:
+def browser(farm):
     """Without scripts."""
     with httpx.Client(base_url=farm.status()["web"], follow_redirects=True, timeout=HANG_S) as client:
         yield client
 
 
-def test_every_page_reads_without_a_token_and_without_scripts(farm: VirtualFarm, browser: httpx.Client) -> None:
+def test_every_page_reads_without_a_token_and_without_scripts(farm, browser):
     (device,) = farm.status()["devices"]
     name = device["name"]
     until(lambda: farm.client.call("device.readings", device=name)["columns"])
@@ -48,7 +44,7 @@ def test_every_page_reads_without_a_token_and_without_scripts(farm: VirtualFarm,
     assert f"Web page {farm.status()['web']}" in farm.farm("status").stdout
 
 
-def test_a_token_from_its_making_to_its_revoking(farm: VirtualFarm, browser: httpx.Client) -> None:
+def test_a_token_from_its_making_to_its_revoking(farm, browser):
     name = farm.status()["devices"][0]["name"]
     token = answer(farm.farm("auth", "new", "ann", "--role", "operator", "--web", "--json"))["token"]
     page = browser.post("/sign-in", data={"token": token, "to": f"/devices/{name}"})
@@ -77,7 +73,7 @@ def test_a_token_from_its_making_to_its_revoking(farm: VirtualFarm, browser: htt
     assert browser.post("/sign-in", data={"token": token}).status_code == 403
 
 
-def test_a_user_may_do_no_more_than_over_the_control_socket(farm: VirtualFarm, browser: httpx.Client) -> None:
+def test_a_user_may_do_no_more_than_over_the_control_socket(farm, browser):
     name = farm.status()["devices"][0]["name"]
     token = answer(farm.farm("auth", "new", "bob", "--role", "user", "--web", "--json"))["token"]
     page = browser.post("/sign-in", data={"token": token, "to": "/"})
@@ -87,19 +83,18 @@ def test_a_user_may_do_no_more_than_over_the_control_socket(farm: VirtualFarm, b
     assert "device.reboot needs the role operator" in page.text
 
 
-def test_hints_come_as_things_happen_and_after_a_break(farm: VirtualFarm, browser: httpx.Client) -> None:
+def test_hints_come_as_things_happen_and_after_a_break(farm, browser):
     since = farm.status()["seq"]
     name = farm.status()["devices"][0]["name"]
     farm.client.call("device.quarantine", device=name, reason="a test")
     farm.client.call("device.service", device=name, service="in")
     until_ready(farm)
 
-    def first(after: int) -> dict[str, object]:
+    def first(after):
         with browser.stream("GET", "/events", params={"since": after}) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
-                    found: dict[str, object] = json.loads(line.removeprefix("data: "))
-                    return found
+                    return json.loads(line.removeprefix("data: "))
         raise AssertionError("the stream ended")
 
     hint = first(since)
@@ -109,7 +104,7 @@ def test_hints_come_as_things_happen_and_after_a_break(farm: VirtualFarm, browse
     assert first(hint["seq"])["seq"] != hint["seq"]
 
 
-def test_metrics_are_served_beside_it(browser: httpx.Client) -> None:
+def test_metrics_are_served_beside_it(browser):
     page = browser.get("/metrics")
     assert page.status_code == 200
     assert "# TYPE farm_" in page.text

@@ -68,7 +68,7 @@ class Host:
 
 
 class Lab:
-    def __init__(self, folder: Path, toolchains, **options):
+    def __init__(self, folder, toolchains, **options):
         self.door = WorkerServer(folder / "workers.sock", ArtifactFolder(folder / "artifacts"))
         self.supervisor = Supervisor(toolchains, folder / "work", self.door, **options)
         self.folder = folder

@@ -1,18 +1,15 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice, AdbState, usable
+from farm.adb.devices import AdbState, usable
 from farm.adb.errors import AdbError
-from farm.adb.program import AdbBinary, read_version
+from farm.adb.program import read_version
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
 from farm.simulation.control import LabClient, running_lab
@@ -23,25 +20,25 @@ BINARIES = adb_binaries()
 
 
 @pytest.fixture(params=sorted(BINARIES), scope="module")
-def binary(request: pytest.FixtureRequest) -> AdbBinary:
+def binary(request):
     """Each adb program of this machine in turn: Debian's 29 and adbutils' 36."""
     return read_version(Path(BINARIES[request.param]))
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     # Not tmp_path: a unix socket's path must stay below 108 bytes.
     with tempfile.TemporaryDirectory(prefix="farm-adb-") as made:
         yield Path(made)
 
 
-def server_in(folder: Path, binary: AdbBinary) -> AdbServer:
+def server_in(folder, binary):
     """Farm's own server on a unix socket, without USB."""
     return AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder, usb=False)
 
 
 @pytest.fixture
-async def own_server(binary: AdbBinary, folder: Path) -> AsyncIterator[AdbServer]:
+async def own_server(binary, folder):
     """A server that the test may kill."""
     server = server_in(folder, binary)
     await server.ensure()
@@ -60,7 +57,7 @@ class Shared:
 
 
 @pytest.fixture(scope="module")
-def shared(request: pytest.FixtureRequest, binary: AdbBinary) -> Iterator[Shared]:
+def shared(request, binary):
     """The module's PHONES behind one server."""
     with tempfile.TemporaryDirectory(prefix="farm-adb-") as made:
         server = server_in(Path(made), binary)
@@ -73,12 +70,12 @@ def shared(request: pytest.FixtureRequest, binary: AdbBinary) -> Iterator[Shared
 
 
 @pytest.fixture
-def client(shared: Shared) -> AdbClient:
+def client(shared):
     return AdbClient(shared.server.client.address.spec)
 
 
 @pytest.fixture
-async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
+async def lab(shared, client):
     """The module's phones, plugged in; afterwards nothing of the test is left on them or in the server."""
     phones = await asyncio.to_thread(shared.lab.status)
     await list_until(client, lambda devices: len(usable(devices)) == len(phones))
@@ -97,7 +94,7 @@ async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
         await client.remove_forward(serial, local)
 
 
-async def answers(client: AdbClient, serial: str) -> None:
+async def answers(client, serial):
     """Waits until the phone answers: a server lists a link that has just ended as usable for a while."""
     async with asyncio.timeout(HANG_S):
         while True:
@@ -108,23 +105,23 @@ async def answers(client: AdbClient, serial: str) -> None:
 
 
 @pytest.fixture
-async def serial(lab: LabClient, client: AdbClient) -> str:
+async def serial(lab, client):
     """The phone's serial once it can be asked."""
     return await usable_serial(client)
 
 
-async def usable_serial(client: AdbClient, state: AdbState = AdbState.DEVICE) -> str:
+async def usable_serial(client, state=AdbState.DEVICE):
     """Waits until the one phone is listed in that state."""
     devices = await list_until(client, lambda devices: [device.state for device in devices] == [state])
     return devices[0].serial
 
 
-async def no_phone(client: AdbClient) -> None:
+async def no_phone(client):
     """Waits until nothing is usable."""
     await list_until(client, lambda devices: not usable(devices))
 
 
-async def list_until(client: AdbClient, reached: Callable[[list[AdbDevice]], bool]) -> list[AdbDevice]:
+async def list_until(client, reached):
     """Asks for the list until it is as wanted: adb 29's own stream keeps silent about some changes."""
     async with asyncio.timeout(HANG_S):
         while not reached(devices := await client.list_devices()):  # noqa: ASYNC110 (adb has no event to wait for)

@@ -1,28 +1,22 @@
 """A leased adb between unmodified adb programs and a real server of the other release, two phones behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from farm.adb.client import AdbClient
 from farm.adb.devices import usable
 from farm.adb.lease_proxy.proxy import LeasedAdb
 from farm.adb.lease_proxy.tunnels import MOST_TUNNELS
-from farm.adb.program import AdbBinary
 from farm.adb.tunnels import parse_reverses
 from farm.common.errors import NotAllowedError
 from farm.daemon.scheduling import LoopbackUsers
-from farm.simulation.control import LabClient
 from tests.integration.adb.conftest import BINARIES
 from tests.support.needs import needs_namespaces
 from tests.support.waiting import HANG_S
@@ -30,7 +24,7 @@ from tests.support.waiting import HANG_S
 PHONES = {"mine": "oneplus-12", "theirs": "galaxy-a55"}
 
 
-async def anybody(_: socket.socket) -> str:
+async def anybody(_):
     return ""
 
 
@@ -52,12 +46,12 @@ class Leased:
     theirs: str
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADB_", "ANDROID_"))}
         return kept | {"HOME": str(self.home), "TMPDIR": str(self.home), "ANDROID_ADB_SERVER_PORT": str(self.adb.port)}
 
     @asynccontextmanager
-    async def running(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def running(self, *words):
         process = await asyncio.create_subprocess_exec(
             self.program, *words, env=self.environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -69,25 +63,25 @@ class Leased:
                 process.kill()
             await process.communicate()
 
-    async def run(self, *words: str) -> Done:
+    async def run(self, *words):
         async with self.running(*words) as process, asyncio.timeout(HANG_S):
             out, err = await process.communicate()
             assert process.returncode is not None
             return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
-    async def good(self, *words: str) -> str:
+    async def good(self, *words):
         done = await self.run(*words)
         assert done.code == 0, (words, done)
         return done.out
 
-    async def refused(self, *words: str, said: str) -> None:
+    async def refused(self, *words, said):
         done = await self.run(*words)
         assert done.code != 0, (words, done)
         assert said in done.out + done.err, (words, done)
 
 
 @pytest.fixture
-async def leased(binary: AdbBinary, client: AdbClient, lab: LabClient, folder: Path) -> AsyncIterator[Leased]:
+async def leased(binary, client, lab, folder):
     """Programs of one release meet each other in the tests of whole farms."""
     program = next((other for other in BINARIES.values() if Path(other) != binary.path), str(binary.path))
     serials = {name: (await asyncio.to_thread(lab.phone, name)).serial for name in ("mine", "theirs")}
@@ -99,7 +93,7 @@ async def leased(binary: AdbBinary, client: AdbClient, lab: LabClient, folder: P
     await adb.close()
 
 
-async def test_one_phone_is_all_there_is(leased: Leased) -> None:
+async def test_one_phone_is_all_there_is(leased):
     assert (await leased.good("devices")).split("\n")[1:] == [f"{leased.mine}\tdevice", "", ""]
     assert leased.theirs not in await leased.good("devices", "-l")
     assert await leased.good("get-state") == "device\n"
@@ -117,7 +111,7 @@ async def test_one_phone_is_all_there_is(leased: Leased) -> None:
     await leased.good("-t", number, "wait-for-device")
 
 
-async def test_other_phones_are_not_there(leased: Leased, client: AdbClient) -> None:
+async def test_other_phones_are_not_there(leased, client):
     for words in (["shell", "true"], ["get-state"], ["forward", "tcp:0", "tcp:1"], ["install", "x.apk"]):
         await leased.refused("-s", leased.theirs, *words, said="not found")
     devices = await client.list_devices()
@@ -126,7 +120,7 @@ async def test_other_phones_are_not_there(leased: Leased, client: AdbClient) -> 
     await leased.refused("-t", str(other), "get-state", said="transport id")
 
 
-async def test_what_would_hurt_others_is_refused(leased: Leased, client: AdbClient) -> None:
+async def test_what_would_hurt_others_is_refused(leased, client):
     for words in (
         ["connect", "127.0.0.1:9"], ["disconnect"], ["reconnect"], ["reconnect", "offline"], ["root"], ["unroot"],
         ["reboot"], ["reboot", "bootloader"], ["reboot", "recovery"], ["tcpip", "5555"], ["usb"],
@@ -140,7 +134,7 @@ async def test_what_would_hurt_others_is_refused(leased: Leased, client: AdbClie
     assert len(usable(await client.list_devices())) == 2
 
 
-async def test_files(leased: Leased, folder: Path) -> None:
+async def test_files(leased, folder):
     content = os.urandom(3_000_000)
     (folder / "there").write_bytes(content)
     await leased.good("push", str(folder / "there"), "/data/local/tmp/x")
@@ -149,7 +143,7 @@ async def test_files(leased: Leased, folder: Path) -> None:
     assert len((await leased.good("exec-out", "head -c 2000000 /dev/zero")).encode()) == 2_000_000
 
 
-async def test_a_stream_that_goes_on_is_cut_with_the_lease(leased: Leased) -> None:
+async def test_a_stream_that_goes_on_is_cut_with_the_lease(leased):
     async with leased.running("shell", "n=0; while true; do n=$((n+1)); echo line $n; sleep 0.05; done") as process:
         assert process.stdout is not None
         async with asyncio.timeout(HANG_S):
@@ -162,19 +156,19 @@ async def test_a_stream_that_goes_on_is_cut_with_the_lease(leased: Leased) -> No
         socket.create_connection(("127.0.0.1", leased.adb.port))
 
 
-async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def raw(port, request):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"%04x" % len(request) + request)
     return reader, writer
 
 
-async def next_list(reader: asyncio.StreamReader) -> bytes:
+async def next_list(reader):
     async with asyncio.timeout(HANG_S):
         return await reader.readexactly(int(await reader.readexactly(4), 16))
 
 
 @pytest.mark.parametrize("form", ["", "-l", "-proto-binary", "-proto-text"])
-async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient, form: str, client: AdbClient) -> None:
+async def test_changes_of_the_one_phone_are_told(leased, lab, form, client):
     reader, writer = await raw(leased.adb.port, f"host:track-devices{form}".encode())
     status = await reader.readexactly(4)
     if "proto" in form and status == b"FAIL":
@@ -197,7 +191,7 @@ async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient,
     await writer.wait_closed()
 
 
-async def test_forwards_belong_to_the_lease(leased: Leased, client: AdbClient) -> None:
+async def test_forwards_belong_to_the_lease(leased, client):
     await client.add_forward(leased.theirs, "tcp:0", "tcp:4000")
     before = await client.list_forwards()
     listen = 'import socket; socket.create_server(("127.0.0.1", 7100)).accept()[0].sendall(b"reached\\n")'
@@ -227,14 +221,14 @@ async def test_forwards_belong_to_the_lease(leased: Leased, client: AdbClient) -
         socket.create_connection(("127.0.0.1", int(port)))
 
 
-async def answering(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> asyncio.Server:
+async def answering(handle):
     return await asyncio.start_server(handle, "127.0.0.1", 0)
 
 
-async def test_a_reverse_that_is_dialled_can_be_removed(leased: Leased, client: AdbClient) -> None:
+async def test_a_reverse_that_is_dialled_can_be_removed(leased, client):
     """Without the placeholder the adb server aborts after 3 to 29 rounds."""
 
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def greet(_, writer):
         writer.write(b"hello\n")
         writer.close()
 
@@ -265,14 +259,14 @@ async def test_a_reverse_that_is_dialled_can_be_removed(leased: Leased, client: 
 
 
 @needs_namespaces  # the host may have no nc
-async def test_a_reverse_made_in_advance_opens_no_lease(leased: Leased, client: AdbClient) -> None:
+async def test_a_reverse_made_in_advance_opens_no_lease(leased, client):
     """For it the adb server dials, under our own uid, which every lease lets in."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     await leased.good("reverse", "tcp:6100", f"tcp:{port}")
     people = LoopbackUsers(client.address)
 
-    async def admits(connection: socket.socket) -> str:
+    async def admits(connection):
         try:
             return await people(connection)
         except NotAllowedError as error:
@@ -290,7 +284,7 @@ async def test_a_reverse_made_in_advance_opens_no_lease(leased: Leased, client: 
         await other.close()
 
 
-async def test_a_lease_has_so_many_tunnels(leased: Leased) -> None:
+async def test_a_lease_has_so_many_tunnels(leased):
     for _ in range(MOST_TUNNELS):
         await leased.good("forward", "tcp:0", "tcp:1")
     port = (await leased.good("forward", "--list")).split()[1]
@@ -301,7 +295,7 @@ async def test_a_lease_has_so_many_tunnels(leased: Leased) -> None:
     await leased.good("reverse", "tcp:6100", "tcp:9")
 
 
-async def test_an_abrupt_client_leaves_nothing(leased: Leased) -> None:
+async def test_an_abrupt_client_leaves_nothing(leased):
     reader, writer = await raw(leased.adb.port, b"host:transport-any")
     assert await reader.readexactly(4) == b"OKAY"
     writer.transport.abort()

@@ -1,12 +1,9 @@
 """The client, push, tunnels and tools against a virtual phone behind both real adb servers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
 import os
-from pathlib import Path
 
 import pytest
 
@@ -28,8 +25,7 @@ from farm.adb.push import PushFile, push_tree
 from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
 from farm.common.errors import Code, Fault
-from farm.simulation.control import LabClient
-from tests.integration.adb.conftest import Shared, no_phone, usable_serial
+from tests.integration.adb.conftest import no_phone, usable_serial
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.tvm import free_port
@@ -41,7 +37,7 @@ PHONES = {PHONE: "oneplus-12"}
 FOLDER = "/data/local/tmp/farm/b1"
 
 
-def bundle(folder: Path, sizes: dict[str, int]) -> list[PushFile]:
+def bundle(folder, sizes):
     files = []
     for name, size in sizes.items():
         content = os.urandom(size)
@@ -52,26 +48,26 @@ def bundle(folder: Path, sizes: dict[str, int]) -> list[PushFile]:
     return files
 
 
-async def listing(client: AdbClient, serial: str) -> list[str]:
+async def listing(client, serial):
     result = await client.shell(
         serial, f"cd {FOLDER} 2>/dev/null && stat -c '%a %n' .[!.]* * 2>/dev/null", timeout_s=HANG_S
     )
     return sorted(result.text.splitlines())
 
 
-async def test_shell(client: AdbClient, serial: str) -> None:
+async def test_shell(client, serial):
     result = await client.shell(serial, "echo out; echo err >&2; cat; exit 7", timeout_s=HANG_S)
     assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 7)
     big = await client.shell(serial, "head -c 3000000 /dev/zero", timeout_s=HANG_S)
     assert len(big.stdout) == 3_000_000
 
 
-async def test_many_shells_at_once(client: AdbClient, serial: str) -> None:
+async def test_many_shells_at_once(client, serial):
     results = await asyncio.gather(*(client.shell(serial, f"echo {n}", timeout_s=HANG_S) for n in range(100)))
     assert [int(result.text) for result in results] == list(range(100))
 
 
-async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
+async def test_a_stream_that_goes_on(client, serial):
     async with await client.open_shell(serial, "echo one; read line; echo $line end; exit 5") as stream:
         lines = stream.lines()
         assert await asyncio.wait_for(anext(lines), HANG_S) == "one"
@@ -80,7 +76,7 @@ async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
         assert stream.exit_code == 5
 
 
-async def test_a_pulled_cable_ends_a_stream_with_an_error(lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_pulled_cable_ends_a_stream_with_an_error(lab, client, serial):
     async with await client.open_shell(serial, "echo begun; sleep 60") as stream:
         assert await stream.read(timeout_s=HANG_S) == b"begun\n"
         await asyncio.to_thread(lab.unplug, PHONE)
@@ -90,7 +86,7 @@ async def test_a_pulled_cable_ends_a_stream_with_an_error(lab: LabClient, client
         await client.shell(serial, "true", timeout_s=HANG_S)
 
 
-async def test_a_silent_phone_is_a_timeout(lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_silent_phone_is_a_timeout(lab, client, serial):
     await client.features(serial)
     await asyncio.to_thread(lab.offline, PHONE, "silent")
     with pytest.raises(AdbTimeout) as caught:
@@ -98,7 +94,7 @@ async def test_a_silent_phone_is_a_timeout(lab: LabClient, client: AdbClient, se
     assert caught.value.fault is Fault.PHONE
 
 
-async def test_an_unauthorized_phone_waits_for_its_person(lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_an_unauthorized_phone_waits_for_its_person(lab, client, serial):
     await asyncio.to_thread(lab.fault, PHONE, "unauthorized")
     async with watching(client, WatchPolicy()) as (watcher, seen):
         await seen.until(lambda: [device.state for device in watcher.devices or ()] == [AdbState.UNAUTHORIZED])
@@ -110,7 +106,7 @@ async def test_an_unauthorized_phone_waits_for_its_person(lab: LabClient, client
     assert (await client.shell(serial, "true", timeout_s=HANG_S)).exit_code == 0
 
 
-async def test_a_reboot(lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_reboot(lab, client, serial):
     boot_id = await client.shell(serial, "echo $$; echo mark > /data/local/tmp/mark", timeout_s=HANG_S)
     assert boot_id.exit_code == 0
     gone = asyncio.create_task(no_phone(client))
@@ -121,7 +117,7 @@ async def test_a_reboot(lab: LabClient, client: AdbClient, serial: str) -> None:
 
 
 @needs_namespaces  # toybox' nc
-async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) -> None:
+async def test_a_tcp_stream_without_any_forward(client, serial):
     async with await client.open_shell(serial, "nc -s 127.0.0.1 -p 5000 -l sh -c 'echo hello; cat'"):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(HANG_S):
@@ -135,7 +131,7 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
             payload = os.urandom(1 << 20)
             got = bytearray()
 
-            async def receive() -> None:
+            async def receive():
                 while len(got) < len(b"hello\n") + len(payload):
                     got.extend(await loop.sock_recv(stream, 1 << 16))
 
@@ -145,12 +141,12 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
     assert await client.list_forwards() == ""
 
 
-async def test_a_closed_port(client: AdbClient, serial: str) -> None:
+async def test_a_closed_port(client, serial):
     with raises_code(Code.PORT_CLOSED, match="port 4999"):
         await client.open_tcp(serial, 4999, timeout_s=HANG_S)
 
 
-async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_push_verify_repeat(client, serial, tmp_path):
     files = bundle(tmp_path, {"tvm_rpc": 300_000, "libtvm runtime.so": 5_000_000, "empty": 0})
     report = await push_tree(client, serial, files)
     assert (report.pushed_files, report.pushed_bytes, report.skipped) == (3, 5_300_000, 0)
@@ -163,9 +159,7 @@ async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path
     assert await listing(client, serial) == ["644 empty", "644 libtvm runtime.so", "755 tvm_rpc"]
 
 
-async def test_an_interrupted_push_leaves_nothing_half_installed(
-    lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
-) -> None:
+async def test_an_interrupted_push_leaves_nothing_half_installed(lab, client, serial, tmp_path):
     files = bundle(tmp_path, {"tvm_rpc": 100_000, "libtvm.so": 8_000_000})
     await asyncio.to_thread(lab.cut_push, PHONE, 3_000_000)
     with pytest.raises(AdbError) as caught:
@@ -180,7 +174,7 @@ async def test_an_interrupted_push_leaves_nothing_half_installed(
     assert await listing(client, serial) == ["644 libtvm.so", "755 tvm_rpc"]
 
 
-async def test_a_full_disk(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_a_full_disk(lab, client, serial, tmp_path):
     files = bundle(tmp_path, {"tvm_rpc": 3_000_000})
     await asyncio.to_thread(lab.full_disk, PHONE, 1_000_000)
     with pytest.raises(PhoneStorageFull):
@@ -191,14 +185,14 @@ async def test_a_full_disk(lab: LabClient, client: AdbClient, serial: str, tmp_p
 
 
 @needs_namespaces  # read-only /system
-async def test_a_place_that_may_not_be_written(client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_a_place_that_may_not_be_written(client, serial, tmp_path):
     (file,) = bundle(tmp_path, {"x": 10})
     with pytest.raises(PhonePathRefused) as caught:
         await push_tree(client, serial, [PushFile(file.local, "/system/farm/x", 0o644, file.sha256)])
     assert caught.value.evidence
 
 
-async def test_kill_server_is_survived_and_the_phone_is_back(shared: Shared, client: AdbClient, serial: str) -> None:
+async def test_kill_server_is_survived_and_the_phone_is_back(shared, client, serial):
     policy = WatchPolicy(server=BackOff(0.01, 0.1))
     async with watching(client, policy, server=shared.server) as (watcher, seen):
         await seen.until(lambda: bool(usable(watcher.devices or ())))
@@ -209,7 +203,7 @@ async def test_kill_server_is_survived_and_the_phone_is_back(shared: Shared, cli
         assert (await client.shell(serial, "true", timeout_s=HANG_S)).exit_code == 0
 
 
-async def test_tunnels_come_back_after_a_replug(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_tunnels_come_back_after_a_replug(lab, client, serial, tmp_path):
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     mine = Tunnel(TunnelKind.FORWARD, serial, f"tcp:{free_port()}", "tcp:5000")
     back = Tunnel(TunnelKind.REVERSE, serial, "tcp:9190", f"tcp:{free_port()}")
@@ -242,7 +236,7 @@ async def test_tunnels_come_back_after_a_replug(lab: LabClient, client: AdbClien
     assert await client.version() == 41
 
 
-async def test_a_forward_on_a_taken_port_is_a_conflict(client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_a_forward_on_a_taken_port_is_a_conflict(client, serial, tmp_path):
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with stranger:
@@ -252,11 +246,11 @@ async def test_a_forward_on_a_taken_port_is_a_conflict(client: AdbClient, serial
     assert "ddress already in use" in planned.reason
 
 
-def anywhere(_: int) -> None:
+def anywhere(_):
     """There is room."""
 
 
-async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_tools(client, serial, tmp_path):
     facts = await tools.facts(client, serial)
     assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
     assert "shell_v2" in facts.features
@@ -282,7 +276,7 @@ async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
         await tools.facts(client, "nope")
 
 
-async def test_tools_give_up_in_time(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_tools_give_up_in_time(lab, client, serial, tmp_path):
     await asyncio.to_thread(lab.offline, PHONE, "silent")
     with pytest.raises(AdbTimeout):
         await tools.pull(client, serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)

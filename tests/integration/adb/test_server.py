@@ -1,7 +1,5 @@
 """Farm's own adb server, with the real programs and no phone."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -19,7 +17,7 @@ import pytest
 from farm.adb import program
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
-from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
+from farm.adb.program import find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
 from tests.support.tvm import free_port
@@ -30,20 +28,20 @@ FAST = WatchPolicy(server=BackOff(0.01, 0.1), tick_s=0.05, probe_every_s=0.1, pr
 
 
 @pytest.fixture
-def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_limits(monkeypatch):
     """A server that hangs is waited for to the end of each limit."""
     monkeypatch.setattr("farm.adb.client.HOST_TIMEOUT_S", 0.3)
     monkeypatch.setattr("farm.adb.server.DYING_TIMEOUT_S", 0.2)
     monkeypatch.setattr("farm.adb.server.STOP_TIMEOUT_S", 0.2)
 
 
-async def test_it_answers(own_server: AdbServer) -> None:
+async def test_it_answers(own_server):
     assert await own_server.client.version() == own_server.binary.version == 41
     assert await own_server.client.list_devices() == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-async def test_a_member_of_its_group_does_not_reach_it(own_server: AdbServer, folder: Path) -> None:
+async def test_a_member_of_its_group_does_not_reach_it(own_server, folder):
     """Users have a lease's own adb server; this one has everybody's phones."""
     await asyncio.to_thread(folder.chmod, 0o755)
     path, answered = folder / "adb.sock", await own_server.client.version()
@@ -60,7 +58,7 @@ async def test_a_member_of_its_group_does_not_reach_it(own_server: AdbServer, fo
     assert (answered, stat.S_IMODE(path.stat().st_mode) & 0o077) == (41, 0)
 
 
-async def test_the_adb_program_reaches_it(own_server: AdbServer) -> None:
+async def test_the_adb_program_reaches_it(own_server):
     done = await asyncio.create_subprocess_exec(
         str(own_server.binary.path), "devices", env=own_server.environment(), stdout=subprocess.PIPE
     )
@@ -68,7 +66,7 @@ async def test_the_adb_program_reaches_it(own_server: AdbServer) -> None:
     assert (done.returncode, out.strip()) == (0, b"List of devices attached")
 
 
-async def test_the_farms_key_is_the_servers_only_key(own_server: AdbServer, folder: Path) -> None:
+async def test_the_farms_key_is_the_servers_only_key(own_server, folder):
     assert own_server.key == folder / "adbkey"
     assert stat.S_IMODE(own_server.key.stat().st_mode) == 0o600
     assert (folder / ".android" / "adbkey").resolve() == own_server.key.resolve()
@@ -79,7 +77,7 @@ async def test_the_farms_key_is_the_servers_only_key(own_server: AdbServer, fold
     assert keys == [own_server.key]
 
 
-async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server: AdbServer) -> None:
+async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server):
     first = own_server.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -87,13 +85,13 @@ async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server:
     assert own_server.pid not in (None, first)
 
 
-async def test_a_server_that_is_stopped_leaves_no_socket(own_server: AdbServer, folder: Path) -> None:
+async def test_a_server_that_is_stopped_leaves_no_socket(own_server, folder):
     await own_server.stop()
     assert not (folder / "adb.sock").exists()
     assert await own_server.ensure() == 41
 
 
-async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binary: AdbBinary, folder: Path) -> None:
+async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binary, folder):
     """As when a daemon is ended right after its start: the start goes on, although nobody waits for it any more."""
     server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb", usb=False)
     caller = asyncio.create_task(server.ensure())
@@ -106,7 +104,7 @@ async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binar
     assert not (folder / "adb.sock").exists()
 
 
-async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) -> None:
+async def test_many_callers_start_one_server(binary, folder):
     server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False)
     try:
         assert await asyncio.gather(*(server.ensure() for _ in range(20))) == [41] * 20
@@ -116,7 +114,7 @@ async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) ->
         await server.stop()
 
 
-async def test_somebody_elses_server_on_a_port_is_used_and_left_running(binary: AdbBinary, folder: Path) -> None:
+async def test_somebody_elses_server_on_a_port_is_used_and_left_running(binary, folder):
     spec = f"tcp:127.0.0.1:{free_port()}"
     first = AdbServer(binary, spec, folder / "first", usb=False)
     second = AdbServer(binary, spec, folder / "second", usb=False)
@@ -129,7 +127,7 @@ async def test_somebody_elses_server_on_a_port_is_used_and_left_running(binary: 
         await first.stop()
 
 
-async def started_by_somebodys_adb(server: AdbServer, folder: Path) -> int:
+async def started_by_somebodys_adb(server, folder):
     """Any adb program starts a server where it finds none: the process id of that."""
     theirs = {**os.environ, "HOME": str(folder / "them"), "ADB_SERVER_SOCKET": server.client.address.spec}
     theirs |= {"ADB_USB": "0", "ADB_MDNS": "0", "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554"}
@@ -141,7 +139,7 @@ async def started_by_somebodys_adb(server: AdbServer, folder: Path) -> int:
     return server_pid(server.client.address)
 
 
-def who_answers(server: AdbServer) -> int | None:
+def who_answers(server):
     """The process id of the server that takes connections; None: nobody does yet."""
     try:
         return server_pid(server.client.address)
@@ -149,9 +147,7 @@ def who_answers(server: AdbServer) -> int | None:
         return None
 
 
-async def test_a_server_that_somebodys_adb_started_on_farms_socket_is_replaced(
-    own_server: AdbServer, folder: Path
-) -> None:
+async def test_a_server_that_somebodys_adb_started_on_farms_socket_is_replaced(own_server, folder):
     await own_server.stop()
     foreign = await started_by_somebodys_adb(own_server, folder)
     assert await own_server.ensure() == 41
@@ -160,13 +156,13 @@ async def test_a_server_that_somebodys_adb_started_on_farms_socket_is_replaced(
 
 @pytest.mark.parametrize("first", [True, False])
 async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_replaced(
-    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch, *, first: bool
-) -> None:
+    own_server, folder, monkeypatch, *, first
+):
     await own_server.stop()
     start, socket_file = own_server._start, Path(own_server.client.address.path)
-    came: list[psutil.Process] = []
+    came = []
 
-    async def start_beside() -> None:
+    async def start_beside():
         if first and not came:
             came.append(psutil.Process(await started_by_somebodys_adb(own_server, folder)))
         await start()
@@ -186,7 +182,7 @@ async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_re
                 each.kill()
 
 
-async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer, folder: Path) -> None:
+async def test_the_server_of_a_killed_daemon_is_taken_over(own_server, folder):
     second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
     assert await second.ensure() == 41
     assert second.pid == own_server.pid
@@ -195,9 +191,7 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server: AdbServer
         await own_server.client.version()
 
 
-async def test_a_server_that_an_earlier_farm_opened_to_its_group_is_closed_where_it_is_taken_over(
-    own_server: AdbServer, folder: Path
-) -> None:
+async def test_a_server_that_an_earlier_farm_opened_to_its_group_is_closed_where_it_is_taken_over(own_server, folder):
     path = folder / "adb.sock"
     await asyncio.to_thread(path.chmod, 0o660)
     second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
@@ -206,9 +200,7 @@ async def test_a_server_that_an_earlier_farm_opened_to_its_group_is_closed_where
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(
-    own_server: AdbServer, folder: Path
-) -> None:
+async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(own_server, folder):
     stranger = AdbServer(own_server.binary, own_server.client.address.spec, folder / "another", usb=False)
     await stranger.stop()
     assert await own_server.client.version() == 41
@@ -219,7 +211,7 @@ async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(
 
 
 @pytest.mark.usefixtures("short_limits")
-async def test_a_hanging_server_is_replaced(own_server: AdbServer, folder: Path) -> None:
+async def test_a_hanging_server_is_replaced(own_server, folder):
     assert own_server.pid is not None
     os.kill(own_server.pid, signal.SIGSTOP)
     second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
@@ -232,13 +224,11 @@ async def test_a_hanging_server_is_replaced(own_server: AdbServer, folder: Path)
         await second.stop()
 
 
-async def test_one_that_ends_with_a_connection_taken_is_waited_for(
-    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_ends_with_a_connection_taken_is_waited_for(own_server, folder, monkeypatch):
     adopted = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
     answers = iter([41, AdbLinkLost("the adb server closed the stream"), AdbServerUnreachable("nobody listens")])
 
-    async def version() -> int:
+    async def version():
         answer = next(answers)
         if isinstance(answer, AdbError):
             raise answer
@@ -249,7 +239,7 @@ async def test_one_that_ends_with_a_connection_taken_is_waited_for(
     assert list(answers) == []
 
 
-async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinary, folder: Path) -> None:
+async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary, folder):
     server = AdbServer(binary, f"tcp:127.0.0.1:{free_port()}", folder, usb=False)
     try:
         assert await server.ensure() == 41
@@ -261,7 +251,7 @@ async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary: AdbBinar
         await server.stop()
 
 
-async def test_a_taken_port_names_its_holder(binary: AdbBinary, folder: Path) -> None:
+async def test_a_taken_port_names_its_holder(binary, folder):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))  # bound, not listening: a connect is refused, a listen impossible
         server = AdbServer(binary, f"tcp:{holder.getsockname()[1]}", folder, usb=False)
@@ -271,13 +261,13 @@ async def test_a_taken_port_names_its_holder(binary: AdbBinary, folder: Path) ->
         await server.stop()
 
 
-async def test_the_socket_holder_of_a_unix_socket_is_named(own_server: AdbServer) -> None:
+async def test_the_socket_holder_of_a_unix_socket_is_named(own_server):
     holder = socket_holder(own_server.client.address)
     assert holder is not None
     assert (holder.pid, "nodaemon" in holder.command) == (own_server.pid, True)
 
 
-async def test_another_server_is_seen_without_a_word_to_it(own_server: AdbServer) -> None:
+async def test_another_server_is_seen_without_a_word_to_it(own_server):
     assert own_server.pid is not None
     seen = other_servers(own_server.client.address.spec, port=free_port())
     assert own_server.pid not in [process.pid for process in seen]
@@ -288,7 +278,7 @@ async def test_another_server_is_seen_without_a_word_to_it(own_server: AdbServer
     assert not foreign[0].usb  # started with ADB_USB=0: it holds nobody's phone
 
 
-async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
+async def test_whoever_listens_on_the_usual_port_counts(tmp_path):
     stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with stranger:
         port = stranger.sockets[0].getsockname()[1]
@@ -296,7 +286,7 @@ async def test_whoever_listens_on_the_usual_port_counts(tmp_path: Path) -> None:
         assert [(p.pid, p.usb) for p in found] == [(os.getpid(), True)]
 
 
-async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
+async def test_the_watcher_survives_kill_server(own_server):
     async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
         await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
@@ -307,7 +297,7 @@ async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
 
 
 @pytest.mark.usefixtures("short_limits")
-async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> None:
+async def test_the_watcher_replaces_a_hanging_server(own_server):
     async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
         await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
@@ -318,7 +308,7 @@ async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> N
         assert own_server.pid not in (None, first)
 
 
-async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server: AdbServer) -> None:
+async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server):
     async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
         watcher.load = lambda: Load(leases=1)
         await seen.until(lambda: watcher.devices == ())
@@ -332,7 +322,7 @@ async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server: AdbS
 
 
 @pytest.mark.usefixtures("short_limits")
-async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_server: AdbServer) -> None:
+async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_server):
     patience = replace(FAST, hurt_after_s=1.0)
     async with watching(own_server.client, patience, server=own_server) as (watcher, seen):
         watcher.load = lambda: Load(leases=1)
@@ -344,7 +334,7 @@ async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_s
         assert own_server.pid not in (None, first)
 
 
-async def test_unknown_phones_and_dead_addresses(own_server: AdbServer) -> None:
+async def test_unknown_phones_and_dead_addresses(own_server):
     client = own_server.client
     with pytest.raises(DeviceNotFound, match="nope"):
         await client.shell("nope", "true", timeout_s=HANG_S)
@@ -355,7 +345,7 @@ async def test_unknown_phones_and_dead_addresses(own_server: AdbServer) -> None:
     assert await client.list_forwards() == ""
 
 
-def test_the_adb_program_is_found_in_order(binary: AdbBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adb_program_is_found_in_order(binary, tmp_path, monkeypatch):
     assert find_adb(binary.path) == binary
     link = tmp_path / "adb"
     link.symlink_to(binary.path)
@@ -369,7 +359,7 @@ def test_the_adb_program_is_found_in_order(binary: AdbBinary, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("kind", ["missing", "python", "directory"])
-def test_a_configured_program_that_is_not_adb_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_configured_program_that_is_not_adb_is_refused(tmp_path, kind):
     path = {"missing": tmp_path / "adb", "python": Path(sys.executable), "directory": tmp_path}[kind]
     with pytest.raises(AdbNotInstalled) as caught:
         read_version(path)
@@ -377,7 +367,7 @@ def test_a_configured_program_that_is_not_adb_is_refused(tmp_path: Path, kind: s
     assert caught.value.hint
 
 
-def test_the_walk_through_names_phone_and_key(tmp_path: Path) -> None:
+def test_the_walk_through_names_phone_and_key(tmp_path):
     text = authorization_steps("SER1", tmp_path / "adbkey")
     assert "SER1" in text
     assert str(tmp_path / "adbkey.pub") in text

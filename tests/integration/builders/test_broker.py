@@ -1,13 +1,10 @@
 """Builders over real dask with TLS: candidates go to those of their identity, and every fault ends at the host."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,17 +23,17 @@ pytest.importorskip("distributed")
 
 
 @pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch):
     monkeypatch.setattr(process, "SERVER", "tests.support.impatient_builders")
 
 
 @pytest.fixture
-async def farm(tmp_path: Path) -> AsyncIterator[BuilderFarm]:
+async def farm(tmp_path):
     async with BuilderFarm.running(tmp_path) as farm:
         yield farm
 
 
-async def test_candidates_are_built_by_builders_of_their_identity_only(farm: BuilderFarm) -> None:
+async def test_candidates_are_built_by_builders_of_their_identity_only(farm):
     await farm.start("good")
     await farm.start("other", "other")
     with FakeRun(farm) as run, FakeRun(farm, "1" * 64) as foreign:
@@ -53,7 +50,7 @@ async def test_candidates_are_built_by_builders_of_their_identity_only(farm: Bui
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "nothing", "another", "full", "raises"])
-async def test_what_a_builder_gets_wrong_is_never_taken_and_excludes_it(farm: BuilderFarm, behaviour: str) -> None:
+async def test_what_a_builder_gets_wrong_is_never_taken_and_excludes_it(farm, behaviour):
     await farm.start("wrong", behaviour)
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
@@ -65,7 +62,7 @@ async def test_what_a_builder_gets_wrong_is_never_taken_and_excludes_it(farm: Bu
     assert len(farm.events.of("builder.excluded")) == 1
 
 
-async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_not(farm: BuilderFarm) -> None:
+async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_not(farm):
     for number in range(MAX_KILLED):
         await farm.start(f"b{number}", "good:1")
     with FakeRun(farm) as run:
@@ -81,7 +78,7 @@ async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_
     assert len(farm.events.of("builder.killed")) == 1
 
 
-async def test_when_all_builders_are_killed_the_run_has_its_candidates_back_once(farm: BuilderFarm) -> None:
+async def test_when_all_builders_are_killed_the_run_has_its_candidates_back_once(farm):
     builders = [await farm.start(f"b{number}", "never") for number in range(2)]
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 5)
@@ -96,7 +93,7 @@ async def test_when_all_builders_are_killed_the_run_has_its_candidates_back_once
 
 
 @pytest.mark.usefixtures("_impatient")
-async def test_a_stopped_builder_gets_nothing_more(farm: BuilderFarm) -> None:
+async def test_a_stopped_builder_gets_nothing_more(farm):
     builder = await farm.start("stopped")
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
@@ -105,7 +102,7 @@ async def test_a_stopped_builder_gets_nothing_more(farm: BuilderFarm) -> None:
     await until(lambda: farm.row("stopped")["state"].startswith("silent for"), PATIENCE_S)
 
 
-async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm: BuilderFarm) -> None:
+async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm):
     gone, stays = await farm.start("gone"), await farm.start("stays")
     assert await farm.process.ask("remove", name="gone") == {"name": "gone"}
     await until(lambda: farm.row("gone")["state"] == "removed", PATIENCE_S)
@@ -130,7 +127,7 @@ async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm: BuilderFa
         await farm.process.ask("remove", name="gone")
 
 
-async def test_a_removed_builders_orders_are_built_by_another_one(farm: BuilderFarm) -> None:
+async def test_a_removed_builders_orders_are_built_by_another_one(farm):
     await farm.start("gone", "never")
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
@@ -146,7 +143,7 @@ async def test_a_removed_builders_orders_are_built_by_another_one(farm: BuilderF
     assert farm.events.of("builder.killed") == []
 
 
-async def test_two_runs_share_the_builders_until_both_have_what_they_want(farm: BuilderFarm) -> None:
+async def test_two_runs_share_the_builders_until_both_have_what_they_want(farm):
     await farm.start("shared", "good:0.01")
     with FakeRun(farm) as greedy, FakeRun(farm) as modest:
         await asyncio.to_thread(modest.until_slots, 2)
@@ -159,7 +156,7 @@ async def test_two_runs_share_the_builders_until_both_have_what_they_want(farm: 
         await until(lambda: farm.row("shared")["built"] == built, PATIENCE_S)
 
 
-def _flood(run: FakeRun, until_served: FakeRun) -> None:
+def _flood(run, until_served):
     """Keep as many orders under way as are granted, until the other run has had its twenty."""
     ordered = 0
     while len(until_served.answers) < 20 or len(run.answers) < ordered:
@@ -170,9 +167,7 @@ def _flood(run: FakeRun, until_served: FakeRun) -> None:
     assert all(library for _, library in run.answers.values())
 
 
-async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(
-    farm: BuilderFarm, tmp_path: Path
-) -> None:
+async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(farm, tmp_path):
     token = await farm.token()
     foreign = BuilderToken(token.host, token.port, "0" * 64, token.secret)
     with pytest.raises(UserError, match="is not the farm that made this token"):
@@ -185,7 +180,7 @@ async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(
         await asyncio.to_thread(join, nobody, "c", tmp_path / "c")
 
 
-async def test_a_run_that_speaks_another_language_ends_alone(farm: BuilderFarm) -> None:
+async def test_a_run_that_speaks_another_language_ends_alone(farm):
     await farm.start("good")
     with FakeRun(farm) as run:
         for garbage in (b"hello\n", b'{"number": -1}\n', b'{"payload_bytes": "x"}\n'):
@@ -198,19 +193,19 @@ async def test_a_run_that_speaks_another_language_ends_alone(farm: BuilderFarm) 
         assert IDENTITY in farm.row("good")["identity"]
 
 
-async def test_a_farm_that_stops_leaves_no_socket_of_builders(tmp_path: Path) -> None:
+async def test_a_farm_that_stops_leaves_no_socket_of_builders(tmp_path):
     async with BuilderFarm.running(tmp_path):
         assert (tmp_path / "builders.sock").is_socket()
         assert list((tmp_path / "state").glob("dask-*"))  # and none in /tmp
     assert not (tmp_path / "builders.sock").exists()
 
 
-def open_files() -> list[str]:
+def open_files():
     return sorted(each.name for each in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_stop_while_the_process_is_started_leaves_nothing_open(tmp_path: Path, turns: int) -> None:
+async def test_a_stop_while_the_process_is_started_leaves_nothing_open(tmp_path, turns):
     before = open_files()
     running = asyncio.create_task(BuilderFarm(tmp_path).process.run())
     for _ in range(turns):
@@ -220,7 +215,7 @@ async def test_a_stop_while_the_process_is_started_leaves_nothing_open(tmp_path:
     assert open_files() == before
 
 
-async def test_a_process_whose_daemon_ends_before_its_first_message_ends_without_a_traceback(tmp_path: Path) -> None:
+async def test_a_process_whose_daemon_ends_before_its_first_message_ends_without_a_traceback(tmp_path):
     ours, theirs = socket.socketpair()
     with theirs:
         server = await asyncio.create_subprocess_exec(

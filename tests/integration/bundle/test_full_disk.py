@@ -1,9 +1,5 @@
 """A bundle is added to, and a runtime downloaded to, a disk that is really full."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.support.small_disk import on_small_disk
@@ -38,7 +34,7 @@ print(json.dumps({"said": said, "left": left, "damages": len(library.verify()), 
 
 
 @pytest.mark.parametrize("part", ["files", "golden"])
-def test_is_reported_and_leaves_nothing_and_works_again_with_space(tmp_path: Path, part: str) -> None:
+def test_is_reported_and_leaves_nothing_and_works_again_with_space(tmp_path, part):
     folder = write_folder(tmp_path / "folder", ANDROID_BUNDLE)
     if part == "files":
         (folder / "large.bin").write_bytes(bytes(10_000_000))
@@ -73,7 +69,7 @@ print(json.dumps({"said": said, "left": left}))
 """
 
 
-def test_a_download_that_fills_it_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_download_that_fills_it_is_one_line_and_leaves_nothing(tmp_path):
     result = on_small_disk("600k", tmp_path / "disk", MAKE)
     message, hint = result["said"]
     assert message == "making wheel failed: No space left on device"

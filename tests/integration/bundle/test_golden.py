@@ -3,8 +3,6 @@
 What needs no toolchain of its own is compiled in this process, which has TVM anyway.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -12,10 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
@@ -24,7 +20,7 @@ from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.golden import compile_golden, read_golden
 from farm.bundle.library import BundleLibrary
-from farm.bundle.model import Abi, Bundle, FileKind, Platform
+from farm.bundle.model import Abi, FileKind, Platform
 from farm.common.errors import HostError
 from farm.compiler.link import linkers
 from farm.worker.golden import compile_golden as compile_here
@@ -39,7 +35,7 @@ KEY = "secret-of-this-start"
 
 
 @pytest.mark.parametrize("abi", list(Abi))
-def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
+def test_for_phones_of_every_abi(tmp_path, abi):
     if not linkers(abi, Platform.ANDROID):
         pytest.skip(f"this host has no linker for {abi}")
     compile_here(abi, Platform.ANDROID, ("cpu", "opencl"), tmp_path)
@@ -60,7 +56,7 @@ def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
 class TestToolchain:
     WANTED = (Abi.X86_64, Platform.LINUX, ("cpu",))
 
-    def test_without_tvm_says_so(self, tmp_path: Path) -> None:
+    def test_without_tvm_says_so(self, tmp_path):
         empty = tmp_path / "python"
         # -S -E: the standard library only, as in a fresh environment
         empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -69,25 +65,25 @@ class TestToolchain:
             compile_golden(empty, *self.WANTED, tmp_path)
         assert "toolchain" in caught.value.hint
 
-    def test_that_is_not_there_says_so(self, tmp_path: Path) -> None:
+    def test_that_is_not_there_says_so(self, tmp_path):
         with pytest.raises(HostError, match="does not run: No such file"):
             compile_golden(tmp_path / "python", *self.WANTED, tmp_path)
 
-    def test_that_crashes_is_quoted(self, tmp_path: Path) -> None:
+    def test_that_crashes_is_quoted(self, tmp_path):
         crashing = tmp_path / "python"
         crashing.write_text("#!/bin/sh\necho 'Illegal instruction' >&2\nexit 132\n")
         crashing.chmod(0o755)
         with pytest.raises(HostError, match="failed: Illegal instruction"):
             compile_golden(crashing, *self.WANTED, tmp_path)
 
-    def test_that_hangs_is_ended(self, tmp_path: Path) -> None:
+    def test_that_hangs_is_ended(self, tmp_path):
         hanging = tmp_path / "python"
         hanging.write_text("#!/bin/sh\nexec sleep 60\n")
         hanging.chmod(0o755)
         with pytest.raises(HostError, match=r"took more than 0\.2 s"):
             compile_golden(hanging, *self.WANTED, tmp_path, timeout_s=0.2)
 
-    def test_without_a_linker_says_what_to_install(self, tmp_path: Path) -> None:
+    def test_without_a_linker_says_what_to_install(self, tmp_path):
         (tmp_path / "bin").mkdir()
         (tmp_path / "ziglang.py").touch()  # stands before the package, and has no program
         bare = tmp_path / "python"
@@ -99,7 +95,7 @@ class TestToolchain:
 
 
 @pytest.mark.parametrize(("abi", "platform"), [(Abi.ARM64, Platform.ANDROID), (Abi.X86_64, Platform.LINUX)])
-def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_path, abi, platform, monkeypatch) -> None:
+def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_path, abi, platform, monkeypatch):
     pytest.importorskip("ziglang")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -114,7 +110,7 @@ def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_pat
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tmp_path_factory):
     runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
     need("g++")
     place = tmp_path_factory.mktemp("virtual")
@@ -122,7 +118,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return BundleLibrary(place / "bundles").add(folder, name="virtual", compile_golden=partial(compile_golden, PYTHON))
 
 
-def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
+def test_the_virtual_phones_bundle_is_complete(bundle):
     assert (bundle.abi, bundle.platform) == (Abi.X86_64, Platform.LINUX)
     assert bundle.warnings == ()
     assert bundle.has_random_fill
@@ -132,13 +128,13 @@ def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
         assert set(read_elf(bundle.path / file.name).needed) <= names | provided_libraries(Platform.LINUX)
 
 
-def test_the_same_kernels_come_out_twice(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_same_kernels_come_out_twice(bundle, tmp_path):
     compile_golden(PYTHON, bundle.abi, bundle.platform, ("cpu",), tmp_path)
     for name in ("cpu.npz", "golden.json"):
         assert (tmp_path / name).read_bytes() == (bundle.golden_dir / name).read_bytes()
 
 
-def test_without_gpp_the_virtual_phones_script_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpp_the_virtual_phones_script_is_accepted(tmp_path, monkeypatch):
     runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
     monkeypatch.setattr(runtime.shutil, "which", lambda _name: None)
     inspection = read_folder(runtime.build_bundle_folder(tmp_path / "folder"))
@@ -148,7 +144,7 @@ def test_without_gpp_the_virtual_phones_script_is_accepted(tmp_path: Path, monke
 
 
 @pytest.fixture
-def session(bundle: Bundle, tmp_path: Path) -> Iterator[Any]:
+def session(bundle, tmp_path):
     """A session with the bundle's own server, running from the stored files alone."""
     from tvm import rpc
 
@@ -169,14 +165,14 @@ def session(bundle: Bundle, tmp_path: Path) -> Iterator[Any]:
         server.stderr.close()
 
 
-def bound_port(log: IO[str]) -> int:
+def bound_port(log):
     for line in log:
         if match := re.search(r"Bind to \S+:(\d+)", line):
             return int(match[1])
     raise AssertionError("the server ended without binding a port")
 
 
-def test_a_healthy_server_passes(bundle: Bundle, session: Any) -> None:
+def test_a_healthy_server_passes(bundle, session):
     result = run_golden(session, bundle.golden_dir)
     assert result.ok, result.detail
     error = re.fullmatch(r"3 golden kernels right on cpu, largest error (\S+)", result.detail)
@@ -185,9 +181,7 @@ def test_a_healthy_server_passes(bundle: Bundle, session: Any) -> None:
 
 
 @pytest.mark.parametrize("function", ["matmul_relu", "matmul_int8", "exp_sum"])
-def test_wrong_numbers_are_told_with_the_kernels_name(
-    bundle: Bundle, session: Any, tmp_path: Path, function: str
-) -> None:
+def test_wrong_numbers_are_told_with_the_kernels_name(bundle, session, tmp_path, function):
     """One expected number off by a little: what a wrong kernel looks like from here."""
     import numpy as np
 
@@ -204,7 +198,7 @@ def test_wrong_numbers_are_told_with_the_kernels_name(
     assert 0.04 < float(error[1]) <= 1.01
 
 
-def test_a_kernel_that_computes_not_a_number_fails(bundle: Bundle, session: Any, tmp_path: Path) -> None:
+def test_a_kernel_that_computes_not_a_number_fails(bundle, session, tmp_path):
     import numpy as np
 
     folder = tmp_path / "golden"
@@ -218,7 +212,7 @@ def test_a_kernel_that_computes_not_a_number_fails(bundle: Bundle, session: Any,
     assert "exp_sum is off by inf" in result.detail
 
 
-def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle: Bundle, session: Any, tmp_path: Path) -> None:
+def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle, session, tmp_path):
     with pytest.raises(HostError, match="no golden kernels for opencl"):
         run_golden(session, bundle.golden_dir, "opencl")
     with pytest.raises(HostError, match="are damaged"):
@@ -228,7 +222,7 @@ def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle: Bundle, ses
         run_golden(session, tmp_path)
 
 
-def test_kernels_linked_without_any_compiler_run_too(session: Any, tmp_path: Path) -> None:
+def test_kernels_linked_without_any_compiler_run_too(session, tmp_path):
     need("ld.lld")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ld.lld").symlink_to(str(shutil.which("ld.lld")))

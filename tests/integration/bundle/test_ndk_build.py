@@ -1,7 +1,5 @@
 """Runtimes by CMake, with the host's clang in an NDK's folder and a small project in a checkout's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

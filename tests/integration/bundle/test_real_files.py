@@ -1,23 +1,20 @@
 """Real ELF files: this host's, the wheel's, and what its compilers make."""
 
-from __future__ import annotations
-
 import importlib.util
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from farm.bundle.closure import identify
-from farm.bundle.elf import ElfInfo, read_elf
+from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import Abi, Platform
 from farm.bundle.versions import installed_versions, known_builds
-from farm.compiler.link import Linker, link_shared, linkers
+from farm.compiler.link import link_shared, linkers
 from tests.support.needs import lacks, need, needs
 
 C_SOURCE = "int add(int a, int b) { return a + b; }\n"
@@ -35,12 +32,12 @@ needs_gcc = pytest.mark.skipif(
 )
 
 
-def run(*command: str | Path) -> str:
+def run(*command):
     return subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def wheel_libraries() -> list[Path]:
-    found: list[Path] = []
+def wheel_libraries():
+    found = []
     for package in ("tvm", "tvm_ffi"):
         spec = importlib.util.find_spec(package)
         for place in spec.submodule_search_locations or () if spec else ():
@@ -48,7 +45,7 @@ def wheel_libraries() -> list[Path]:
     return found
 
 
-def as_readelf_says(path: Path) -> tuple[list[str], str, str]:
+def as_readelf_says(path):
     """DT_NEEDED, SONAME and interpreter from binutils, the second opinion."""
     needed, soname, interpreter = [], "", ""
     for line in run("readelf", "-Wdl", path).splitlines():
@@ -62,7 +59,7 @@ def as_readelf_says(path: Path) -> tuple[list[str], str, str]:
     return needed, soname, interpreter
 
 
-def test_the_wheels_libraries_say_which_they_are() -> None:
+def test_the_wheels_libraries_say_which_they_are():
     known, here = known_builds(), installed_versions()
     for name, version in (("libtvm_runtime", here.tvm), ("libtvm_runtime_extra", here.tvm), ("libtvm_ffi", here.ffi)):
         library = next(path for path in wheel_libraries() if path.stem == name)
@@ -72,7 +69,7 @@ def test_the_wheels_libraries_say_which_they_are() -> None:
 
 
 @needs_gcc
-def test_a_stripped_library_still_says_which_it_is(tmp_path: Path) -> None:
+def test_a_stripped_library_still_says_which_it_is(tmp_path):
     (tmp_path / "lib.c").write_text(C_SOURCE)
     library, stripped = tmp_path / "lib.so", tmp_path / "stripped.so"
     run("gcc", "-g", "-shared", "-fPIC", "-Wl,--build-id", tmp_path / "lib.c", "-o", library)
@@ -82,7 +79,7 @@ def test_a_stripped_library_still_says_which_it_is(tmp_path: Path) -> None:
 
 
 @needs_readelf
-def test_agrees_with_readelf_on_every_elf_file_at_hand() -> None:
+def test_agrees_with_readelf_on_every_elf_file_at_hand():
     files = [
         *wheel_libraries(),
         Path(sys.executable).resolve(),
@@ -95,7 +92,7 @@ def test_agrees_with_readelf_on_every_elf_file_at_hand() -> None:
         assert ([*info.needed], info.soname, info.interpreter) == as_readelf_says(file), file
 
 
-def test_reads_the_largest_library_of_the_wheel() -> None:
+def test_reads_the_largest_library_of_the_wheel():
     largest = max(wheel_libraries(), key=lambda path: path.stat().st_size, default=None)
     if largest is None:
         pytest.skip("TVM is not installed")
@@ -103,7 +100,7 @@ def test_reads_the_largest_library_of_the_wheel() -> None:
 
 
 @needs_gcc
-def test_a_program_of_this_host_is_a_linux_one(tmp_path: Path) -> None:
+def test_a_program_of_this_host_is_a_linux_one(tmp_path):
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
     for flags, name in (((), "pie"), (("-no-pie",), "fixed"), (("-static",), "static")):
         run("gcc", *flags, tmp_path / "main.c", "-o", tmp_path / name)
@@ -113,7 +110,7 @@ def test_a_program_of_this_host_is_a_linux_one(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_a_real_closure_is_found_incomplete_then_complete(tmp_path: Path) -> None:
+def test_a_real_closure_is_found_incomplete_then_complete(tmp_path):
     (tmp_path / "lib.c").write_text(C_SOURCE)
     (tmp_path / "main.c").write_text("int add(int, int); int main(void) { return add(1, -1); }\n")
     folder = tmp_path / "folder"
@@ -128,21 +125,21 @@ def test_a_real_closure_is_found_incomplete_then_complete(tmp_path: Path) -> Non
     assert run(folder / "tvm_rpc") == ""  # what we call complete, the loader of this host calls complete
 
 
-def object_file(folder: Path, abi: Abi) -> Path:
+def object_file(folder, abi):
     need("clang")
     (folder / "code.c").write_text(C_SOURCE)
     run("clang", f"--target={CLANG_TARGETS[abi]}", "-c", "-fPIC", folder / "code.c", "-o", folder / "code.o")
     return folder / "code.o"
 
 
-def linked(folder: Path, linker: Linker, code: Path, needed: Sequence[str]) -> ElfInfo:
+def linked(folder, linker, code, needed):
     output = folder / f"out-{linker.name.replace(' ', '-')}.so"
     link_shared(linker, output, [code], needed=needed)
     return read_elf(output)
 
 
 @pytest.mark.parametrize("abi", list(Abi))
-def test_every_linker_of_this_host_makes_what_the_phone_expects(tmp_path: Path, abi: Abi) -> None:
+def test_every_linker_of_this_host_makes_what_the_phone_expects(tmp_path, abi):
     code = object_file(tmp_path, abi)
     ways = linkers(abi, Platform.ANDROID, environ={})
     if not ways:
@@ -157,7 +154,7 @@ def test_every_linker_of_this_host_makes_what_the_phone_expects(tmp_path: Path, 
 
 
 @needs_gcc
-def test_every_native_linker_of_this_host_makes_a_library_that_loads(tmp_path: Path) -> None:
+def test_every_native_linker_of_this_host_makes_a_library_that_loads(tmp_path):
     (tmp_path / "code.c").write_text(C_SOURCE)
     run("gcc", "-c", "-fPIC", tmp_path / "code.c", "-o", tmp_path / "code.o")
     ways = linkers(Abi.X86_64, Platform.LINUX, environ={})

@@ -1,7 +1,5 @@
 """A daemon's doors in a process of their own with few descriptors; `python -m ... FOLDER`. Ends with its input."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import sys
@@ -16,7 +14,7 @@ from tests.support.web_desk import AccountStore
 DESCRIPTORS = 2048  # libzmq waits for its monitor at a thousand unread events: fewer would be a race
 
 
-async def main(folder: Path) -> None:
+async def main(folder):
     """Serve; print the port of the CURVE door, and at the end how many connections were cut."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     accounts = Accounts(AccountStore())

@@ -1,7 +1,6 @@
 """A control server with a few verbs, for clients in threads."""
 
 import asyncio
-from pathlib import Path
 
 from farm.common.errors import PhoneError
 from farm.common.peers import user_name
@@ -17,7 +16,7 @@ FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that
 class ServedControl:
     """A server with a few handlers, driven from threads as real clients drive it."""
 
-    def __init__(self, folder: Path, gid: int | None = None) -> None:
+    def __init__(self, folder, gid=None):
         self.path = folder / "control.sock"
         self.artifacts = ArtifactFolder(folder / "artifacts")
         self.role = Role.OPERATOR

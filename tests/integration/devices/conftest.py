@@ -1,14 +1,11 @@
 """A fleet over virtual phones; only the golden kernels are replaced, by an RPC handshake with the phone's server."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -17,15 +14,13 @@ from farm.adb.watch import DeviceWatcher
 from farm.adb.watch_policy import WatchPolicy
 from farm.bundle.model import Bundle, BundleFile, Platform
 from farm.bundle.rollout_rules import RolloutConfig
-from farm.common.events import Event, EventLog
+from farm.common.events import EventLog
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.rollouts import Rollouts
-from farm.model.device import DeviceView, Life
+from farm.model.device import Life
 from farm.simulation.control import LabClient
-from farm.store.devices import DeviceRecord
 from farm.store.store import Store
-from tests.adb_server import AdbServer
 from tests.support.needs import need
 from tests.support.waiting import HANG_S
 
@@ -41,10 +36,10 @@ class Shelf:
     bundle: Bundle | None
     former: list[Bundle] = field(default_factory=list)
 
-    def list(self) -> Sequence[Bundle]:
+    def list(self):
         return [*self.former, *([self.bundle] if self.bundle else [])]
 
-    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+    def for_abi(self, abi, platform=None):
         fits = self.bundle is not None and (abi, platform) == (self.bundle.abi, self.bundle.platform)
         return self.bundle if fits else None
 
@@ -57,7 +52,7 @@ class HandshakeChecker:
     verdicts: list[tuple[bool, str] | Exception] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
 
-    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
+    async def check(self, device, bundle):
         assert self.fleet is not None
         self.checked.append(device)
         assert self.fleet.view(device).life is Life.CHECKING
@@ -71,14 +66,14 @@ class HandshakeChecker:
         return (code == RPC_MAGIC, f"handshake code {code:#x}")
 
 
-async def handshake(fleet: Fleet, name: str) -> tuple[int, Callable[[], None]]:
+async def handshake(fleet, name):
     """Open an RPC session; returns the server's code and what ends the session."""
     sock, secret = await fleet.dial(name, 5.0)
     loop = asyncio.get_running_loop()
     key = f"client:{secret}".encode()
     async with asyncio.timeout(HANG_S):
         await loop.sock_sendall(sock, struct.pack("<ii", RPC_MAGIC, len(key)) + key)
-        code: int = struct.unpack("<i", await loop.sock_recv(sock, 4))[0]
+        code = struct.unpack("<i", await loop.sock_recv(sock, 4))[0]
     return code, sock.close
 
 
@@ -95,11 +90,11 @@ class Rig:
     phones: LabClient
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def until(self, life: Life, *, count: int = 1) -> DeviceView:
+    async def until(self, life, *, count=1):
         """Wait until `count` devices are in `life`; returns the first by name."""
         return await self.until_view(lambda view: view.life is life, count=count)
 
-    async def until_view(self, fits: Callable[[DeviceView], bool], *, count: int = 1) -> DeviceView:
+    async def until_view(self, fits, *, count=1):
         stop = self.fleet.subscribe(lambda _: self._changed.set())
         try:
             async with asyncio.timeout(HANG_S):
@@ -112,12 +107,12 @@ class Rig:
             stop()
         return found[0]
 
-    def heard(self, since: int = 0) -> list[str]:
+    def heard(self, since=0):
         """Kinds of events after `since` about a device's life, without progress."""
         kinds = [event.kind for event in self.events.since(since) if event.kind != "device.pushing"]
         return [kind for kind in kinds if not kind.startswith("recovery.")]
 
-    def actions(self, since: int = 0) -> list[str]:
+    def actions(self, since=0):
         """Actions taken after `since`, each with its outcome behind it when it is over."""
         return [
             str(event.data["outcome" if event.kind == "recovery.ended" else "action"])
@@ -125,18 +120,18 @@ class Rig:
             if event.kind.startswith("recovery.")
         ]
 
-    def mark(self) -> int:
+    def mark(self):
         """The number of the last event."""
-        events: list[Event] = list(self.events.since())
+        events = list(self.events.since())
         return events[-1].seq if events else 0
 
-    async def shell(self, serial: str, command: str) -> str:
+    async def shell(self, serial, command):
         return (await self.client.shell(serial, command, timeout_s=HANG_S)).text
 
-    async def server_pid(self, serial: str) -> str:
+    async def server_pid(self, serial):
         return (await self.shell(serial, "sed -n s/^pid=//p /data/local/tmp/farm/run/state")).strip()
 
-    async def sessions(self, serial: str) -> set[str]:
+    async def sessions(self, serial):
         """The processes that the server's sessions are, each with the tick it began at."""
         folder = "/data/local/tmp/farm"
         command = (
@@ -146,7 +141,7 @@ class Rig:
         return set((await self.shell(serial, command)).split())
 
 
-def make_bundle(folder: Path) -> Bundle:
+def make_bundle(folder):
     files = tuple(
         BundleFile(
             path.name,
@@ -161,7 +156,7 @@ def make_bundle(folder: Path) -> Bundle:
 
 
 @pytest.fixture(scope="session")
-def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runtime_folder(tmp_path_factory):
     """The virtual phones' runtime, built once."""
     from farm.simulation.namespaces import Isolation, detect_isolation
     from farm.simulation.runtime import build_bundle_folder
@@ -172,7 +167,7 @@ def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bundle(runtime_folder: Path) -> Bundle:
+def bundle(runtime_folder):
     return make_bundle(runtime_folder)
 
 
@@ -180,22 +175,22 @@ StartRig = Callable[..., "asynccontextmanager[Rig]"]
 
 
 @pytest.fixture
-def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tmp_path: Path):  # type: ignore[no-untyped-def]
+def rig(adb_server, lab, bundle, tmp_path):
     """`async with rig({"one": "oneplus-12"}) as r`: unplugged phones and a fleet that waits for them."""
 
     @asynccontextmanager
     async def start(
-        phones: dict[str, str] | None = None,
+        phones=None,
         *,
-        rules: tuple[AdoptRule, ...] = ADOPT_ALL,
-        shelf: Shelf | None = None,
-        plugged: bool = True,
-        config: FleetConfig | None = None,
-        rollout: RolloutConfig | None = None,
-        phones_at: LabClient | None = None,
-        remembered: Callable[[str], Sequence[DeviceRecord]] = lambda _: (),
-        **options: object,
-    ) -> AsyncIterator[Rig]:
+        rules=ADOPT_ALL,
+        shelf=None,
+        plugged=True,
+        config=None,
+        rollout=None,
+        phones_at=None,
+        remembered=lambda _: (),
+        **options,
+    ):
         control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
         client = AdbClient(adb_server.socket)
         events, store, checker = EventLog(), Store.open(tmp_path / "farm.db"), HandshakeChecker()

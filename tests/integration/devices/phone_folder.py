@@ -1,14 +1,11 @@
 """A phone's folder on this host: the device scripts beside a server of a few lines that behaves as it is told."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,17 +68,17 @@ class PhoneFolder:
     shell: tuple[str, ...]
     path: str  # $PATH of that world
 
-    def play(self, *orders: str) -> None:
+    def play(self, *orders):
         """What the next server does."""
         (self.root.parent / "play").write_text("\n".join(orders))
 
-    def command(self, *arguments: str, script: str = "rpc_supervise.sh") -> list[str]:
+    def command(self, *arguments, script="rpc_supervise.sh"):
         return [*self.shell, str(self.root / "bin" / script), *arguments]
 
-    def environment(self, secret: str = "") -> dict[str, str]:
+    def environment(self, secret=""):
         return {"PATH": self.path, "PLAY": str(self.root.parent / "play"), "FARM_SECRET": secret}
 
-    def run(self, *arguments: str, script: str = "rpc_supervise.sh", secret: str = "") -> tuple[int, str]:
+    def run(self, *arguments, script="rpc_supervise.sh", secret=""):
         done = subprocess.run(
             self.command(*arguments, script=script),
             env=self.environment(secret),
@@ -92,12 +89,12 @@ class PhoneFolder:
         )
         return done.returncode, done.stdout + done.stderr
 
-    def start(self, secret: str = "one") -> str:
+    def start(self, secret="one"):
         code, said = self.run("start", "b1", sha(secret), "5000", "5010", secret=secret)
         assert code == 0, said
         return said
 
-    def follow(self, secret: str = "one") -> subprocess.Popen[str]:
+    def follow(self, secret="one"):
         """A follower, as a second shell over adb is; returns once it follows."""
         follower = subprocess.Popen(
             self.command("follow", sha(secret)[:16]),
@@ -112,27 +109,27 @@ class PhoneFolder:
         assert follower.stdout.readline() == f"following {sha(secret)[:16]}\n"
         return follower
 
-    def state(self) -> dict[str, str]:
+    def state(self):
         lines = (self.root / "run" / "state").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
-    def status(self, secret: str = "one", bundle: str = "b1") -> dict[str, str]:
+    def status(self, secret="one", bundle="b1"):
         code, said = self.run("status", bundle, sha(secret))
         assert code == 0
         return dict(line.split("=", 1) for line in said.splitlines())
 
-    def work_file(self, pattern: str) -> Path:
+    def work_file(self, pattern):
         """A file the server makes in its work folder, once it is there."""
-        found: list[Path] = []
+        found = []
         wait_for(lambda: bool(found.extend(self.root.glob(f"run/work.*/{pattern}")) or found), pattern)
         return found[0]
 
 
-def sha(secret: str) -> str:
+def sha(secret):
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     """Whether the process runs: a zombie that nobody has reaped yet does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -141,7 +138,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition, what):
     end = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < end, f"not in time: {what}"
@@ -155,7 +152,7 @@ OF_THE_HOST = (
 PROGRAMS_OF = {"mksh": ("mksh", "toybox"), "dash": ("dash", *OF_THE_HOST)}  # what `make_phone` needs of the host
 
 
-def shell_here() -> str:
+def shell_here():
     """mksh as on phones, or dash on a host without mksh: `.ci/run` runs the tests on both, and one is enough for each.
 
     Skips the test on a host with neither.
@@ -166,7 +163,7 @@ def shell_here() -> str:
     return "dash"
 
 
-def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
+def make_phone(folder, shell, *, without=""):
     """`shell`: mksh (with toybox for everything else), or dash (with this host's programs)."""
     programs = folder / "programs"
     programs.mkdir()
@@ -199,12 +196,12 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
 
 
 @cache
-def names_of(toybox: str) -> list[str]:
+def names_of(toybox):
     """The programs that it is."""
     return subprocess.run([toybox], capture_output=True, text=True, check=True).stdout.split()
 
 
-def processes_below(root: Path) -> list[int]:
+def processes_below(root):
     """Living processes that run something of this folder."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -218,7 +215,7 @@ def processes_below(root: Path) -> list[int]:
     return found
 
 
-def end(phone: PhoneFolder) -> None:
+def end(phone):
     """Stop the phone's server; its supervisor ends right after. What is left in the end is killed, and a failure."""
     phone.run("stop")
     folder = phone.root.parent

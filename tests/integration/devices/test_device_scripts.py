@@ -1,13 +1,10 @@
 """The device scripts, run by the shells that run them: mksh + toybox as on Android, or dash + this host's programs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,7 +13,6 @@ import pytest
 from tests.integration.devices.phone_folder import (
     PROGRAMS_OF,
     SCRIPTS,
-    PhoneFolder,
     alive,
     end,
     make_phone,
@@ -31,27 +27,27 @@ from tests.support.whole_farm import until
 
 
 @pytest.fixture
-def phone(tmp_path: Path) -> Iterator[PhoneFolder]:
+def phone(tmp_path):
     made = make_phone(tmp_path, shell_here())
     yield made
     end(made)
 
 
 @pytest.fixture
-def phone_without_flock(tmp_path: Path) -> Iterator[PhoneFolder]:
+def phone_without_flock(tmp_path):
     need(*PROGRAMS_OF["dash"])
     made = make_phone(tmp_path, "dash", without="flock")
     yield made
     end(made)
 
 
-def last_word(follower: subprocess.Popen[str]) -> str:
+def last_word(follower):
     """What a follower says at the end."""
     said, _ = follower.communicate(timeout=HANG_S)
     return said.strip()
 
 
-def test_start_binds_and_keeps_its_state(phone: PhoneFolder) -> None:
+def test_start_binds_and_keeps_its_state(phone):
     said = phone.start()
     state = phone.state()
     assert said == f"started port=5000 pid={state['pid']}\n"
@@ -63,7 +59,7 @@ def test_start_binds_and_keeps_its_state(phone: PhoneFolder) -> None:
     assert abs(int(state["started"]) - time.time()) < HANG_S
 
 
-def test_the_server_is_alone_in_its_group_deaf_to_hup_and_pipe_and_holds_no_lock(phone: PhoneFolder) -> None:
+def test_the_server_is_alone_in_its_group_deaf_to_hup_and_pipe_and_holds_no_lock(phone):
     phone.start()
     pid = int(phone.state()["pid"])
     assert os.getpgid(pid) == os.getsid(pid) == pid
@@ -83,7 +79,7 @@ def test_the_server_is_alone_in_its_group_deaf_to_hup_and_pipe_and_holds_no_lock
 
 
 @pytest.mark.parametrize(("end", "status"), [(signal.SIGKILL, "137"), (signal.SIGSEGV, "139"), (signal.SIGTERM, "143")])
-def test_a_death_is_told_at_once_with_its_cause(phone: PhoneFolder, end: signal.Signals, status: str) -> None:
+def test_a_death_is_told_at_once_with_its_cause(phone, end, status):
     """A released lock tells it: nobody looks once a second, as without flock."""
     phone.start()
     sleep, slept = Path(phone.path, "sleep"), phone.root.parent / "slept"
@@ -97,7 +93,7 @@ def test_a_death_is_told_at_once_with_its_cause(phone: PhoneFolder, end: signal.
     assert phone.status()["why"] == "the server is dead"
 
 
-def test_without_flock_a_death_is_told_within_a_poll(phone_without_flock: PhoneFolder) -> None:
+def test_without_flock_a_death_is_told_within_a_poll(phone_without_flock):
     phone = phone_without_flock
     phone.start()
     assert phone.status()["adoptable"] == "yes"
@@ -106,7 +102,7 @@ def test_without_flock_a_death_is_told_within_a_poll(phone_without_flock: PhoneF
     assert last_word(follower).startswith("died status=139")
 
 
-def test_a_killed_supervisor_takes_the_server_along(phone: PhoneFolder) -> None:
+def test_a_killed_supervisor_takes_the_server_along(phone):
     phone.play("session")
     phone.start()
     state, session = phone.state(), phone.work_file("session-*")
@@ -117,7 +113,7 @@ def test_a_killed_supervisor_takes_the_server_along(phone: PhoneFolder) -> None:
     assert not alive(int(session.name.rpartition("-")[2]))
 
 
-def test_a_lost_link_kills_nothing(phone: PhoneFolder) -> None:
+def test_a_lost_link_kills_nothing(phone):
     phone.start()
     follower = phone.follow()
     # mksh notes a signal that comes before it starts `flock`, and waits for that all the same.
@@ -137,13 +133,13 @@ def test_a_lost_link_kills_nothing(phone: PhoneFolder) -> None:
     ("secret", "bundle", "why"),
     [("two", "b1", "its secret is not ours"), ("one", "b2", "it runs another bundle")],
 )
-def test_another_process_is_not_adopted(phone: PhoneFolder, secret: str, bundle: str, why: str) -> None:
+def test_another_process_is_not_adopted(phone, secret, bundle, why):
     phone.start()
     status = phone.status(secret, bundle)
     assert (status["adoptable"], status["why"]) == ("no", why)
 
 
-def test_another_boot_or_another_process_of_that_number_is_not_adopted(phone: PhoneFolder) -> None:
+def test_another_boot_or_another_process_of_that_number_is_not_adopted(phone):
     phone.start()
     path = phone.root / "run" / "state"
     whole = path.read_text()
@@ -156,7 +152,7 @@ def test_another_boot_or_another_process_of_that_number_is_not_adopted(phone: Ph
     assert phone.status()["why"] == "no server was started"
 
 
-def test_a_new_start_replaces_the_old_server(phone: PhoneFolder) -> None:
+def test_a_new_start_replaces_the_old_server(phone):
     phone.start("one")
     old = int(phone.state()["pid"])
     follower = phone.follow("one")
@@ -170,7 +166,7 @@ def test_a_new_start_replaces_the_old_server(phone: PhoneFolder) -> None:
 @pytest.mark.parametrize(
     "order", [("start", "b1", sha("two"), "5000", "5010"), ("stop",), ("clean",)], ids=lambda o: o[0]
 )
-def test_a_server_whose_files_somebody_removed_is_found_and_ended(phone: PhoneFolder, order: tuple[str, ...]) -> None:
+def test_a_server_whose_files_somebody_removed_is_found_and_ended(phone, order):
     phone.play("session", "session-own-group")
     phone.start("one")
     pids = [int(phone.work_file(f"{kind}-[0-9]*").name.rpartition("-")[2]) for kind in ("session", "session-own-group")]
@@ -185,7 +181,7 @@ def test_a_server_whose_files_somebody_removed_is_found_and_ended(phone: PhoneFo
     assert last_word(follower).startswith("died")
 
 
-def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(phone: PhoneFolder) -> None:
+def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(phone):
     phone.play("remove-own-files")
     code, said = phone.run("start", "b1", sha("one"), "5000", "5010", secret="one")
     assert (code, said.splitlines()[0]) == (1, "failed its files were removed while it started")
@@ -196,7 +192,7 @@ def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(p
     ("order", "code", "said"),
     [("idle", 0, "started port=5000"), ("remove-own-files", 1, "failed its files were removed while it started")],
 )
-def test_a_log_that_cannot_be_made_ends_no_supervisor(phone: PhoneFolder, order: str, code: int, said: str) -> None:
+def test_a_log_that_cannot_be_made_ends_no_supervisor(phone, order, code, said):
     """As where its files are removed before the log is made: dash and mksh end where `:` cannot redirect."""
     mkdir = Path(phone.path, "mkdir")
     mkdir.unlink()
@@ -214,7 +210,7 @@ def test_a_log_that_cannot_be_made_ends_no_supervisor(phone: PhoneFolder, order:
         ("no-port", "failed no free port from 5000 to 5009"),
     ],
 )
-def test_a_server_that_does_not_bind_is_refused_in_its_own_words(phone: PhoneFolder, order: str, reason: str) -> None:
+def test_a_server_that_does_not_bind_is_refused_in_its_own_words(phone, order, reason):
     phone.play(order)
     code, said = phone.run("start", "b1", sha("one"), "5000", "5010", secret="one")
     first, *words = said.splitlines()
@@ -224,19 +220,19 @@ def test_a_server_that_does_not_bind_is_refused_in_its_own_words(phone: PhoneFol
     wait_for(lambda: not list((phone.root / "run").glob("pid.*")), "its supervisor ends")
 
 
-def test_a_bundle_without_its_program_is_refused(phone: PhoneFolder) -> None:
+def test_a_bundle_without_its_program_is_refused(phone):
     code, said = phone.run("start", "b9", sha("one"), "5000", "5010", secret="one")
     assert (code, said) == (1, "failed no program tvm_rpc in bundle b9\n")
 
 
 @pytest.mark.parametrize("arguments", [(), ("start",), ("start", "b1", "x", "5000", "5010"), ("follow",), ("dance",)])
-def test_wrong_use_is_told(phone: PhoneFolder, arguments: tuple[str, ...]) -> None:
+def test_wrong_use_is_told(phone, arguments):
     code, said = phone.run(*arguments)
     assert code == 2
     assert said.startswith("failed usage:")
 
 
-def test_the_log_has_a_limit_and_keeps_how_it_began(phone: PhoneFolder) -> None:
+def test_the_log_has_a_limit_and_keeps_how_it_began(phone):
     phone.play("flood")  # 3 MB
     phone.start()
     phone.work_file("flooded")
@@ -248,7 +244,7 @@ def test_the_log_has_a_limit_and_keeps_how_it_began(phone: PhoneFolder) -> None:
 
 
 @pytest.mark.parametrize("order", ["session", "session-own-group", "session-with-child"])
-def test_reap_ends_sessions_that_ignore_sigterm_and_spares_the_server(phone: PhoneFolder, order: str) -> None:
+def test_reap_ends_sessions_that_ignore_sigterm_and_spares_the_server(phone, order):
     phone.play(order)
     phone.start()
     session = int(phone.work_file(f"{order}-*").name.rpartition("-")[2])
@@ -261,13 +257,13 @@ def test_reap_ends_sessions_that_ignore_sigterm_and_spares_the_server(phone: Pho
     assert alive(int(phone.state()["pid"]))
 
 
-def test_reap_calls_a_stopped_server_dead(phone: PhoneFolder) -> None:
+def test_reap_calls_a_stopped_server_dead(phone):
     phone.start()
     os.kill(int(phone.state()["pid"]), signal.SIGSTOP)
     assert phone.run(script="reap.sh") == (0, "reaped=0 server=dead\n")
 
 
-def test_reap_says_that_there_is_no_server(phone: PhoneFolder) -> None:
+def test_reap_says_that_there_is_no_server(phone):
     assert phone.run(script="reap.sh") == (0, "reaped=0 server=dead\n")
     phone.start()
     follower = phone.follow()
@@ -276,7 +272,7 @@ def test_reap_says_that_there_is_no_server(phone: PhoneFolder) -> None:
     assert phone.run(script="reap.sh") == (0, "reaped=0 server=dead\n")
 
 
-def test_a_dying_server_takes_its_sessions_along(phone: PhoneFolder) -> None:
+def test_a_dying_server_takes_its_sessions_along(phone):
     phone.play("session", "session-own-group")
     phone.start()
     pids = [int(phone.work_file(f"{kind}-[0-9]*").name.rpartition("-")[2]) for kind in ("session", "session-own-group")]
@@ -286,7 +282,7 @@ def test_a_dying_server_takes_its_sessions_along(phone: PhoneFolder) -> None:
     assert not [pid for pid in pids if alive(pid)]
 
 
-def test_clean_leaves_nothing(phone: PhoneFolder) -> None:
+def test_clean_leaves_nothing(phone):
     phone.play("session")
     phone.start()
     pid, session = int(phone.state()["pid"]), int(phone.work_file("session-*").name.rpartition("-")[2])
@@ -298,7 +294,7 @@ def test_clean_leaves_nothing(phone: PhoneFolder) -> None:
 
 
 @needs("shellcheck")
-def test_shellcheck_has_nothing_to_say() -> None:
+def test_shellcheck_has_nothing_to_say():
     done = subprocess.run(
         ["shellcheck", "-s", "sh", *sorted(map(str, SCRIPTS.glob("*.sh")))], capture_output=True, text=True, timeout=60
     )

@@ -1,43 +1,40 @@
 """lease.sh before and after a person has the phone, run by the shells that run it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.devices.phone_folder import PhoneFolder, end, make_phone, shell_here, wait_for
+from tests.integration.devices.phone_folder import end, make_phone, shell_here, wait_for
 from tests.support.waiting import HANG_S
 
 MARK = "FARM_BOOT_ID_FILE"  # what a virtual phone's processes have; without it the script kills nothing on this host
 
 
 @pytest.fixture
-def phone(tmp_path: Path) -> Iterator[PhoneFolder]:
+def phone(tmp_path):
     made = make_phone(tmp_path / "tmp", shell_here())
     yield made
     end(made)
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path) -> None:
+def _folder(tmp_path):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "boot_id").write_text("boot-1\n")
 
 
-def environment(phone: PhoneFolder, *, marked: bool = True) -> dict[str, str]:
+def environment(phone, *, marked=True):
     mark = {MARK: str(phone.root.parent.parent / "boot_id")} if marked else {}
     return {**phone.environment(), **mark}
 
 
-def lease(phone: PhoneFolder, *order: str, marked: bool = True) -> tuple[int, str]:
+def lease(phone, *order, marked=True):
     done = subprocess.run(
         phone.command(*order, script="lease.sh"), env=environment(phone, marked=marked), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=HANG_S, start_new_session=True,
@@ -46,7 +43,7 @@ def lease(phone: PhoneFolder, *order: str, marked: bool = True) -> tuple[int, st
     return done.returncode, done.stdout.strip()
 
 
-def begun(phone: PhoneFolder, *, marked: bool = True) -> str:
+def begun(phone, *, marked=True):
     """The hash of what a lease's begin noted of processes."""
     code, said = lease(phone, "begin", marked=marked)
     assert (code, said[:6]) == (0, "begun ")
@@ -56,7 +53,7 @@ def begun(phone: PhoneFolder, *, marked: bool = True) -> str:
 
 
 @contextmanager
-def running(phone: PhoneFolder, name: str = "sleep", *, marked: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+def running(phone, name="sleep", *, marked=True):
     """Something that a person started and left, as adbd's child in a session of its own."""
     process = subprocess.Popen(
         [name, "1000"], executable=shutil.which("sleep"), env=environment(phone, marked=marked),
@@ -69,11 +66,11 @@ def running(phone: PhoneFolder, name: str = "sleep", *, marked: bool = True) -> 
         process.wait()
 
 
-def tree(folder: Path) -> set[str]:
+def tree(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "farm" not in path.relative_to(folder).parts}
 
 
-def test_new_files_go_and_old_ones_stay(phone: PhoneFolder) -> None:
+def test_new_files_go_and_old_ones_stay(phone):
     there = phone.root.parent
     (there / "old" / "deep").mkdir(parents=True)
     for name in ("old/a b", "old/deep/c\nd", "-rf", "*"):
@@ -93,7 +90,7 @@ def test_new_files_go_and_old_ones_stay(phone: PhoneFolder) -> None:
     assert lease(phone, "clean") == (0, "cleaned killed=0 removed=0 left=0")
 
 
-def test_without_a_note_no_file_is_touched_and_no_process_spared(phone: PhoneFolder) -> None:
+def test_without_a_note_no_file_is_touched_and_no_process_spared(phone):
     """Whoever has the phone can remove the note."""
     (phone.root.parent / "somebody's").write_text("x")
     begun(phone)
@@ -104,7 +101,7 @@ def test_without_a_note_no_file_is_touched_and_no_process_spared(phone: PhoneFol
     assert "somebody's" in tree(phone.root.parent)
 
 
-def test_what_is_beside_farms_own_goes_whatever_its_name(phone: PhoneFolder) -> None:
+def test_what_is_beside_farms_own_goes_whatever_its_name(phone):
     own = {path.name for path in phone.root.iterdir()}
     for name in ("plain", ".hidden", "..evil", "...", "-rf", "a b", "*"):
         (phone.root / name).write_text("x")
@@ -113,7 +110,7 @@ def test_what_is_beside_farms_own_goes_whatever_its_name(phone: PhoneFolder) -> 
     assert {path.name for path in phone.root.iterdir()} == own
 
 
-def test_what_programs_wrote_goes_and_their_files_stay(phone: PhoneFolder) -> None:
+def test_what_programs_wrote_goes_and_their_files_stay(phone):
     for name in ("work0", "work1", 16 * "a"):
         (phone.root / "programs" / name).mkdir(parents=True)
         (phone.root / "programs" / name / "output.raw").write_text("x")
@@ -121,14 +118,14 @@ def test_what_programs_wrote_goes_and_their_files_stay(phone: PhoneFolder) -> No
     assert tree(phone.root / "programs") == {16 * "a", f"{16 * 'a'}/output.raw"}
 
 
-def test_the_note_of_a_lease_that_was_never_cleaned_holds(phone: PhoneFolder) -> None:
+def test_the_note_of_a_lease_that_was_never_cleaned_holds(phone):
     begun(phone)
     (phone.root.parent / "first").write_text("x")
     assert lease(phone, "begin")[1].startswith("begun before ")
     assert lease(phone, "clean") == (0, "cleaned killed=0 removed=1 left=0")
 
 
-def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> None:
+def test_what_people_left_running_ends_and_nothing_else(phone):
     phone.play("session")
     phone.start()
     follower = phone.follow()
@@ -144,7 +141,7 @@ def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> N
     follower.communicate()
 
 
-def test_no_process_is_spared_for_its_name_or_a_changed_note(phone: PhoneFolder) -> None:
+def test_no_process_is_spared_for_its_name_or_a_changed_note(phone):
     noted = begun(phone)
     name = str(phone.root / "bin" / "rpc_supervise.sh")
     with running(phone, name) as named, running(phone) as forged:
@@ -157,7 +154,7 @@ def test_no_process_is_spared_for_its_name_or_a_changed_note(phone: PhoneFolder)
         assert (named.wait(HANG_S), forged.wait(HANG_S)) == (-9, -9)
 
 
-def test_without_the_hash_of_the_note_no_process_is_spared(phone: PhoneFolder) -> None:
+def test_without_the_hash_of_the_note_no_process_is_spared(phone):
     """The daemon was started anew meanwhile: what is there may be of the holder's making."""
     with running(phone) as before:
         begun(phone)
@@ -165,7 +162,7 @@ def test_without_the_hash_of_the_note_no_process_is_spared(phone: PhoneFolder) -
         assert before.wait(HANG_S) == -9
 
 
-def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
+def test_after_a_reboot_numbers_mean_nothing(phone):
     begun(phone)
     (phone.root.parent / "new").write_text("x")
     (phone.root.parent.parent / "boot_id").write_text("boot-2\n")
@@ -177,14 +174,14 @@ def test_after_a_reboot_numbers_mean_nothing(phone: PhoneFolder) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 2000, reason="this user is a phone's shell")
-def test_on_a_host_no_process_is_touched(phone: PhoneFolder) -> None:
+def test_on_a_host_no_process_is_touched(phone):
     begun(phone, marked=False)
     with running(phone, marked=False) as process:
         assert lease(phone, "clean", marked=False) == (0, "cleaned killed=0 removed=0 left=0")
         assert process.poll() is None
 
 
-def test_a_note_that_was_cut_off_counts_for_nothing(phone: PhoneFolder) -> None:
+def test_a_note_that_was_cut_off_counts_for_nothing(phone):
     (phone.root / "lease").mkdir()
     (phone.root / "lease" / "files").write_text("")
     (phone.root.parent / "mine").write_text("x")
@@ -194,5 +191,5 @@ def test_a_note_that_was_cut_off_counts_for_nothing(phone: PhoneFolder) -> None:
     wait_for(lambda: "mine" in tree(phone.root.parent), "the file is still there")
 
 
-def test_usage(phone: PhoneFolder) -> None:
+def test_usage(phone):
     assert lease(phone, "")[0] == 2

@@ -1,15 +1,11 @@
 """Farm's files on virtual phones: brought, repaired, kept from their holders' hands, and taken away again."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from farm.bundle.model import Bundle
 from farm.common.errors import FarmError, NoSuchDeviceError, PhoneError
 from farm.devices.lifecycle import messages as m
 from farm.model.device import Life
@@ -17,7 +13,7 @@ from tests.integration.devices.conftest import Shelf, handshake, make_bundle
 from tests.support.waiting import HANG_S
 
 
-async def test_a_cut_push_leaves_nothing_half_installed_and_goes_on(rig, bundle: Bundle) -> None:
+async def test_a_cut_push_leaves_nothing_half_installed_and_goes_on(rig, bundle):
     async with rig(plugged=False) as r:
         r.phones.cut_push("one", bundle.size_bytes // 2)
         r.phones.plug("one")
@@ -27,7 +23,7 @@ async def test_a_cut_push_leaves_nothing_half_installed_and_goes_on(rig, bundle:
         assert await r.shell(view.serial, "ls -A /data/local/tmp/farm/bundles") == f"{bundle.hash}\n"
 
 
-async def test_a_full_phone_says_what_is_needed_and_free_and_heals(rig) -> None:
+async def test_a_full_phone_says_what_is_needed_and_free_and_heals(rig):
     async with rig(plugged=False, data_bytes=96 << 20) as r:
         r.phones.full_disk("one", 1 << 20)
         r.phones.plug("one")
@@ -38,7 +34,7 @@ async def test_a_full_phone_says_what_is_needed_and_free_and_heals(rig) -> None:
         await r.until(Life.READY)
 
 
-async def test_no_bundle_quarantines_until_there_is_one(rig, bundle: Bundle) -> None:
+async def test_no_bundle_quarantines_until_there_is_one(rig, bundle):
     async with rig(shelf=Shelf(None)) as r:
         view = await r.until(Life.QUARANTINED)
         assert "no runtime bundle for x86_64" in view.reason
@@ -48,7 +44,7 @@ async def test_no_bundle_quarantines_until_there_is_one(rig, bundle: Bundle) -> 
         assert r.fleet.bundles_in_use() == {bundle.hash: (view.name,)}
 
 
-async def test_another_bundle_replaces_the_old_one(rig, runtime_folder: Path, tmp_path: Path) -> None:
+async def test_another_bundle_replaces_the_old_one(rig, runtime_folder, tmp_path):
     async with rig() as r:
         view = await r.until(Life.READY)
         other = tmp_path / "other"
@@ -65,7 +61,7 @@ async def test_another_bundle_replaces_the_old_one(rig, runtime_folder: Path, tm
         assert await r.shell(view.serial, gone) == f"{r.shelf.bundle.hash}\n"
 
 
-async def test_a_damaged_bundle_is_repaired(rig) -> None:
+async def test_a_damaged_bundle_is_repaired(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         folder = f"/data/local/tmp/farm/bundles/{view.bundle}"
@@ -91,7 +87,7 @@ rm -rf ../../lease
 """
 
 
-async def test_changes_of_a_holder_to_farms_files_are_undone(rig) -> None:
+async def test_changes_of_a_holder_to_farms_files_are_undone(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         everything = (
@@ -120,7 +116,7 @@ async def test_changes_of_a_holder_to_farms_files_are_undone(rig) -> None:
         assert await r.shell(view.serial, "grep secret /data/local/tmp/farm/run/state") != secret
 
 
-async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_check(rig) -> None:
+async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_check(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         library = f"/data/local/tmp/farm/bundles/{view.bundle}/libtvm_ffi.so"
@@ -133,7 +129,7 @@ async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_ch
         assert [event.data for event in r.events.since(mark) if event.kind == "device.repaired"] == [{"files": 1}]
 
 
-async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
+async def test_forget_clean_and_uninstall_leave_nothing(rig):
     async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
         first = await r.until(Life.READY, count=2)
         await r.fleet.admin.forget(first.name, clean=True)
@@ -148,7 +144,7 @@ async def test_forget_clean_and_uninstall_leave_nothing(rig) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_server(rig, clean: bool) -> None:
+async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_server(rig, clean):
     async with rig() as r:
         view = await r.until(Life.READY)
         await r.shell(view.serial, "rm -rf /data/local/tmp/farm")
@@ -162,7 +158,7 @@ async def test_a_phone_whose_files_somebody_removed_is_given_back_without_a_serv
         assert await r.shell(view.serial, "ls -A /data/local/tmp") == ""
 
 
-async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
+async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         r.phones.unplug("one")
@@ -176,7 +172,7 @@ async def test_forget_needs_a_reachable_phone_only_to_clean_it(rig) -> None:
             r.fleet.view(view.name)
 
 
-async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_later(rig) -> None:
+async def test_a_phone_that_could_not_be_cleaned_is_still_adopted_and_cleaned_later(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         r.phones.offline("one", "refuse")

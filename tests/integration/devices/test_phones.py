@@ -1,10 +1,7 @@
 """The fleet over virtual phones: a real adb server, real pushes, the real device scripts and RPC server."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +9,8 @@ from farm.common.errors import Code, NoSuchDeviceError, PhoneError, UserError
 from farm.common.selector import Selector
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
-from farm.model.device import DeviceView, Life, Service
-from farm.simulation.control import LabClient, running_lab
+from farm.model.device import Life, Service
+from farm.simulation.control import running_lab
 from farm.store.devices import DeviceRecord
 from tests.integration.devices.conftest import ADOPT_ALL, RPC_MAGIC, handshake
 from tests.support.errors import raises_code
@@ -22,11 +19,11 @@ from tests.support.waiting import HANG_S
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
 
 
-def tail(kinds: list[str], expected: list[str]) -> list[str]:
+def tail(kinds, expected):
     return kinds[-len(expected) :]
 
 
-async def test_a_plugged_phone_becomes_ready_and_can_be_dialled(rig) -> None:
+async def test_a_plugged_phone_becomes_ready_and_can_be_dialled(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         of_phone = [kind for kind in r.heard() if not kind.startswith("bundle.")]  # the library is read meanwhile
@@ -41,7 +38,7 @@ async def test_a_plugged_phone_becomes_ready_and_can_be_dialled(rig) -> None:
         assert (await r.until_view(lambda v: v.temperature_c is not None)).name == view.name
 
 
-async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig) -> None:
+async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         pid = await r.server_pid(view.serial)
@@ -57,7 +54,7 @@ async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig) -> None:
         assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
 
 
-async def test_an_orphaned_session_is_killed_when_its_server_is_taken_over(rig) -> None:
+async def test_an_orphaned_session_is_killed_when_its_server_is_taken_over(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         _, close = await handshake(r.fleet, view.name)
@@ -74,7 +71,7 @@ async def test_an_orphaned_session_is_killed_when_its_server_is_taken_over(rig) 
             close()
 
 
-async def test_a_crashed_server_is_replaced(rig) -> None:
+async def test_a_crashed_server_is_replaced(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         pid, mark = await r.server_pid(view.serial), r.mark()
@@ -86,7 +83,7 @@ async def test_a_crashed_server_is_replaced(rig) -> None:
         assert await r.server_pid(view.serial) != pid
 
 
-async def test_a_broken_session_leaves_ready_at_once_and_its_process_goes(rig) -> None:
+async def test_a_broken_session_leaves_ready_at_once_and_its_process_goes(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         pid = await r.server_pid(view.serial)
@@ -106,7 +103,7 @@ async def test_a_broken_session_leaves_ready_at_once_and_its_process_goes(rig) -
         assert await r.server_pid(view.serial) == pid
 
 
-async def test_a_stopped_server_is_replaced_when_a_session_breaks(rig) -> None:
+async def test_a_stopped_server_is_replaced_when_a_session_breaks(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         pid = await r.server_pid(view.serial)
@@ -116,7 +113,7 @@ async def test_a_stopped_server_is_replaced_when_a_session_breaks(rig) -> None:
         assert await r.server_pid(view.serial) != pid
 
 
-async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig) -> None:
+async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         mark = r.mark()
@@ -128,7 +125,7 @@ async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig) -> None:
         assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
 
 
-async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server) -> None:
+async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server):
     async with rig() as r:
         view = await r.until(Life.READY)
         pid = await r.server_pid(view.serial)
@@ -140,7 +137,7 @@ async def test_a_killed_adb_server_costs_no_rpc_server(rig, adb_server) -> None:
         assert await r.server_pid(view.serial) == pid
 
 
-async def test_a_phone_that_answers_nothing_though_adb_lists_it_is_not_handed_out(rig) -> None:
+async def test_a_phone_that_answers_nothing_though_adb_lists_it_is_not_handed_out(rig):
     async with rig(config=FleetConfig(ADOPT_ALL, ProbeConfig(every_s=0.2), probe_timeout_s=1.0)) as r:
         await r.until(Life.READY)
         r.phones.offline("one", "silent")
@@ -150,7 +147,7 @@ async def test_a_phone_that_answers_nothing_though_adb_lists_it_is_not_handed_ou
         await r.until(Life.READY)
 
 
-async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
+async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig):
     async with rig(rules=()) as r:
         view = await r.until(Life.NEW)
         assert not view.adopted
@@ -166,7 +163,7 @@ async def test_an_unadopted_phone_gets_nothing_until_it_is_adopted(rig) -> None:
         assert r.store.devices.all()[0].name == "left-one"
 
 
-async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
+async def test_an_unauthorized_phone_says_what_to_do(rig):
     async with rig(plugged=False) as r:
         r.phones.fault("one", "unauthorized")
         r.phones.plug("one")
@@ -179,10 +176,10 @@ async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
         await r.until(Life.READY)
 
 
-async def test_wrong_numbers_are_never_handed_out(rig) -> None:
+async def test_wrong_numbers_are_never_handed_out(rig):
     async with rig(plugged=False) as r:
         r.checker.verdicts = [(False, "off by 3")] * 3
-        ready: list[str] = []
+        ready = []
         r.fleet.subscribe(lambda view: ready.append(view.name) if view.life is Life.READY else None)
         r.phones.plug("one")
         view = await r.until(Life.QUARANTINED)
@@ -191,7 +188,7 @@ async def test_wrong_numbers_are_never_handed_out(rig) -> None:
         await r.until(Life.READY)
 
 
-async def test_a_check_that_cannot_run_is_tried_again(rig) -> None:
+async def test_a_check_that_cannot_run_is_tried_again(rig):
     async with rig(plugged=False) as r:
         r.checker.verdicts = [PhoneError("no session"), RuntimeError("a bug")]
         r.phones.plug("one")
@@ -199,11 +196,11 @@ async def test_a_check_that_cannot_run_is_tried_again(rig) -> None:
         assert len(r.checker.checked) == 3
 
 
-async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog):
     async with rig({"one": "oneplus-12", "two": "galaxy-s9"}) as r:
         first = await r.until(Life.READY, count=2)
 
-        def fails(view: DeviceView) -> None:
+        def fails(view):
             if view.name == first.name and view.life is Life.GONE:
                 raise RuntimeError("nobody thought of this")
 
@@ -218,7 +215,7 @@ async def test_a_bug_over_one_phone_quarantines_it_and_no_other(rig, caplog: pyt
         await r.until(Life.READY)
 
 
-async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> None:
+async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         changed = await r.fleet.admin.change(view.name, rename="Bench-1", pool="Cold Room", labels={"rack": "A 3"})
@@ -238,8 +235,8 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
         assert "bench-1" in caught.value.hint
 
 
-async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
-    def remembered(hardware_serial: str) -> list[DeviceRecord]:
+async def test_a_remembered_phone_is_known_under_another_serial(rig):
+    def remembered(hardware_serial):
         order = {"service": "draining", "ordered_by": "ann", "ordered_at": datetime(2026, 11, 2, 12, tzinfo=UTC)}
         return [DeviceRecord("emulator-1", "old-friend", hardware_serial, "desk", adopted=True, **order)]
 
@@ -254,12 +251,12 @@ async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
         assert len(r.fleet.views()) == 1
 
 
-async def test_a_network_phone_is_connected_kept_and_forgotten(rig, tmp_path: Path) -> None:
+async def test_a_network_phone_is_connected_kept_and_forgotten(rig, tmp_path):
     with running_lab(tmp_path / "lab", {"one": "oneplus-12"}) as wireless:
         await _network_phone(rig, wireless)
 
 
-async def _network_phone(rig, wireless: LabClient) -> None:
+async def _network_phone(rig, wireless):
     async with rig(phones_at=wireless, plugged=False) as r:
         address = r.phones.phone("one").address
         serial = await r.fleet.admin.add_network(address)
@@ -274,7 +271,7 @@ async def _network_phone(rig, wireless: LabClient) -> None:
         assert [device.serial for device in await r.client.list_devices()] == []
 
 
-async def test_the_fleet_remembers_its_phones(rig) -> None:
+async def test_the_fleet_remembers_its_phones(rig):
     async with rig() as r:
         name = (await r.until(Life.READY)).name
         await r.fleet.admin.change(name, rename="kept")

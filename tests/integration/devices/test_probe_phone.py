@@ -1,7 +1,5 @@
 """The probe on a virtual phone: mksh, toybox, a real RPC server, and the round that shows what it found."""
 
-from __future__ import annotations
-
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
 from farm.devices.health.probe_round import probe, read_conditions
@@ -12,7 +10,7 @@ from tests.support.needs import needs_namespaces
 
 
 @needs_namespaces
-async def test_a_whole_probe_of_a_phone(rig) -> None:
+async def test_a_whole_probe_of_a_phone(rig):
     async with rig(config=FleetConfig(ADOPT_ALL, probe=ProbeConfig(every_s=0.2))) as r:
         view = await r.until(Life.READY)
         health, _ = await probe(r.client, view.serial)

@@ -1,11 +1,8 @@
 """quiesce.sh run by the shells that run it, beside the programs of a virtual phone and a /sys of plain files."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +24,7 @@ class Quiet:
     phone: PhoneFolder
     android: Path
 
-    def run(self, *arguments: str, code: int = 0) -> str:
+    def run(self, *arguments, code=0):
         done = subprocess.run(
             self.phone.command(*arguments, script="quiesce.sh"), env=self.environment(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=HANG_S, start_new_session=True,
@@ -35,44 +32,44 @@ class Quiet:
         assert (done.returncode, done.stderr) == (code, ""), done.stdout + done.stderr
         return done.stdout
 
-    def begin(self, level: str = "gentle", link: str = "usb", seconds: int = 300) -> str:
+    def begin(self, level="gentle", link="usb", seconds=300):
         return self.run("begin", level, link, "bench-1", str(seconds))
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         return {**self.phone.environment(), "FARM_BOOT_ID_FILE": str(self.android / "boot_id")}
 
-    def say(self, *words: str) -> str:
+    def say(self, *words):
         return subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=True).stdout.strip()
 
-    def setting(self, key: str, namespace: str = "global") -> str:
+    def setting(self, key, namespace="global"):
         return self.say(str(self.android / "system/bin/settings"), "get", namespace, key)
 
-    def put(self, key: str, value: str, namespace: str = "global") -> None:
+    def put(self, key, value, namespace="global"):
         self.say(str(self.android / "system/bin/settings"), "put", namespace, key, value)
 
-    def everything(self) -> dict[str, str]:
+    def everything(self):
         """All that a measurement might change."""
         files = {str(each): each.read_text() for each in self.android.glob("sys/**/*") if each.is_file()}
         settings = {str(each): each.read_text() for each in self.android.glob("data/**/*") if each.is_file()}
         screen = (self.android / "dev/farm/run/screen").read_text()
         return files | settings | {"screen": screen, "doze": self.doze()}
 
-    def doze(self) -> str:
+    def doze(self):
         return (self.android / "dev/farm/run/doze").read_text()
 
-    def sysfs(self, name: str) -> Path:
+    def sysfs(self, name):
         return self.android / "sys" / name
 
     @property
-    def folder(self) -> Path:
+    def folder(self):
         return self.phone.root / "quiesce"
 
-    def be_root(self) -> None:
+    def be_root(self):
         (self.android / "uid").write_text("0\n")
 
 
 @pytest.fixture
-def quiet(tmp_path: Path) -> Iterator[Quiet]:
+def quiet(tmp_path):
     (tmp_path / "tmp").mkdir()
     phone = make_phone(tmp_path / "tmp", shell_here())
     android = tmp_path / "android"
@@ -124,7 +121,7 @@ def quiet(tmp_path: Path) -> Iterator[Quiet]:
     end(phone)
 
 
-def test_gentle_is_in_force_and_goes_without_a_trace(quiet: Quiet) -> None:
+def test_gentle_is_in_force_and_goes_without_a_trace(quiet):
     before = quiet.everything()
     begun = parse_begun(quiet.begin())
     assert begun.level is Level.GENTLE
@@ -144,7 +141,7 @@ def test_gentle_is_in_force_and_goes_without_a_trace(quiet: Quiet) -> None:
     assert not quiet.folder.exists()
 
 
-def test_begun_twice_is_ended_once(quiet: Quiet) -> None:
+def test_begun_twice_is_ended_once(quiet):
     quiet.begin()
     ledger = (quiet.folder / "ledger").read_text()
     quiet.begin()
@@ -154,7 +151,7 @@ def test_begun_twice_is_ended_once(quiet: Quiet) -> None:
     assert quiet.run("end") == "ended\n"
 
 
-def test_full_takes_the_radios_but_never_those_that_farm_comes_through(quiet: Quiet) -> None:
+def test_full_takes_the_radios_but_never_those_that_farm_comes_through(quiet):
     begun = parse_begun(quiet.begin("full", "network"))
     assert {"airplane", "background"} <= begun.refused
     assert quiet.setting("airplane_mode_on") == "0"
@@ -170,7 +167,7 @@ def test_full_takes_the_radios_but_never_those_that_farm_comes_through(quiet: Qu
     assert quiet.setting("wifi_scan_always_enabled") == "null"
 
 
-def test_a_release_without_the_command_keeps_its_radios(quiet: Quiet) -> None:
+def test_a_release_without_the_command_keeps_its_radios(quiet):
     (quiet.android / "dev/__properties__/all").write_text("[ro.build.version.sdk]: [28]\n")
     begun = parse_begun(quiet.begin("full"))
     assert "airplane" in begun.refused
@@ -178,7 +175,7 @@ def test_a_release_without_the_command_keeps_its_radios(quiet: Quiet) -> None:
     assert quiet.run("end").endswith("ended\n")
 
 
-def test_root_pins_clocks_and_holds_a_wake_lock_in_place_of_the_screen(quiet: Quiet) -> None:
+def test_root_pins_clocks_and_holds_a_wake_lock_in_place_of_the_screen(quiet):
     quiet.be_root()
     lock = quiet.sysfs("power/wake_lock")
     lock.write_text("\n")
@@ -199,7 +196,7 @@ def test_root_pins_clocks_and_holds_a_wake_lock_in_place_of_the_screen(quiet: Qu
     assert (quiet.android / "dev/farm/run/screen").read_text() == "Awake\n"
 
 
-def test_what_somebody_changed_meanwhile_is_left(quiet: Quiet) -> None:
+def test_what_somebody_changed_meanwhile_is_left(quiet):
     quiet.begin()
     quiet.put("screen_brightness", "77", "system")
     restored = parse_restored(quiet.run("end"))
@@ -209,7 +206,7 @@ def test_what_somebody_changed_meanwhile_is_left(quiet: Quiet) -> None:
     assert quiet.setting("window_animation_scale") == "1.0"
 
 
-def test_a_begin_that_was_cut_anywhere_ends_as_it_was(quiet: Quiet) -> None:
+def test_a_begin_that_was_cut_anywhere_ends_as_it_was(quiet):
     """The ledger names all changes before the first: whichever of them were made are undone."""
     before = quiet.everything()
     settings = quiet.android / "system/bin/settings"
@@ -235,7 +232,7 @@ def test_a_begin_that_was_cut_anywhere_ends_as_it_was(quiet: Quiet) -> None:
         assert after_all == before
 
 
-def test_after_a_reboot_only_what_outlived_it_is_changed_back(quiet: Quiet) -> None:
+def test_after_a_reboot_only_what_outlived_it_is_changed_back(quiet):
     quiet.be_root()
     quiet.begin("full")
     (quiet.android / "boot_id").write_text("boot-2\n")
@@ -251,7 +248,7 @@ def test_after_a_reboot_only_what_outlived_it_is_changed_back(quiet: Quiet) -> N
     assert quiet.setting("window_animation_scale") == "1.0"
 
 
-def test_what_cannot_be_changed_back_is_kept_for_another_try(quiet: Quiet) -> None:
+def test_what_cannot_be_changed_back_is_kept_for_another_try(quiet):
     quiet.begin()
     settings = quiet.android / "system/bin/settings"
     whole = settings.read_text()
@@ -267,7 +264,7 @@ def test_what_cannot_be_changed_back_is_kept_for_another_try(quiet: Quiet) -> No
     assert not quiet.folder.exists()
 
 
-def test_lines_of_the_ledger_that_are_not_farms_are_told_and_dropped(quiet: Quiet) -> None:
+def test_lines_of_the_ledger_that_are_not_farms_are_told_and_dropped(quiet):
     quiet.be_root()
     quiet.begin("gentle")
     trap = quiet.folder.parent / "trap"
@@ -282,13 +279,13 @@ def test_lines_of_the_ledger_that_are_not_farms_are_told_and_dropped(quiet: Quie
     assert not quiet.folder.exists()
 
 
-def test_nobody_renews_it_and_it_ends_by_itself(quiet: Quiet) -> None:
+def test_nobody_renews_it_and_it_ends_by_itself(quiet):
     quiet.begin("gentle", "usb", 1)
     wait_for(lambda: not quiet.folder.exists(), "the phone changes itself back")
     assert quiet.setting("window_animation_scale") == "1.0"
 
 
-def test_renewed_it_waits_longer_and_its_watch_ends_with_it(quiet: Quiet) -> None:
+def test_renewed_it_waits_longer_and_its_watch_ends_with_it(quiet):
     quiet.begin("gentle", "usb", 60)
     assert quiet.run("renew", "500") == "renewed\n"
     deadline = int((quiet.folder / "deadline").read_text())
@@ -301,7 +298,7 @@ def test_renewed_it_waits_longer_and_its_watch_ends_with_it(quiet: Quiet) -> Non
     assert not quiet.folder.exists()
 
 
-def test_a_phone_given_back_clean_has_its_values_again(quiet: Quiet) -> None:
+def test_a_phone_given_back_clean_has_its_values_again(quiet):
     quiet.begin()
     done = subprocess.run(
         quiet.phone.command("clean"), env=quiet.environment(), capture_output=True, text=True, timeout=HANG_S
@@ -317,6 +314,6 @@ def test_a_phone_given_back_clean_has_its_values_again(quiet: Quiet) -> None:
 @pytest.mark.parametrize(
     "arguments", [(), ("begin",), ("begin", "loud", "usb", "me", "60"), ("renew", "soon"), ("sleep",)]
 )
-def test_wrong_words_are_refused(quiet: Quiet, arguments: tuple[str, ...]) -> None:
+def test_wrong_words_are_refused(quiet, arguments):
     assert quiet.run(*arguments, code=2).startswith("failed usage:")
     assert not quiet.folder.exists()

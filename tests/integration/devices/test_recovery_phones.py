@@ -1,7 +1,5 @@
 """Recovery actions on virtual phones behind a real adb server: what is done, in which order, with what outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from dataclasses import replace
@@ -22,7 +20,7 @@ BIN = "/data/local/tmp/farm/bin"
 UNDYING = f"echo 'echo \"failed processes do not die: 7(state D) (stuck in a driver)\"' >{BIN}/reap.sh"
 
 
-async def test_a_process_that_survives_sigkill_costs_a_reboot_and_the_phone_is_back(rig) -> None:
+async def test_a_process_that_survives_sigkill_costs_a_reboot_and_the_phone_is_back(rig):
     async with rig() as r:
         view = await r.until(Life.READY)
         boot = await boot_id(r.client, view.serial)
@@ -35,7 +33,7 @@ async def test_a_process_that_survives_sigkill_costs_a_reboot_and_the_phone_is_b
         assert await boot_id(r.client, view.serial) not in ("", boot)
 
 
-async def test_without_reboots_left_such_a_phone_is_a_persons_business_and_stays_so(rig) -> None:
+async def test_without_reboots_left_such_a_phone_is_a_persons_business_and_stays_so(rig):
     config = FleetConfig(ADOPT_ALL, recovery=RecoveryConfig(reboots_per_day=0))
     async with rig(config=config) as r:
         view = await r.until(Life.READY)
@@ -57,7 +55,7 @@ async def test_without_reboots_left_such_a_phone_is_a_persons_business_and_stays
         assert replace(remembered.quarantine, at=None) == r.fleet.recovery.state(view.name).quarantine
 
 
-async def test_a_phone_that_answers_nothing_is_reconnected(rig) -> None:
+async def test_a_phone_that_answers_nothing_is_reconnected(rig):
     config = FleetConfig(ADOPT_ALL, ProbeConfig(every_s=0.2), probe_timeout_s=1.0)
     async with rig(config=config) as r:
         view = await r.until(Life.READY)
@@ -73,7 +71,7 @@ async def test_a_phone_that_answers_nothing_is_reconnected(rig) -> None:
 QUICK_PROBES = FleetConfig(ADOPT_ALL, ProbeConfig(every_s=0.2), probe_timeout_s=1.0)
 
 
-async def test_an_adb_server_that_hangs_costs_no_phone_an_action(rig, adb_server) -> None:
+async def test_an_adb_server_that_hangs_costs_no_phone_an_action(rig, adb_server):
     async with rig({"one": "oneplus-12", "two": "galaxy-a55"}, config=QUICK_PROBES) as r:
         await r.until(Life.READY, count=2)
         mark = r.mark()
@@ -88,7 +86,7 @@ async def test_an_adb_server_that_hangs_costs_no_phone_an_action(rig, adb_server
         assert r.actions(mark) == []
 
 
-async def test_a_hub_whose_phones_are_listed_but_silent_costs_none_of_them_an_action(rig, lab) -> None:
+async def test_a_hub_whose_phones_are_listed_but_silent_costs_none_of_them_an_action(rig, lab):
     phones = {"one": "oneplus-12", "two": "galaxy-a55", "three": "galaxy-s9"}
     control = await asyncio.to_thread(lab, phones, plugged=False)
     serials = {name: control.phone(name).serial for name in phones}
@@ -110,9 +108,7 @@ async def test_a_hub_whose_phones_are_listed_but_silent_costs_none_of_them_an_ac
 
 
 @pytest.mark.parametrize("phones", [{"one": "oneplus-12"}, {"one": "oneplus-12", "two": "galaxy-a55"}])
-async def test_a_session_that_breaks_before_the_killed_adb_server_is_missed_costs_no_action(
-    rig, adb_server, phones
-) -> None:
+async def test_a_session_that_breaks_before_the_killed_adb_server_is_missed_costs_no_action(rig, adb_server, phones):
     async with rig(phones) as r:
         view = await r.until(Life.READY, count=len(phones))
         mark = r.mark()

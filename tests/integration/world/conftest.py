@@ -1,7 +1,5 @@
 """Virtual phones whose adbd only runs commands, and the compiled RPC server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import select
@@ -13,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from farm.simulation.machine import MESSAGE_LIMIT_BYTES
-from farm.simulation.world import Booted, ConnectionSource, WorldSpec, boot
+from farm.simulation.world import WorldSpec, boot
 from tests.support.waiting import HANG_S
 
 
-def run_commands(source: ConnectionSource) -> None:
+def run_commands(source):
     """An adbd that runs one command line after the other."""
     while True:
         select.select([source], [], [])
@@ -38,7 +36,7 @@ def run_commands(source: ConnectionSource) -> None:
             source.send(answer[start : start + MESSAGE_LIMIT_BYTES])
 
 
-def shell(phone: Booted, command: str) -> tuple[int, str, str]:
+def shell(phone, command):
     """Exit code, stdout, stderr of a command on the phone."""
     phone.line.send(command.encode())
     answer = b""
@@ -65,9 +63,9 @@ def folder():
 @pytest.fixture
 def phones(folder):
     """A function that boots phones; all are gone afterwards, with every process and mount."""
-    booted: list[Booted] = []
+    booted = []
 
-    def make(name: str = "a", profile: str = "oneplus-12", **options: object) -> Booted:
+    def make(name="a", profile="oneplus-12", **options):
         phone = boot(WorldSpec(name, folder / name, profile, **options), run_commands)
         booted.append(phone)
         return phone

@@ -33,7 +33,7 @@ SECRET = "s3cret"
 class Server:
     """A running tvm_rpc, its log read by a thread."""
 
-    def __init__(self, bundle: Path, folder: Path, *options: str) -> None:
+    def __init__(self, bundle, folder, *options):
         self.folder = folder
         self.process = subprocess.Popen(
             [bundle / "tvm_rpc", "server", "--host=127.0.0.1", f"--key={SECRET}", f"--work-dir={folder}", *options],
@@ -42,23 +42,23 @@ class Server:
             start_new_session=True,
             env=os.environ | {"FARM_VIRTUAL_STATE": str(folder / "state")},
         )
-        self.lines: queue.Queue[str] = queue.Queue()
+        self.lines = queue.Queue()
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
         self.port = int(self.until(r"Bind to 127\.0\.0\.1:(\d+)$")[1])
 
-    def _read(self) -> None:
+    def _read(self):
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.put(line.rstrip("\n"))
 
-    def until(self, pattern: str) -> re.Match[str]:
+    def until(self, pattern):
         """The next log line with this in it."""
         while True:
             if match := re.search(pattern, self.lines.get(timeout=HANG_S)):
                 return match
 
-    def close(self) -> None:
+    def close(self):
         os.killpg(self.process.pid, 9)
         self.process.wait(HANG_S)
         self.reader.join(HANG_S)
@@ -101,18 +101,18 @@ def server(bundle, tmp_path):
     running.close()
 
 
-def connect(port: int, **options):
+def connect(port, **options):
     from tvm import rpc
 
     return rpc.connect("127.0.0.1", port, key=SECRET, **options)
 
 
-def hang_up(session) -> None:
+def hang_up(session):
     """Close for certain: the session object may be held by tensors and functions."""
     session._sess.get_function("CloseRPCConnection")()
 
 
-def add_one(session, library: Path):
+def add_one(session, library):
     """Upload, load and run; returns the function, its arguments and the result."""
     import numpy as np
     import tvm
@@ -235,9 +235,9 @@ def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_kille
     function, a, b, _ = add_one(session, library)
     worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text())
     write_state(server.folder, PhoneState(kernel_fault=KernelFault.IGNORE_SIGTERM))
-    failures: list[str] = []
+    failures = []
 
-    def call() -> None:
+    def call():
         with pytest.raises(Exception, match="kShutdown") as caught:
             function(a, b)
         failures.append(str(caught.value))
@@ -345,11 +345,11 @@ def test_it_runs_on_a_phone_that_has_only_the_c_library(bundle, folder, library)
         phone.close()
 
 
-def server_bundle(server: Server) -> Path:
-    return Path(str(server.process.args[0]))  # type: ignore[index]
+def server_bundle(server):
+    return Path(str(server.process.args[0]))
 
 
-def _bits(pid: int, field: str) -> int:
+def _bits(pid, field):
     status = Path(f"/proc/{pid}/status").read_text()
     match = re.search(rf"^{field}:\s*([0-9a-f]+)$", status, re.MULTILINE)
     assert match, status

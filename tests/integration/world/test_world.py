@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -221,8 +220,8 @@ def test_an_unknown_profile_is_the_users_mistake(folder):
         boot(WorldSpec("a", folder / "a", "nokia"), run_commands)
 
 
-def descendants(pid: int) -> list[int]:
-    found: list[int] = []
+def descendants(pid):
+    found = []
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -232,7 +231,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     """Whether it runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -240,12 +239,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def sleepers(pid: int) -> list[int]:
+def sleepers(pid):
     """Processes below `pid` that sleep for 1000 seconds."""
     return [child for child in descendants(pid) if b"1000" in arguments_of(child)]
 
 
-def arguments_of(pid: int) -> list[bytes]:
+def arguments_of(pid):
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -253,7 +252,7 @@ def arguments_of(pid: int) -> list[bytes]:
     return arguments if b"sleep" in arguments[0] or b"sleep" in arguments[1:2] else []
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition):
     """Wait for a condition."""
     deadline = time.monotonic() + 60
     while not condition():
