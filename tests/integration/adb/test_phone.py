@@ -14,19 +14,15 @@ from farm.adb.errors import (
     AdbError,
     AdbFailed,
     AdbLinkLost,
-    AdbTimeout,
     DeviceNotFound,
     DeviceOffline,
     DeviceUnauthorized,
-    PhonePathRefused,
-    PhoneStorageFull,
 )
 from farm.adb.push import PushFile, push_tree
 from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
-from farm.common.errors import Code, Fault
+from farm.common.errors import Fault
 from tests.integration.adb.conftest import no_phone, usable_serial
-from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.tvm import free_port
 from tests.support.waiting import HANG_S
@@ -62,11 +58,6 @@ async def test_shell(client, serial):
     assert len(big.stdout) == 3_000_000
 
 
-async def test_many_shells_at_once(client, serial):
-    results = await asyncio.gather(*(client.shell(serial, f"echo {n}", timeout_s=HANG_S) for n in range(100)))
-    assert [int(result.text) for result in results] == list(range(100))
-
-
 async def test_a_stream_that_goes_on(client, serial):
     async with await client.open_shell(serial, "echo one; read line; echo $line end; exit 5") as stream:
         lines = stream.lines()
@@ -84,14 +75,6 @@ async def test_a_pulled_cable_ends_a_stream_with_an_error(lab, client, serial):
             await stream.read(timeout_s=HANG_S)
     with pytest.raises((DeviceNotFound, DeviceOffline)):
         await client.shell(serial, "true", timeout_s=HANG_S)
-
-
-async def test_a_silent_phone_is_a_timeout(lab, client, serial):
-    await client.features(serial)
-    await asyncio.to_thread(lab.offline, PHONE, "silent")
-    with pytest.raises(AdbTimeout) as caught:
-        await client.shell(serial, "true", timeout_s=0.5)
-    assert caught.value.fault is Fault.PHONE
 
 
 async def test_an_unauthorized_phone_waits_for_its_person(lab, client, serial):
@@ -141,11 +124,6 @@ async def test_a_tcp_stream_without_any_forward(client, serial):
     assert await client.list_forwards() == ""
 
 
-async def test_a_closed_port(client, serial):
-    with raises_code(Code.PORT_CLOSED, match="port 4999"):
-        await client.open_tcp(serial, 4999, timeout_s=HANG_S)
-
-
 async def test_push_verify_repeat(client, serial, tmp_path):
     files = bundle(tmp_path, {"tvm_rpc": 300_000, "libtvm runtime.so": 5_000_000, "empty": 0})
     report = await push_tree(client, serial, files)
@@ -172,24 +150,6 @@ async def test_an_interrupted_push_leaves_nothing_half_installed(lab, client, se
     assert not [line for line in await listing(client, serial) if "farm-part" not in line]
     assert (await push_tree(client, serial, files)).pushed_files == 2
     assert await listing(client, serial) == ["644 libtvm.so", "755 tvm_rpc"]
-
-
-async def test_a_full_disk(lab, client, serial, tmp_path):
-    files = bundle(tmp_path, {"tvm_rpc": 3_000_000})
-    await asyncio.to_thread(lab.full_disk, PHONE, 1_000_000)
-    with pytest.raises(PhoneStorageFull):
-        await push_tree(client, serial, files)
-    assert await listing(client, serial) == []
-    await asyncio.to_thread(lab.free_disk, PHONE)
-    assert (await push_tree(client, serial, files)).pushed_files == 1
-
-
-@needs_namespaces  # read-only /system
-async def test_a_place_that_may_not_be_written(client, serial, tmp_path):
-    (file,) = bundle(tmp_path, {"x": 10})
-    with pytest.raises(PhonePathRefused) as caught:
-        await push_tree(client, serial, [PushFile(file.local, "/system/farm/x", 0o644, file.sha256)])
-    assert caught.value.evidence
 
 
 async def test_kill_server_is_survived_and_the_phone_is_back(shared, client, serial):
@@ -274,9 +234,3 @@ async def test_tools(client, serial, tmp_path):
         await tools.screenshot(client, serial, tmp_path / "screen.png")
     with pytest.raises(DeviceNotFound):
         await tools.facts(client, "nope")
-
-
-async def test_tools_give_up_in_time(lab, client, serial, tmp_path):
-    await asyncio.to_thread(lab.offline, PHONE, "silent")
-    with pytest.raises(AdbTimeout):
-        await tools.pull(client, serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)

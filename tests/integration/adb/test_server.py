@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from farm.adb import program
-from farm.adb.client import AdbClient
-from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable, DeviceNotFound
+from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable
 from farm.adb.program import find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
@@ -35,11 +34,6 @@ def short_limits(monkeypatch):
     monkeypatch.setattr("farm.adb.server.STOP_TIMEOUT_S", 0.2)
 
 
-async def test_it_answers(own_server):
-    assert await own_server.client.version() == own_server.binary.version == 41
-    assert await own_server.client.list_devices() == []
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 async def test_a_member_of_its_group_does_not_reach_it(own_server, folder):
     """Users have a lease's own adb server; this one has everybody's phones."""
@@ -56,14 +50,6 @@ async def test_a_member_of_its_group_does_not_reach_it(own_server, folder):
             os.setegid(0)
         member.connect(str(path))
     assert (answered, stat.S_IMODE(path.stat().st_mode) & 0o077) == (41, 0)
-
-
-async def test_the_adb_program_reaches_it(own_server):
-    done = await asyncio.create_subprocess_exec(
-        str(own_server.binary.path), "devices", env=own_server.environment(), stdout=subprocess.PIPE
-    )
-    out, _ = await asyncio.wait_for(done.communicate(), HANG_S)
-    assert (done.returncode, out.strip()) == (0, b"List of devices attached")
 
 
 async def test_the_farms_key_is_the_servers_only_key(own_server, folder):
@@ -191,39 +177,6 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server, folder):
         await own_server.client.version()
 
 
-async def test_a_server_that_an_earlier_farm_opened_to_its_group_is_closed_where_it_is_taken_over(own_server, folder):
-    path = folder / "adb.sock"
-    await asyncio.to_thread(path.chmod, 0o660)
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
-    assert await second.ensure() == 41
-    assert second.pid == own_server.pid
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-
-
-async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(own_server, folder):
-    stranger = AdbServer(own_server.binary, own_server.client.address.spec, folder / "another", usb=False)
-    await stranger.stop()
-    assert await own_server.client.version() == 41
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
-    await second.stop()
-    with pytest.raises(AdbServerUnreachable):
-        await own_server.client.version()
-
-
-@pytest.mark.usefixtures("short_limits")
-async def test_a_hanging_server_is_replaced(own_server, folder):
-    assert own_server.pid is not None
-    os.kill(own_server.pid, signal.SIGSTOP)
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
-    try:
-        with pytest.raises(AdbServerUnreachable, match="did not answer"):
-            await second.ensure()
-        assert await second.restart() == 41
-        assert second.pid is not None
-    finally:
-        await second.stop()
-
-
 async def test_one_that_ends_with_a_connection_taken_is_waited_for(own_server, folder, monkeypatch):
     adopted = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
     answers = iter([41, AdbLinkLost("the adb server closed the stream"), AdbServerUnreachable("nobody listens")])
@@ -261,12 +214,6 @@ async def test_a_taken_port_names_its_holder(binary, folder):
         await server.stop()
 
 
-async def test_the_socket_holder_of_a_unix_socket_is_named(own_server):
-    holder = socket_holder(own_server.client.address)
-    assert holder is not None
-    assert (holder.pid, "nodaemon" in holder.command) == (own_server.pid, True)
-
-
 async def test_another_server_is_seen_without_a_word_to_it(own_server):
     assert own_server.pid is not None
     seen = other_servers(own_server.client.address.spec, port=free_port())
@@ -284,16 +231,6 @@ async def test_whoever_listens_on_the_usual_port_counts(tmp_path):
         port = stranger.sockets[0].getsockname()[1]
         found = [p for p in other_servers("tcp:1", port=port) if p.pid == os.getpid()]
         assert [(p.pid, p.usb) for p in found] == [(os.getpid(), True)]
-
-
-async def test_the_watcher_survives_kill_server(own_server):
-    async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
-        await seen.until(lambda: watcher.devices == ())
-        first = own_server.pid
-        await AdbClient(own_server.client.address.spec).kill_server()
-        await seen.until(lambda: seen.kinds == ["adb.lost", "adb.back"])
-        assert own_server.pid not in (None, first)
-        assert await own_server.client.version() == 41
 
 
 @pytest.mark.usefixtures("short_limits")
@@ -332,17 +269,6 @@ async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_s
         os.kill(first, signal.SIGSTOP)
         await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.lost", "adb.back"])
         assert own_server.pid not in (None, first)
-
-
-async def test_unknown_phones_and_dead_addresses(own_server):
-    client = own_server.client
-    with pytest.raises(DeviceNotFound, match="nope"):
-        await client.shell("nope", "true", timeout_s=HANG_S)
-    with pytest.raises(DeviceNotFound, match=r"127\.0\.0\.1:1"):
-        await client.connect("127.0.0.1:1")
-    with pytest.raises(AdbError):
-        await client.add_forward("nope", f"tcp:{free_port()}", "tcp:1")
-    assert await client.list_forwards() == ""
 
 
 def test_the_adb_program_is_found_in_order(binary, tmp_path, monkeypatch):

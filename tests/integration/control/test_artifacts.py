@@ -161,13 +161,6 @@ async def test_an_empty_chunk_asks_how_much_is_there(tmp_path):
     assert (await folder.put(hashlib.sha256().hexdigest(), 0, b"", 0)).complete
 
 
-async def test_abandoned_uploads_are_dropped(tmp_path):
-    folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
-    await folder.put(sha256, 0, b"ri", 5)
-    assert folder.drop_unneeded() == 0
-    assert folder.drop_unneeded(time.time() + 1.1 * DAY_S) == 1
-
-
 async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
     folder, now_s = ArtifactFolder(tmp_path), time.time()
     old, asked, sent = (folder.add(data) for data in (b"old", b"asked for again", b"sent again"))
@@ -180,17 +173,6 @@ async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
         folder.path(old)
     assert folder.path(asked).read_bytes() == b"asked for again"
     assert folder.path(sent).exists()
-
-
-def test_a_full_artifact_folder_loses_what_was_unused_longest(tmp_path):
-    folder, now_s = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=25)), time.time()
-    kept = {}
-    for days in (9, 5, 2, 0):
-        kept[days] = tmp_path / folder.add(b"%10d" % days)
-        os.utime(kept[days], (now_s - days * DAY_S,) * 2)
-    assert [path.exists() for path in kept.values()] == [False, False, True, True]  # each made room for itself
-    assert folder.used_bytes == 20
-    assert folder.drop_unneeded(now_s) == 0
 
 
 class Use:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from farm.common.errors import Code, FarmError, HostError, NotAllowedError, PhoneError
+from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.control import callers, limits, router
 from farm.control.callers import LocalUsers, Role
 from farm.control.client import ControlClient
@@ -151,20 +151,6 @@ async def test_errors_arrive_as_they_were_raised(door):
         await door.call("odd")
     with raises_code(Code.NO_SUCH_KIND, match="'nonsense'"):
         await door.call("nonsense")
-
-
-@pytest.mark.parametrize(
-    ("role", "allowed"),
-    [(Role.VIEWER, {"echo"}), (Role.USER, {"echo", "count"}), (Role.OPERATOR, {"echo", "count", "change"})],
-)
-async def test_each_role_may_do_its_part(door, role, allowed):
-    door.role = role
-    for kind in ("echo", "count", "change"):
-        if kind in allowed:
-            await door.call(kind)
-        else:
-            with pytest.raises(NotAllowedError, match=f"{kind} needs the role"):
-                await door.call(kind)
 
 
 async def test_root_and_the_service_operate_and_other_users_view():

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import resource
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from farm.common.errors import DaemonUnreachableError, FarmError
 from farm.control.client import ControlClient
-from farm.control.limits import DESCRIPTOR_PART, OWNER_PART, raise_descriptor_limit
+from farm.control.limits import DESCRIPTOR_PART, OWNER_PART
 from tests.integration.control.crowded import DESCRIPTORS
 from tests.support.tvm import ROOT
 from tests.support.whole_farm import until
@@ -128,15 +127,3 @@ def test_who_is_always_cut_off_is_told_so(tmp_path):
         finally:
             door.shutdown(socket.SHUT_RDWR)
             cutting.join()
-
-
-def test_the_daemon_takes_the_descriptors_it_may_have(monkeypatch):
-    told = []
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: told.append(limits))
-    raise_descriptor_limit()
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, resource.RLIM_INFINITY))
-    raise_descriptor_limit()
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (65536, 65536))
-    raise_descriptor_limit()
-    assert told == [(4096, 4096), (65536, resource.RLIM_INFINITY)]

@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 import struct
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+import pytest_asyncio
 
 from farm.adb.client import AdbClient
 from farm.adb.watch import DeviceWatcher
@@ -19,8 +19,9 @@ from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.rollouts import Rollouts
 from farm.model.device import Life
-from farm.simulation.control import LabClient
+from farm.simulation.control import LabClient, running_lab
 from farm.store.store import Store
+from tests.adb_server import AdbServer
 from tests.support.needs import need
 from tests.support.waiting import HANG_S
 
@@ -33,34 +34,22 @@ ADOPT_ALL = (AdoptRule("virtual=yes", pool="lab"),)
 class Shelf:
     """A bundle library of one."""
 
-    bundle: Bundle | None
-    former: list[Bundle] = field(default_factory=list)
+    bundle: Bundle
 
     def list(self):
-        return [*self.former, *([self.bundle] if self.bundle else [])]
+        return [self.bundle]
 
     def for_abi(self, abi, platform=None):
-        fits = self.bundle is not None and (abi, platform) == (self.bundle.abi, self.bundle.platform)
-        return self.bundle if fits else None
+        return self.bundle if (abi, platform) == (self.bundle.abi, self.bundle.platform) else None
 
 
-@dataclass
 class HandshakeChecker:
-    """Opens a session with the server's secret; `verdicts` are given first."""
+    """Opens a session with the server's secret."""
 
-    fleet: Fleet | None = None
-    verdicts: list[tuple[bool, str] | Exception] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
+    fleet: Fleet
 
-    async def check(self, device, bundle):
-        assert self.fleet is not None
-        self.checked.append(device)
+    async def check(self, device, _bundle):
         assert self.fleet.view(device).life is Life.CHECKING
-        if self.verdicts:
-            verdict = self.verdicts.pop(0)
-            if isinstance(verdict, Exception):
-                raise verdict
-            return verdict
         code, close = await handshake(self.fleet, device)
         close()
         return (code == RPC_MAGIC, f"handshake code {code:#x}")
@@ -83,11 +72,11 @@ class Rig:
 
     fleet: Fleet
     client: AdbClient
-    checker: HandshakeChecker
     shelf: Shelf
     events: EventLog
     store: Store
     phones: LabClient
+    adb_server: AdbServer | None = None  # of a module
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until(self, life, *, count=1):
@@ -166,61 +155,62 @@ def runtime_folder(tmp_path_factory):
     return build_bundle_folder(tmp_path_factory.mktemp("runtime") / "bundle")
 
 
+@asynccontextmanager
+async def running_rig(client, control, runtime_folder, folder, *, plugged=True, config=None, remembered=lambda _: ()):
+    """A fleet that waits for the phones of `control`."""
+    events, store, checker = EventLog(), Store.open(folder / "farm.db"), HandshakeChecker()
+    shelf = Shelf(make_bundle(runtime_folder))
+    for record in remembered(control.phone("one").hardware_serial):
+        await store.devices.save(record)
+    rollouts = Rollouts(shelf.for_abi, shelf.list, store.rollouts, events, RolloutConfig(soak_s=0.0))
+    fleet = checker.fleet = Fleet(
+        client, DeviceWatcher(client, policy=QUICK_WATCH), rollouts, checker, store.devices, events,
+        config or FleetConfig(ADOPT_ALL), recoveries=store.recoveries, batteries=store.batteries,
+    )  # fmt: skip
+    running = asyncio.create_task(fleet.run())
+    try:
+        if plugged:
+            control.plug("*")
+        yield Rig(fleet, client, shelf, events, store, control)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        store.close()
+    assert running.cancelled(), running.exception()
+
+
 @pytest.fixture
-def bundle(runtime_folder):
-    return make_bundle(runtime_folder)
-
-
-StartRig = Callable[..., "asynccontextmanager[Rig]"]
-
-
-@pytest.fixture
-def rig(adb_server, lab, bundle, tmp_path):
-    """`async with rig({"one": "oneplus-12"}) as r`: unplugged phones and a fleet that waits for them."""
+def rig(adb_server, lab, runtime_folder, tmp_path):
+    """`async with rig({"one": "oneplus-12"}) as r`: phones of the test's own, `plugged` or not, and their fleet."""
 
     @asynccontextmanager
-    async def start(
-        phones=None,
-        *,
-        rules=ADOPT_ALL,
-        shelf=None,
-        plugged=True,
-        config=None,
-        rollout=None,
-        phones_at=None,
-        remembered=lambda _: (),
-        **options,
-    ):
-        control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
-        client = AdbClient(adb_server.socket)
-        events, store, checker = EventLog(), Store.open(tmp_path / "farm.db"), HandshakeChecker()
-        shelf = shelf or Shelf(bundle)
-        for record in remembered(control.phone("one").hardware_serial):
-            await store.devices.save(record)
-        config = config or FleetConfig(rules=rules)
-        watcher = DeviceWatcher(client, policy=QUICK_WATCH)
-        fleet = Fleet(
-            client,
-            watcher,
-            Rollouts(shelf.for_abi, shelf.list, store.rollouts, events, rollout or RolloutConfig(soak_s=0.0)),
-            checker,
-            store.devices,
-            events,
-            config,
-            recoveries=store.recoveries,
-            batteries=store.batteries,
-        )
-        checker.fleet = fleet
-        running = asyncio.create_task(fleet.run())
-        made = Rig(fleet, client, checker, shelf, events, store, control)
-        try:
-            if plugged:
-                control.plug("*")
+    async def start(phones=None, *, phones_at=None, data_bytes=None, **options):
+        disk = {"data_bytes": data_bytes} if data_bytes else {}
+        control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **disk)
+        async with running_rig(AdbClient(adb_server.socket), control, runtime_folder, tmp_path, **options) as made:
             yield made
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            store.close()
-        assert running.cancelled(), running.exception()
 
     return start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(adb_binary, runtime_folder, tmp_path_factory):
+    """The module's phone and fleet."""
+    server = AdbServer(adb_binary, tmp_path_factory.mktemp("adb"))
+    server.start()
+    folder, phones = tmp_path_factory.mktemp("lab"), {"one": "oneplus-12"}
+    try:
+        with running_lab(folder, phones, adb_socket=server.socket, plugged=False) as control:
+            async with running_rig(AdbClient(server.socket), control, runtime_folder, folder) as made:
+                made.adb_server = server
+                yield made
+    finally:
+        server.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def r(shared):
+    """The module's phone, ready."""
+    shared.phones.plug("one")
+    await shared.until(Life.READY)
+    return shared

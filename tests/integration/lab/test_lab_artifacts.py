@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 import os
+from datetime import UTC, datetime
 
 import pytest
 
 from farm.common.errors import Code
+from farm.control import second_copies
 from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
@@ -79,6 +81,41 @@ async def test_the_only_host_of_a_lab_has_the_only_copy(lab):
     await put(one)
     await until(lambda: lab.at() == {"one"})
     assert await lab.hosts["one"].second_copy(SHA256) is False
+
+
+async def test_what_is_deleted_has_no_row(lab):
+    one = lab.add("one")
+    await put(one)
+    await until(lambda: lab.at() == {"one"})
+    old_s = datetime.now(UTC).timestamp() + 40 * 24 * 3600
+    assert await asyncio.to_thread(one.drop_unneeded, old_s) == 1
+    await until(lambda: not lab.at())
+    assert not one.has(SHA256)
+
+
+async def test_a_start_makes_rows_and_files_agree(lab, tmp_path):
+    await lab.store.artifact_copies.change("one", {"ab" * 32: 4})
+    ArtifactFolder(tmp_path / "one" / "artifacts").add(DATA)
+    lab.add("one")
+    await until(lambda: [each.sha256 for each in lab.store.artifact_copies.of_host("one")] == [SHA256])
+
+
+async def test_what_comes_after_the_close_has_its_row_after_the_next_start(lab):
+    one = lab.add("one")
+    await lab.spreads[0].close()
+    await put(one)
+    assert lab.at() == set()
+    await lab.links.links["one"].stop()
+    lab.add("one")
+    await until(lambda: lab.at() == {"one"})
+
+
+async def test_a_host_that_comes_later_gets_its_copy_later(lab, monkeypatch):
+    monkeypatch.setattr(second_copies, "COPY_EVERY_S", 0.05)
+    await put(lab.add("one"))
+    await until(lambda: lab.at() == {"one"})
+    lab.add("two")
+    await until(lambda: lab.at() == {"one", "two"})
 
 
 async def test_an_artifact_is_had_from_the_host_that_is_left(lab):

@@ -5,7 +5,6 @@ import os
 import queue
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -20,7 +19,6 @@ pytest.importorskip("tvm")
 from farm.bundle.model import Abi, Platform
 from farm.compiler.link import exporter
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from farm.simulation.state import KernelFault, PhoneState, write_state
 from farm.simulation.world import WorldSpec, boot
 from tests.support.needs import need, needs_namespaces
 from tests.support.waiting import HANG_S
@@ -136,19 +134,6 @@ def test_the_bundle_brings_everything_but_the_c_library(bundle):
     assert os.access(bundle / "tvm_rpc", os.X_OK)
 
 
-def test_a_second_build_compiles_nothing(tmp_path, monkeypatch):
-    need("g++")
-    first = build_bundle_folder(tmp_path / "a")
-    commands = []
-    run = subprocess.run
-    monkeypatch.setattr(
-        "subprocess.run", lambda command, **options: commands.append(command) or run(command, **options)
-    )
-    second = build_bundle_folder(tmp_path / "b")
-    assert (first / "tvm_rpc").read_bytes() == (second / "tvm_rpc").read_bytes()
-    assert not any("-o" in command for command in commands)
-
-
 def test_a_client_uploads_runs_and_downloads(server, library):
     session = connect(server.port)
     assert server.until("New session from")
@@ -197,66 +182,6 @@ def test_a_session_ends_at_its_time_limit(server, limit):
     assert server.until("End session with")
     del session
     hang_up(connect(server.port))
-
-
-def test_a_kernel_that_crashes_leaves_the_server_alive(server, library):
-    if is_launcher(server_bundle(server)):
-        pytest.skip("the launcher has no fault knobs")
-    session = connect(server.port)
-    function, a, b, _ = add_one(session, library)
-    write_state(server.folder, PhoneState(kernel_fault=KernelFault.SEGFAULT))
-    with pytest.raises(Exception, match="kShutdown"):
-        function(a, b)
-    assert server.until(r"Child pid=\d+ exited, status =11")
-    write_state(server.folder, PhoneState())
-    healthy = connect(server.port)
-    assert add_one(healthy, library)[3] == EXPECTED
-    hang_up(healthy)
-
-
-def test_a_kernel_can_compute_wrong(server, library):
-    if is_launcher(server_bundle(server)):
-        pytest.skip("the launcher has no fault knobs")
-    write_state(server.folder, PhoneState(kernel_fault=KernelFault.WRONG_NUMBERS))
-    session = connect(server.port)
-    function, a, b, wrong = add_one(session, library)
-    assert not any(x == y for x, y in zip(wrong, EXPECTED, strict=True))
-    write_state(server.folder, PhoneState())
-    function(a, b)
-    assert b.numpy().tolist() == EXPECTED
-    hang_up(session)
-
-
-def test_a_kernel_that_ignores_sigterm_holds_the_server_until_its_group_is_killed(server, library):
-    """As in TVM's own server: this is what the farm has to clean up."""
-    if is_launcher(server_bundle(server)):
-        pytest.skip("the launcher has no fault knobs")
-    session = connect(server.port, session_timeout=2)
-    function, a, b, _ = add_one(session, library)
-    worker = int(Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text())
-    write_state(server.folder, PhoneState(kernel_fault=KernelFault.IGNORE_SIGTERM))
-    failures = []
-
-    def call():
-        with pytest.raises(Exception, match="kShutdown") as caught:
-            function(a, b)
-        failures.append(str(caught.value))
-
-    caller = threading.Thread(target=call)
-    caller.start()
-    deadline = time.monotonic() + HANG_S
-    while not _bits(worker, "SigIgn") >> (signal.SIGTERM - 1) & 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=3) as peer:
-        header = f"client:{SECRET}".encode()
-        peer.sendall(struct.pack("<ii", 0xFF271, len(header)) + header)
-        with pytest.raises(TimeoutError):
-            peer.recv(4)
-    os.kill(worker, 9)
-    assert server.until(r"Child pid=\d+ killed \(timeout = 2 sec\), status = 9")
-    caller.join(HANG_S)
-    assert len(failures) == 1
 
 
 @pytest.mark.parametrize(
@@ -347,10 +272,3 @@ def test_it_runs_on_a_phone_that_has_only_the_c_library(bundle, folder, library)
 
 def server_bundle(server):
     return Path(str(server.process.args[0]))
-
-
-def _bits(pid, field):
-    status = Path(f"/proc/{pid}/status").read_text()
-    match = re.search(rf"^{field}:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    assert match, status
-    return int(match[1], 16)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import HostError
 from farm.simulation.namespaces import Isolation, detect_isolation
 from farm.simulation.profiles import load_profile
-from farm.simulation.sensors import apply_state
-from farm.simulation.state import PhoneState, read_state, state_folder
+from farm.simulation.state import read_state, state_folder
 from farm.simulation.world import PhoneExit, WorldSpec, boot
 from tests.support.needs import needs_namespaces
 from tests.support.waiting import HANG_S
@@ -49,28 +48,6 @@ def test_a_phone_says_who_it_is(phones, level):
     assert "Thermal Status: 0" in shell(phone, "dumpsys thermalservice")[1]
 
 
-def test_getprop_prints_the_genuine_list(phones, level):
-    phone = phones(isolation=level)
-    listed = shell(phone, "getprop")[1]
-    assert "[persist.sys.boot.reason.history]: [reboot,factory_reset,1735660874\nreboot,54421524]\n" in listed
-    assert shell(phone, "getprop no.such.thing fallback")[1] == "fallback\n"
-    assert shell(phone, "getprop persist.sys.boot.reason.history")[1].count("\n") == 2
-
-
-def test_setprop_lasts_as_long_as_on_a_phone(phones, level):
-    phone = phones(isolation=level)
-    assert shell(phone, "setprop debug.x one && setprop persist.y two && getprop debug.x && getprop persist.y") == (
-        0,
-        "one\ntwo\n",
-        "",
-    )
-    assert "[debug.x]: [one]\n[persist.y]: [two]\n" in shell(phone, "getprop")[1]
-    code, _, error = shell(phone, "setprop ro.product.model Other")
-    assert (code, "failed to set property" in error) == (1, True)
-    phone.reboot()
-    assert shell(phone, "getprop debug.x; getprop persist.y")[1] == "\ntwo\n"
-
-
 def test_a_reboot_keeps_data_and_ends_everything_else(phones, level):
     phone = phones(isolation=level)
     boot_id = shell(phone, "cat /proc/sys/kernel/random/boot_id")[1]
@@ -83,14 +60,6 @@ def test_a_reboot_keeps_data_and_ends_everything_else(phones, level):
     assert shell(phone, "cat /data/local/tmp/kept")[1] == "kept\n"
     assert shell(phone, "cat /proc/sys/kernel/random/boot_id")[1] not in ("", boot_id)
     assert read_state(state_folder(phone.spec.directory)).boot_id != boot_id.strip()
-
-
-def test_sensors_and_services_follow_the_state(phones, level):
-    phone = phones(isolation=level)
-    hot = PhoneState(battery_level=5, temps_c={"cpu": 90.0, "gpu": 80.0, "skin": 46.0, "battery": 44.0})
-    apply_state(phone.spec.directory, load_profile("oneplus-12"), hot)
-    assert shell(phone, "cat /sys/class/kgsl/kgsl-3d0/temp")[1] == "80000\n"
-    assert "  level: 5\n" in shell(phone, "dumpsys battery")[1]
 
 
 def test_reboot_on_the_phone_is_reported(phones, level):
@@ -121,25 +90,6 @@ def test_the_shell_is_a_phones(phones):
     assert "LOOPBACK" in shell(phone, "ifconfig")[1]
     assert shell(phone, "cat /proc/net/dev | wc -l")[1] == "3\n"  # two header lines and lo
     assert shell(phone, "ls /system/lib64")[1].split().count("libstdc++.so.6") == 0
-
-
-@needs_namespaces
-@pytest.mark.skipif(os.geteuid() != 0, reason="in a user namespace the shell is root")
-def test_a_user_build_denies(phones):
-    phone = phones()
-    assert "Permission denied" in shell(phone, "touch /data/x")[2]
-    assert shell(phone, "kill -9 1")[0] != 0
-    assert shell(phone, "echo $((1 + 1))")[1] == "2\n"
-
-
-@needs_namespaces
-def test_a_small_disk_is_really_full_and_survives_a_reboot(phones):
-    phone = phones(data_bytes=4 * 1024 * 1024)
-    assert shell(phone, "df /data")[1].splitlines()[1].split()[1] == "4096"
-    code, _, error = shell(phone, "head -c 9000000 /dev/zero > /data/local/tmp/big")
-    assert (code, "No space left on device" in error) == (1, True)
-    phone.reboot()
-    assert shell(phone, "ls /data/local/tmp")[1] == "big\n"
 
 
 @needs_namespaces
@@ -213,11 +163,6 @@ def test_a_person_without_rights_can_boot_phones(folder):
         answer = json.load(pipe)
     os.waitpid(child, 0)
     assert answer == [0, "0\nSM-G9600\n", ""]
-
-
-def test_an_unknown_profile_is_the_users_mistake(folder):
-    with pytest.raises(UserError, match="no such profile"):
-        boot(WorldSpec("a", folder / "a", "nokia"), run_commands)
 
 
 def descendants(pid):
