@@ -135,12 +135,6 @@ def ask(payload, daemon):
             return {"error": error.code, "message": error.message}
 
 
-def too_many_results(payload, daemon):
-    daemon.succeed({"first": True})
-    daemon.succeed({"second": True})
-    return {}
-
-
 def artifacts(payload, daemon):
     sha256 = daemon.put_artifact(b"made by a worker")
     return {"sha256": sha256, "same": daemon.artifact(sha256) == b"made by a worker"}

@@ -41,7 +41,6 @@ from farm.zoo import small_cnn as build
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
 from tests.support.reads import ReadsHere
-from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -286,12 +285,6 @@ async def test_a_model_is_compared_with_itself_and_both_are_checked(lab):
     assert len(raw["a_s"]) == len(raw["b_s"]) == compared["pairs"]
 
 
-async def test_that_two_models_are_not_the_same_is_said(lab):
-    other = lab.artifacts.add(tiny_onnx())
-    result = await lab.run("compare", model_b=other, name_b="tiny.onnx", measure_s=0.5, min_effect=0.2)
-    assert any("input 0 is " in each and "1x4x8x8 float32 in B" in each for each in result["unlike"])
-
-
 async def test_of_two_models_the_one_that_is_wrong_is_named(lab):
     with pytest.raises(ModelError, match=r"^B: notes\.txt is of no known model format"):
         await lab.run("compare", model_b=lab.artifacts.add(b"hello world, no model"), name_b="notes.txt")
@@ -356,58 +349,11 @@ async def test_a_model_is_run_and_its_outputs_are_kept(lab):
     assert all(seconds >= 0 for seconds in result["timings"].values())
 
 
-async def test_inputs_that_are_not_given_are_filled(lab):
-    zeros = await lab.run("run", fill="zeros")
-    given = await lab.run("run", inputs=lab.uploaded(input=np.zeros((1, 3, 32, 32))))
-    random = [await lab.run("run") for _ in range(2)]
-    a, b, c, d = (lab.outputs(result)["output"] for result in (zeros, given, *random))
-    assert np.array_equal(a, b)
-    assert np.array_equal(c, d)
-    assert not np.array_equal(a, c)
-    assert zeros["top_k"] == {}
-
-
-async def test_what_is_wrong_with_a_run_is_said_before_the_phone_is_touched(lab):
-    with raises_code(Code.BAD_LABELS, match="there are 2 labels, and no output has so many classes: 'output' has 10"):
-        await lab.run("run", top_k=1, labels=lab.artifacts.add(b"cat\ndog\n"))
-    with pytest.raises(UserError, match="top_k is 0") as caught:
-        await lab.run("run", labels=lab.artifacts.add(b"cat\ndog\n"))
-    assert caught.value.hint == "give top_k too, say 5"
-    with raises_code(Code.BAD_INPUTS, match=r"which is no input of small_cnn\.onnx") as caught:
-        await lab.run("run", inputs=lab.uploaded(imput=np.zeros((1, 3, 32, 32))))
-    assert "did you mean 'input'?" in caught.value.hint
-    assert "opening a session" not in lab.steps
-
-
-async def test_inputs_of_ones_own_are_used_and_must_fit(lab):
-    assert (await lab.run(inputs=lab.uploaded(input=np.zeros((1, 3, 32, 32)))))["samples_s"]
-    with raises_code(Code.BAD_INPUTS, match="input 'input' has shape 1x3x31x32, the model wants 1x3x32x32"):
-        await lab.run(inputs=lab.uploaded(input=np.zeros((1, 3, 31, 32))))
-    with raises_code(Code.BAD_INPUTS, match=r"no \.npz file"):
-        await lab.run(inputs=lab.artifacts.add(b"no zip"))
-
-
-async def test_a_bad_model_says_why(lab):
-    with pytest.raises(ModelError, match=r"^notes\.txt is of no known model format"):
-        await lab.run(model=lab.artifacts.add(b"hello world, no model"), name="notes.txt")
-
-
-async def test_a_phone_without_that_target_is_named(lab):
-    with pytest.raises(UserError, match="a has no target 'adreno'") as caught:
-        await lab.run(target="adreno")
-    assert caught.value.hint == "its targets: cpu, arm; it has no GPU that is known, as virtual phones have none"
-
-
 @pytest.mark.parametrize("kind", ["bench", "run"])
 async def test_a_library_the_phone_cannot_load_is_the_phones_fault_and_it_is_looked_at(lab, kind):
     with pytest.raises(PhoneError, match=r"^loading the library failed") as caught:
         await lab.run(kind, target="arm")
     assert lab.keys.aborted == [("lease", caught.value.message)]
-
-
-async def test_a_phone_that_refuses_is_reported(lab):
-    with pytest.raises(PhoneError, match=r"^opening the session failed"):
-        await lab.run(port=free_port())
 
 
 async def test_a_phone_that_hangs_is_given_up_at_the_time_limit(lab):
@@ -437,14 +383,6 @@ def bundle(tmp_path_factory):
     (folder / "golden").mkdir()
     compile_golden(Abi.X86_64, Platform.LINUX, ("cpu",), folder / "golden")
     return Bundle("virtual", "b" * 64, "x86_64", (), folder / "files", "default", (), "", has_opencl=False)
-
-
-async def test_a_healthy_phone_passes_its_check(lab, bundle):
-    checker = FarmChecker(lab.supervisor, key=lambda device: SERVER_KEY, gate=lambda: ("127.0.0.1", lab.port))
-    report = await checker.check("a", bundle)
-    right, detail = report
-    assert right, detail
-    assert "golden kernels right" in detail
 
 
 async def test_wrong_numbers_fail_the_check(lab, bundle, tmp_path):

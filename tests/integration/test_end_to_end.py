@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from tests.support.whole_farm import Story
+
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")
 
 pytestmark = pytest.mark.farm(*PROFILES, anywhere=True)
@@ -34,21 +36,18 @@ def test_the_stock_query_lists_every_key(farm):
 
 def test_an_unmodified_client_computes_on_the_phone_it_asked_for(farm):
     from tvm import rpc
-
-    tracker = rpc.connect_tracker(*farm.tracker())
-    session = tracker.request("mali-g610", session_timeout=30)
-    holders = {device["soc"]: device["holder"] for device in farm.status()["devices"] if device["holder"]}
-    values = np.arange(1000, dtype="float32")
     from tvm.runtime import tensor
 
+    story = Story(farm)
+    session = rpc.connect_tracker(*farm.tracker()).request("mali-g610", session_timeout=30)
+    holders = {device["soc"]: device["holder"] for device in farm.status()["devices"] if device["holder"]}
+    values = np.arange(1000, dtype="float32")
     remote = tensor(values, session.cpu(0))
     assert (remote.numpy() == values).all()
     assert list(holders) == ["MT6895"]
     del remote
     session._sess.get_function("CloseRPCConnection")()
-    for event in farm.events():
-        if event["kind"] == "lease.released":
-            return
+    story.until("lease.released")
 
 
 def test_a_model_is_benchmarked_on_every_phone(farm, model):

@@ -18,7 +18,7 @@ import pytest
 from farm.devices.server.phone_paths import ROOT
 from farm.devices.server.rpc_server import FIRST_PORT
 from farm.simulation.runtime import is_launcher
-from tests.support.whole_farm import phones, running_farm, until
+from tests.support.whole_farm import Story, phones, running_farm, until
 
 PROFILES = ("galaxy-s9", "oneplus-12")
 ABSENT = re.compile(r"(mksh|toybox|adb|(.*-)?(g\+\+|gcc|c\+\+|cc|clang|ld|lld|gold|mold|bfd)([.-].*)?|clang\+\+.*)$")
@@ -45,10 +45,6 @@ def farm(tmp_path_factory, first_port):
         patch.setenv("PATH", str(tools))
         patch.delenv("ANDROID_NDK_HOME", raising=False)
         yield stack.enter_context(running_farm(*PROFILES, anywhere=True))
-
-
-def device_named(farm, name):
-    return next(device for device in farm.status()["devices"] if device["name"] == name)
 
 
 def servers(phone):
@@ -122,23 +118,19 @@ def test_a_model_is_benchmarked(farm, model):
 
 def test_a_crashed_server_is_replaced(farm):
     one = phones(farm)[0]
-    name, seq = one.name, farm.status()["seq"]
+    name, story = one.name, Story(farm)
     assert farm.lab.server_crash(one.nickname) >= 1
-    for event in farm.events(seq):
-        if event["kind"] == "device.ready" and event["subject"] == name:
-            break
+    story.until("device.ready", subject=name)
     server(one)
 
 
 def test_a_reboot_is_one(farm):
     one, other = phones(farm)
-    name, seq, before = one.name, farm.status()["seq"], server(other)
+    name, story, before = one.name, Story(farm), server(other)
     boot_id = one.shell("cat /proc/sys/kernel/random/boot_id")
     done = farm.farm("device", "reboot", name)
     assert done.returncode == 0, done.stderr
-    for event in farm.events(seq):
-        if event["kind"] == "device.ready" and event["subject"] == name:
-            break
+    story.until("device.ready", subject=name)
     assert one.shell("cat /proc/sys/kernel/random/boot_id") != boot_id
     assert f"boot={one.shell('cat /proc/sys/kernel/random/boot_id')}" in one.shell(f"cat {ROOT}/run/state")
     server(one)

@@ -8,114 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from farm.common.events import EventLog
-from farm.common.selector import Selector
 from farm.head.model import LeasePolicy
 from farm.leasing.sessions import digest
 from farm.model.device import Life
-from farm.model.requests import LeaseRequest, LeaseSource
-from farm.tvm_server import wire
-from farm.tvm_server.connection import ConnectionLimits
-from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.relay import GOODBYE
-from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from farm.tvm_server.wire import SESSION_MAGIC, SessionCode
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over
-from tests.support.raw import RawPhone, RawTracker, open_session
-from tests.support.tvm import FakeDevices
-from tests.support.waiting import HANG_S, until
-
-
-class Lab:
-    """A door, one phone called `pixel` that echoes, and the sockets a test opened."""
-
-    def __init__(self, session=None, *, lease=None, **gate):
-        self.phone = RawPhone("secret", session)
-        self.devices = FakeDevices()
-        self.events = EventLog()
-        self.lease_policy = lease or LeasePolicy()
-        self.policy = TvmServerPolicy(limits=ConnectionLimits(handshake_s=5.0), gate=GateLimits(**gate))
-        self.sockets = []
-
-    async def __aenter__(self):
-        await self.phone.__aenter__()
-        self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
-        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
-        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
-        await self.door.start()
-        return self
-
-    async def __aexit__(self, *_):
-        for sock in self.sockets:
-            sock.close()
-        await self.door.stop()
-        await self.leasing.close()
-        await self.phone.__aexit__()
-
-    async def key(self, name="android"):
-        client = await RawTracker.connect(self.door.port)
-        try:
-            code, (_, _, match_key) = await client.ask(wire.TrackerRequest(name, "", 1))
-        finally:
-            client.close()
-        assert code == 0
-        return match_key
-
-    async def dial(self, match_key, options=""):
-        sock, hello, rest = await open_session(self.door.port, match_key, options)
-        self.sockets.append(sock)
-        assert rest == b""
-        return sock, hello
-
-    async def session(self, options="", name="android"):
-        sock, hello = await self.dial(await self.key(name), options)
-        assert hello.code is SessionCode.SUCCESS
-        assert hello.server_key == f"server:{name}"
-        return sock
-
-    async def job(self):
-        lease = await self.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
-        return lease, self.leasing.new_match_key(lease.id, single_use=False)
-
-    def kinds(self):
-        return [event.kind for event in self.events.since()]
-
-    async def told(self):
-        """Every kind told; an end is told once it is kept."""
-        await until(lambda: "lease.released" in self.kinds())
-        return self.kinds()
-
-    def ended(self):
-        return [event.data for event in self.events.since() if event.kind == "session.ended"]
-
-    async def over(self, sessions=1):
-        await until(lambda: len(self.ended()) == sessions)
-        return self.ended()[-1]
-
-
-async def send(sock, data):
-    await asyncio.get_running_loop().sock_sendall(sock, data)
-
-
-async def receive(sock, count):
-    loop, data = asyncio.get_running_loop(), b""
-    async with asyncio.timeout(HANG_S):
-        while len(data) < count and (chunk := await loop.sock_recv(sock, 1 << 20)):
-            data += chunk
-    return data
-
-
-async def at_end(sock):
-    """Whatever comes until the other side has closed."""
-    try:
-        return await receive(sock, 1 << 40)
-    except ConnectionError:
-        return b""
+from tests.integration.tvm_port import SessionPort, at_end, receive, send
+from tests.support.raw import open_session
+from tests.support.waiting import until
 
 
 async def test_a_session_is_opened_copied_ended_and_counted():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session()
         await send(sock, b"ping")
         assert await receive(sock, 4) == b"ping"
@@ -131,22 +35,12 @@ async def test_a_session_is_opened_copied_ended_and_counted():
         assert (await lab.session()).fileno() > 0
 
 
-async def test_the_phone_never_hears_of_the_timeout():
-    async with Lab() as lab:
-        await lab.session(" -timeout=10.5")
-        assert lab.phone.hellos == ["secret"]
-
-
 async def test_a_handshake_byte_by_byte_and_a_first_packet_with_it():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         key = await lab.key()
         body = f"client:{key}".encode()
         stream = struct.pack("<ii", SESSION_MAGIC, len(body)) + body
-        loop = asyncio.get_running_loop()
-        sock = socket.socket()
-        lab.sockets.append(sock)
-        sock.setblocking(False)
-        await loop.sock_connect(sock, ("127.0.0.1", lab.door.port))
+        sock = await lab.socket()
         for byte in stream[:-1]:
             await send(sock, bytes([byte]))
         await send(sock, stream[-1:] + b"first")
@@ -155,7 +49,7 @@ async def test_a_handshake_byte_by_byte_and_a_first_packet_with_it():
 
 
 async def test_unknown_spent_and_busy_keys_are_refused():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         for unknown in ("android:0", "x", "android:" + "f" * 32):
             sock, hello = await lab.dial(unknown)
             assert hello.code is SessionCode.MISMATCH
@@ -167,7 +61,7 @@ async def test_unknown_spent_and_busy_keys_are_refused():
 
 
 async def test_a_job_key_opens_one_session_at_a_time_until_the_lease_ends():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         lease, key = await lab.job()
         first, hello = await lab.dial(key)
         assert hello.code is SessionCode.SUCCESS
@@ -184,7 +78,7 @@ async def test_a_job_key_opens_one_session_at_a_time_until_the_lease_ends():
 
 
 async def test_a_grant_that_nobody_uses_is_reclaimed():
-    async with Lab(lease=LeasePolicy(unused_s=0.05)) as lab:
+    async with SessionPort(lease=LeasePolicy(unused_s=0.05)) as lab:
         key = await lab.key()
         await until(lambda: not lab.leasing.active.holders())
         assert await lab.told() == ["lease.granted", "lease.released"]
@@ -193,8 +87,9 @@ async def test_a_grant_that_nobody_uses_is_reclaimed():
 
 
 async def test_a_session_longer_than_its_timeout_is_cut_and_the_phone_cleaned():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session(" -timeout=0.1")
+        assert lab.phone.hellos == ["secret"]  # of which the phone never hears
         await send(sock, b"kernel")
         assert await at_end(sock) in (b"", b"kernel")
         end = await lab.over()
@@ -206,7 +101,7 @@ async def test_a_session_longer_than_its_timeout_is_cut_and_the_phone_cleaned():
 
 
 async def test_a_session_without_bytes_is_cut_and_one_with_bytes_is_not():
-    async with Lab(idle_s=0.5) as lab:
+    async with SessionPort(idle_s=0.5) as lab:
         sock = await lab.session()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -218,7 +113,7 @@ async def test_a_session_without_bytes_is_cut_and_one_with_bytes_is_not():
 
 
 async def test_an_operator_cuts_a_session():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session()
         await send(sock, b"work")
         assert await receive(sock, 4) == b"work"
@@ -238,7 +133,7 @@ async def test_a_client_killed_while_the_phone_works_leaves_a_phone_to_be_cleane
         await asyncio.get_running_loop().sock_recv(sock, 100)
         await asyncio.Event().wait()
 
-    async with Lab(work) as lab:
+    async with SessionPort(work) as lab:
         sock = await lab.session()
         await send(sock, b"kernel")
         await until(lambda: next(iter(lab.door.gate._sessions.values()))._relay.bytes_up == 6)
@@ -253,7 +148,7 @@ async def test_a_phone_that_crashes_ends_the_session_after_its_last_bytes():
         await loop.sock_recv(sock, 100)
         await loop.sock_sendall(sock, b"last words" * 100_000)
 
-    async with Lab(crash) as lab:
+    async with SessionPort(crash) as lab:
         sock = await lab.session()
         await send(sock, b"kernel")
         await asyncio.sleep(0)
@@ -266,7 +161,7 @@ async def test_a_phone_that_closes_first_after_the_goodbye_has_not_crashed():
     async def leave(sock):
         await asyncio.get_running_loop().sock_recv(sock, 100)
 
-    async with Lab(leave) as lab:
+    async with SessionPort(leave) as lab:
         sock = await lab.session()
         await send(sock, GOODBYE)
         assert await at_end(sock) == b""
@@ -275,7 +170,7 @@ async def test_a_phone_that_closes_first_after_the_goodbye_has_not_crashed():
 
 
 async def test_a_phone_that_is_lost_takes_its_session_with_it():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session()
         lab.devices.become("pixel", Life.OFFLINE, "unplugged")
         assert await at_end(sock) == b""
@@ -285,7 +180,7 @@ async def test_a_phone_that_is_lost_takes_its_session_with_it():
 
 
 async def test_a_server_that_refuses_or_hangs_or_is_not_there():
-    async with Lab(answer_s=0.5) as lab:
+    async with SessionPort(answer_s=0.5) as lab:
         for trouble, words in (("answer", "refused"), ("hang", "did not answer"), ("port", "")):
             if trouble == "answer":
                 lab.phone.answer = SessionCode.DUPLICATE
@@ -320,7 +215,7 @@ async def leads_to(lab, other, lease, key):
 
 async def test_a_busy_key_of_another_hosts_phone_is_refused_as_one_of_this_host(monkeypatch):
     monkeypatch.setattr("farm.leasing.sessions.FREE_WAIT_S", 0.01)
-    async with Lab() as lab, Lab() as other:
+    async with SessionPort() as lab, SessionPort() as other:
         lease, key = await other.job()
         await leads_to(lab, other, lease, key)
         _, hello = await other.dial(key)
@@ -330,7 +225,7 @@ async def test_a_busy_key_of_another_hosts_phone_is_refused_as_one_of_this_host(
 
 
 async def test_a_recovering_phone_of_another_host_is_waited_for_as_one_of_this_host():
-    async with Lab(answer_s=0.01) as lab, Lab() as other:
+    async with SessionPort(answer_s=0.01) as lab, SessionPort() as other:
         lease, key = await other.job()
         await leads_to(lab, other, lease, key)
         other.devices.become("pixel", Life.RECOVERING, "wedged")
@@ -344,7 +239,7 @@ async def test_a_recovering_phone_of_another_host_is_waited_for_as_one_of_this_h
 
 
 async def test_a_client_that_leaves_before_the_phone_answers_frees_it():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         lab.phone.hang = True
         dialling = asyncio.create_task(open_session(lab.door.port, await lab.key()))
         await until(lambda: lab.phone.hellos == ["secret"])
@@ -357,7 +252,7 @@ async def test_a_client_that_leaves_before_the_phone_answers_frees_it():
 
 
 async def test_a_session_can_be_cut_before_it_is_open():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         lab.phone.hang = True
         dialling = asyncio.create_task(open_session(lab.door.port, await lab.key()))
         await until(lambda: lab.phone.hellos == ["secret"])
@@ -368,11 +263,8 @@ async def test_a_session_can_be_cut_before_it_is_open():
 
 
 async def test_a_client_that_dribbles_its_hello_is_dropped():
-    async with Lab(handshake_s=0.1) as lab:
-        sock = socket.socket()
-        lab.sockets.append(sock)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", lab.door.port))
+    async with SessionPort(handshake_s=0.1) as lab:
+        sock = await lab.socket()
         await send(sock, struct.pack("<ii", SESSION_MAGIC, 100) + b"client:")
         assert await at_end(sock) == b""
         assert not lab.phone.hellos
@@ -382,10 +274,8 @@ async def test_a_client_that_dribbles_its_hello_is_dropped():
     "stream", [b"", b"\x71", b"\x00" * 64, b"SSH-2.0-x\r\n", struct.pack("<ii", SESSION_MAGIC, -1)]
 )
 async def test_garbage_on_the_port_is_closed(stream):
-    async with Lab() as lab:
-        sock = socket.socket()
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", lab.door.port))
+    async with SessionPort() as lab:
+        sock = await lab.socket()
         if stream:
             await send(sock, stream)
         if len(stream) < 4:
@@ -398,7 +288,7 @@ async def test_garbage_on_the_port_is_closed(stream):
 
 
 async def test_megabytes_both_ways_at_once_with_a_slow_reader():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session()
         data = os.urandom(1 << 20) * 24
         sending = asyncio.create_task(send(sock, data))
@@ -413,7 +303,7 @@ async def test_a_client_that_dies_while_a_stuck_phone_takes_nothing_is_noticed()
     async def stuck(_):
         await asyncio.Event().wait()
 
-    async with Lab(stuck) as lab:
+    async with SessionPort(stuck) as lab:
         sock = await lab.session()
         sending = asyncio.create_task(send(sock, b"x" * (64 << 20)))
         relay = next(iter(lab.door.gate._sessions.values()))._relay
@@ -425,7 +315,7 @@ async def test_a_client_that_dies_while_a_stuck_phone_takes_nothing_is_noticed()
 
 
 async def test_stopping_the_server_cuts_and_reports_every_session():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         sock = await lab.session()
         await lab.door.stop()
         assert await at_end(sock) == b""
@@ -434,7 +324,7 @@ async def test_stopping_the_server_cuts_and_reports_every_session():
 
 
 async def test_the_checker_gets_a_phone_that_nobody_else_gets():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         lab.devices.become("pixel", Life.CHECKING)
         key = lab.leasing.checking_key("pixel")
         sock, hello = await lab.dial(key)
@@ -452,7 +342,7 @@ async def test_the_checker_gets_a_phone_that_nobody_else_gets():
 
 
 async def test_a_job_keeps_its_lease_while_its_phone_is_mended():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         lab.devices.recover = False
         _, key = await lab.job()
         sock, _ = await lab.dial(key)
@@ -472,7 +362,7 @@ async def test_a_job_keeps_its_lease_while_its_phone_is_mended():
 
 
 async def test_a_job_loses_a_phone_that_does_not_come_back():
-    async with Lab(lease=LeasePolicy(recovery_s=0.05)) as lab:
+    async with SessionPort(lease=LeasePolicy(recovery_s=0.05)) as lab:
         await lab.job()
         lab.devices.become("pixel", Life.RECOVERING, "wedged")
         assert lab.leasing.active.holders()

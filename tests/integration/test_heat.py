@@ -9,7 +9,6 @@ import pytest
 from tests.support.whole_farm import Story, until
 
 WARM = re.compile(r"skin 41\.\d °C is above 38 °C for bench")  # its thermometer trembles
-PHONE = "virtual-1"  # its name in the lab
 # Warm enough for a bench to wait, not for others. Quick, so that the test is.
 CONFIG = """
 [probe]
@@ -25,79 +24,68 @@ measured = "bench"
 pytestmark = pytest.mark.farm("oneplus-12", config=CONFIG)
 
 
-@pytest.fixture
-def name(farm):
-    (device,) = farm.status()["devices"]
-    return device["name"]
-
-
 def close(session):
     session._sess.get_function("CloseRPCConnection")()
 
 
-def row(farm):
-    (device,) = farm.status()["devices"]
-    return device
-
-
-def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, model):
+def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, phone, model):
     story = Story(farm)
-    farm.lab.heat(PHONE, 41.2)
-    cooling = story.until("device.cooling", subject=name)
+    farm.lab.heat(phone.nickname, 41.2)
+    cooling = story.until("device.cooling", subject=phone.name)
     assert cooling["data"]["classes"] == ["bench"]
     done = farm.farm("bench", str(model), "--on", "android", "--repeat", "3", "--detach", "--json")
     (job,) = json.loads(done.stdout)["jobs"]
     # A busy host's CPU may be too hot for a moment first.
     until(lambda: WARM.search(farm.farm("explain", "job", job["id"]).stdout))
-    device = row(farm)
+    device = phone.row
     assert (device["state"], device["heat"]) == ("ready", "ok")
     assert "bench" in device["closed"]
     until(lambda: WARM.search(farm.farm("status").stdout))
     # Nobody else waits for it: another class has the phone meanwhile.
     assert farm.farm("shell", "--on", "android", "--", "true").returncode == 0
-    farm.lab.cool(PHONE)
-    story.until("device.cool", subject=name)
+    farm.lab.cool(phone.nickname)
+    story.until("device.cool", subject=phone.name)
     story.until("job.done", subject=job["id"])
     story.order("device.cooling", "device.cool", "lease.granted")
-    assert row(farm)["closed"] == {}
+    assert phone.row["closed"] == {}
 
 
-def test_a_hard_limit_is_one_word_and_keeps_everybody_away(farm, name):
+def test_a_hard_limit_is_one_word_and_keeps_everybody_away(farm, phone):
     story = Story(farm)
-    farm.lab.heat(PHONE, 51.0)
-    story.until("device.cooling", subject=name)
-    device = row(farm)
+    farm.lab.heat(phone.nickname, 51.0)
+    story.until("device.cooling", subject=phone.name)
+    device = phone.row
     assert (device["state"], device["heat"]) == ("cooling", "cooling")
     assert device["closed"].keys() == {"bench", "interactive", "tune"}
-    explained = farm.farm("explain", "device", name).stdout
+    explained = farm.farm("explain", "device", phone.name).stdout
     assert "for any lease" in explained
-    farm.lab.cool(PHONE)
-    story.until("device.cool", subject=name)
-    assert row(farm)["state"] == "ready"
+    farm.lab.cool(phone.nickname)
+    story.until("device.cool", subject=phone.name)
+    assert phone.row["state"] == "ready"
 
 
-def test_above_the_last_limit_its_holder_loses_the_phone_and_what_ran_there_ends(farm, name):
+def test_above_the_last_limit_its_holder_loses_the_phone_and_what_ran_there_ends(farm, phone):
     story = Story(farm)
     done = farm.farm("shell", "--on", "android", "--detach", "--json", "--", "sleep", "600")
     assert done.returncode == 0, done.stderr
     story.until("attempt.started")
-    farm.lab.heat(PHONE, 70.0)
+    farm.lab.heat(phone.nickname, 70.0)
     revoked = story.until("lease.revoked")
     assert re.search(r"dangerously hot: skin (69|70)\.\d °C is above 65 °C", revoked["data"]["reason"])
     ended = story.until("attempt.ended")
     assert (ended["data"]["error"]["code"], ended["data"]["error"]["fault"]) == ("too_hot", "phone")
     story.order("lease.hot", "lease.revoked", "device.recovering", "attempt.ended")
-    story.until("device.ready", subject=name)
-    farm.lab.cool(PHONE)
-    story.until("device.cool", subject=name)
+    story.until("device.ready", subject=phone.name)
+    farm.lab.cool(phone.nickname)
+    story.until("device.cool", subject=phone.name)
 
 
-def test_a_stock_key_may_be_for_benchmarks(farm, name):
+def test_a_stock_key_may_be_for_benchmarks(farm, phone):
     from tvm import rpc
 
     story = Story(farm)
-    farm.lab.heat(PHONE, 41.2)
-    story.until("device.cooling", subject=name)
+    farm.lab.heat(phone.nickname, 41.2)
+    story.until("device.cooling", subject=phone.name)
     tracker = rpc.connect_tracker(*farm.tracker())
     close(tracker.request("android", session_timeout=30))  # any other key is for no class in particular
     with ThreadPoolExecutor(1) as pool:
@@ -106,6 +94,6 @@ def test_a_stock_key_may_be_for_benchmarks(farm, name):
             until(lambda: "waits for measured" in farm.farm("explain", "key", "measured").stdout)
             until(lambda: WARM.search(farm.farm("explain", "key", "measured").stdout))
         finally:
-            farm.lab.cool(PHONE)  # else the client waits for ever, and the pool for the client
+            farm.lab.cool(phone.nickname)  # else the client waits for ever, and the pool for the client
         close(waiting.result(timeout=60))
-    story.until("device.cool", subject=name)
+    story.until("device.cool", subject=phone.name)

@@ -32,9 +32,6 @@ good)
     while [ $i -lt $1 ]; do echo "{\\"ms\\": 1.$((i % 7 + 10))}"; i=$((i + 1)); done ;;
 mean) echo "{\\"ms\\": 1.25, \\"runs\\": $1}" ;;
 crash) kill -s SEGV $$ ;;
-fail) echo "cannot load the model" >&2; exit 7 ;;
-quiet) ;;
-comma) echo '{"ms": "1,25"}' ;;
 much) exec yes 'a long line that is printed for ever' ;;
 hang) trap '' HUP; sleep 1000 ;;
 esac
@@ -96,9 +93,6 @@ def test_a_program_is_measured_as_a_bench_is(farm, spec):
     ("mode", "code", "said"),
     [
         ("crash", "program_failed", "script was ended by SIGSEGV"),
-        ("fail", "program_failed", "script ended with exit code 7: cannot load the model"),
-        ("quiet", "program_unreadable", "the program printed nothing"),
-        ("comma", "program_unreadable", "is no number"),
         ("much", "program_unreadable", "printed more than 128 KiB and was ended"),
     ],
 )
@@ -116,27 +110,6 @@ def test_a_program_that_hangs_is_ended_on_the_phone(farm, spec):
     assert (error["code"], "did not end within 2 s" in error["message"]) == ("program_hung", True)
     until_ready(farm)  # cleaned and checked
     assert "programs" not in phone.shell("ps -A -o PID,ARGS")
-
-
-def test_its_numbers_are_compared(farm, spec):
-    import numpy as np
-
-    np.save(spec.parent / "wanted.npy", np.ones(1, np.float32))
-    expected = '\n[expected]\nfile = "out.raw"\nreference = "wanted.npy"\n'
-    spec.write_text(SPEC.format(limit=30) + expected)
-    assert ran(farm, spec, "--repeat", "5")["max_abs_error"] == 0
-    np.save(spec.parent / "wanted.npy", np.full(1, 2, np.float32))
-    error = ran(farm, spec, "--repeat", "5", code=1)["error"]
-    assert (error["code"], "off by 1; 0.002 is allowed" in error["message"]) == ("program_wrong", True)
-
-
-def test_a_program_for_another_abi_is_refused_by_name(farm, spec):
-    from tests.unit.bundle.elves import AARCH64, LINKER64, Elf
-
-    Elf(AARCH64, interpreter=LINKER64).write(spec.parent / "tool" / "timer")
-    error = ran(farm, spec, code=2)["error"]
-    assert error["code"] == "bad_program"
-    assert "timer is built for arm64-v8a, android" in error["message"]
 
 
 def test_a_model_under_tvm_and_another_runtime_in_turns(farm, spec):
@@ -170,6 +143,5 @@ def test_a_runtime_that_farm_knows_is_the_program_in_its_folder(farm, spec):
     (result,) = json.loads(done.stdout)["results"]
     assert result["latency"]["median_ms"] == pytest.approx(33.2094)
     assert (result["certificate"]["number"], result["target"]) == (50, "litert")
-    for option, said in ((("--precision", "float16"), "is for TVM"), (("--set", "cores=2"), "has no setting")):
-        refused = farm.farm(*words, *option)
-        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+    refused = farm.farm(*words, "--precision", "float16")
+    assert (refused.returncode, "is for TVM" in refused.stderr) == (2, True), refused.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from farm.tvm_server import wire
 from farm.tvm_server.wire import SessionCode
-from tests.integration.test_gate import Lab
+from tests.integration.tvm_port import SessionPort
 from tests.support.needs import missing_packages, needs
 from tests.support.raw import RawTracker, open_session
 from tests.support.tvm import free_port, wait_for_port
@@ -74,7 +74,7 @@ def tunnel(to_port):
 
 
 async def test_a_stock_client_reaches_tracker_and_phone_through_one_forwarded_port():
-    async with Lab() as lab:
+    async with SessionPort() as lab:
         opened = tunnel(lab.door.port)
         port = await asyncio.to_thread(opened.__enter__)
         try:

@@ -11,7 +11,7 @@ from farm.common.errors import ExitCode, FarmError
 from farm.control.client import ControlClient
 from tests.support.forked_commands import run_farm
 from tests.support.waiting import HANG_S
-from tests.support.whole_farm import answer
+from tests.support.whole_farm import answer, phones
 
 pytestmark = pytest.mark.farm("galaxy-s9")
 
@@ -115,6 +115,21 @@ def test_without_a_daemon_and_over_a_restart(farm, alone, tmp_path):
     database.write_bytes(backups(farm)[-1].read_bytes())
     farm.daemon.start().close()
     farm.wait_ready(1)
+
+
+def test_ports_stay_over_the_daemons_death(farm):
+    before = farm.status()
+    web = int(before["web"].rstrip("/").rpartition(":")[2])
+    farm.daemon.keep_ports(before["tracker"]["port"], web_port=web)
+    assert farm.client.call("reload")["restart"] == []  # nobody has changed anything
+    farm.daemon.kill()
+    assert farm.daemon.wait() == "signal 9"
+    farm.daemon.start().close()
+    after = farm.status()
+    assert (after["web"], after["adb"]) == (before["web"], before["adb"])
+    assert after["tracker"]["port"] == before["tracker"]["port"]
+    farm.wait_ready(1)
+    assert phones(farm)[0].row["state"] == "ready"
 
 
 def farm_without_daemon(farm, *words):

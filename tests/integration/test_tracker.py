@@ -6,51 +6,18 @@ import struct
 import pytest
 
 from farm.common.errors import Code
-from farm.common.events import EventLog
 from farm.config import ExternalConfig
-from farm.head.model import LeasePolicy
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, ConnectionLimits
-from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
+from farm.tvm_server.server import LocalTvmServer
 from farm.tvm_server.tracker import TrackerConnection
 from farm.tvm_server.wire import TrackerCode
+from tests.integration.tvm_port import TvmPort
 from tests.support.errors import raises_code
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over, requests_of
+from tests.support.local_head import requests_of
 from tests.support.raw import RawTracker, encode_message
-from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
-
-
-class Lab:
-    """A door over fake devices."""
-
-    def __init__(self, **policy):
-        self.devices = FakeDevices()
-        self.events = EventLog()
-        self.policy = TvmServerPolicy(**policy)
-        self.clients = []
-
-    async def __aenter__(self):
-        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
-        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
-        await self.door.start()
-        return self
-
-    async def __aexit__(self, *_):
-        for client in self.clients:
-            client.close()
-        await self.door.stop()
-        await self.leasing.close()
-
-    async def client(self, **options):
-        client = await RawTracker.connect(self.door.port, **options)
-        self.clients.append(client)
-        return client
-
-    def queue(self, key):
-        return self.door.summary()["queue_info"].get(key)
 
 
 async def until_closed(client):
@@ -62,7 +29,7 @@ async def until_closed(client):
 
 
 async def test_every_message_is_answered():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         client = await lab.client()
         assert await client.ask(TrackerCode.PING) == 0
         assert await client.ask(TrackerCode.STOP) == -1
@@ -85,7 +52,7 @@ async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
         encode_message(message)
         for message in (TrackerCode.PING, TrackerCode.STOP, TrackerCode.PING, TrackerCode.GET_PENDING_MATCHKEYS)
     )
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         for size in (1, len(stream)):
             client = await lab.client(greet=False)
             for start in range(0, len(stream), size):
@@ -95,7 +62,7 @@ async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
 
 
 async def test_a_farm_phone_has_a_row_per_alias_and_is_free_under_each():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         lab.devices.add("pixel", "android", "adreno-740")
         lab.devices.add("other", "android", service=Service.MAINTENANCE)
         lab.devices.add("lost", "android", life=Life.OFFLINE)
@@ -112,7 +79,7 @@ async def test_a_farm_phone_has_a_row_per_alias_and_is_free_under_each():
 
 
 async def test_the_address_can_be_another_for_some_clients():
-    async with Lab(advertise={"10.0.0.0/8": "wrong", "127.0.0.0/8": "lab.example:9999"}) as lab:
+    async with TvmPort(advertise={"10.0.0.0/8": "wrong", "127.0.0.0/8": "lab.example:9999"}) as lab:
         lab.devices.add("pixel")
         client = await lab.client()
         code, (address, port, _) = await client.ask(wire.TrackerRequest("pixel", "", 1))
@@ -120,7 +87,7 @@ async def test_the_address_can_be_another_for_some_clients():
 
 
 async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         for leave in (RawTracker.close, RawTracker.reset):
             client = await lab.client()
             await client.send(encode_message(wire.TrackerRequest("nobody-has-this", "", 1)))
@@ -131,7 +98,7 @@ async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
 
 
 async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         dead, alive = await lab.client(), await lab.client()
         await dead.send(encode_message(wire.TrackerRequest("pixel", "", 9)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -144,7 +111,7 @@ async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
 
 
 async def test_higher_priority_is_served_first():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         low, high = await lab.client(), await lab.client()
         await low.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -156,7 +123,7 @@ async def test_higher_priority_is_served_first():
 
 
 async def test_nonsense_is_answered_and_at_last_cut_off():
-    async with Lab(limits=ConnectionLimits(invalid_messages=5)) as lab:
+    async with TvmPort(limits=ConnectionLimits(invalid_messages=5)) as lab:
         client = await lab.client()
         await client.send(wire.encode_json([4, "a b", "", 1]))
         code, reason = await client.answer()
@@ -186,7 +153,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
     ],
 )
 async def test_garbage_closes_only_its_own_connection(stream):
-    async with Lab(limits=ConnectionLimits(handshake_s=0.5)) as lab:
+    async with TvmPort(limits=ConnectionLimits(handshake_s=0.5)) as lab:
         client = await lab.client(greet=False)
         await client.send(stream)
         await until_closed(client)
@@ -194,7 +161,7 @@ async def test_garbage_closes_only_its_own_connection(stream):
 
 
 async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
-    async with Lab(limits=ConnectionLimits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
+    async with TvmPort(limits=ConnectionLimits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
         await halfway.send(encode_message(TrackerCode.PING)[:-1])
@@ -212,7 +179,7 @@ async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_
 
 
 async def test_the_number_of_waiting_requests_is_limited():
-    async with Lab(limits=ConnectionLimits(waiting=3, waiting_per_connection=2)) as lab:
+    async with TvmPort(limits=ConnectionLimits(waiting=3, waiting_per_connection=2)) as lab:
         first, second = await lab.client(), await lab.client()
         for _ in range(3):
             await first.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
@@ -226,7 +193,7 @@ async def test_the_number_of_waiting_requests_is_limited():
 
 
 async def test_a_client_that_never_reads_is_cut_off():
-    async with Lab(limits=ConnectionLimits(message_s=0.1)) as lab:
+    async with TvmPort(limits=ConnectionLimits(message_s=0.1)) as lab:
         for number in range(200):
             lab.devices.add(f"phone-{number}", "android")
         client, other = await lab.client(), await lab.client()
@@ -238,7 +205,7 @@ async def test_a_client_that_never_reads_is_cut_off():
 
 
 async def test_a_slow_reader_gets_every_answer():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         for number in range(50):
             lab.devices.add(f"phone-{number}", "android")
         client = await lab.client()
@@ -250,7 +217,7 @@ async def test_a_slow_reader_gets_every_answer():
 
 
 async def test_answers_keep_the_order_of_their_questions():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         client = await lab.client()
         await client.send(
             b"".join(
@@ -275,7 +242,7 @@ async def test_answers_keep_the_order_of_their_questions():
 
 
 async def test_who_sends_without_end_has_a_few_messages_handled_before_others_have_their_turn(monkeypatch):
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         greedy, other = await lab.client(), await lab.client()
         served = []
         handle = TrackerConnection._handle
@@ -294,7 +261,7 @@ async def test_who_sends_without_end_has_a_few_messages_handled_before_others_ha
 
 
 async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         client = await lab.client()
         (connection,) = lab.door.tracker._connections
         held = []
@@ -307,7 +274,7 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
 
 
 async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loop(monkeypatch):
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         clients = [await lab.client() for _ in range(20)]
         made = []
         summary = lab.leasing.tvm.summary
@@ -320,7 +287,7 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
 
 async def test_unfinished_messages_of_all_clients_have_a_common_limit():
     length, limit = 40_000, 100_000
-    async with Lab(limits=ConnectionLimits(held_bytes=limit)) as lab:
+    async with TvmPort(limits=ConnectionLimits(held_bytes=limit)) as lab:
         clients = [await lab.client() for _ in range(6)]
         for client in clients:
             await client.send(struct.pack("<i", length) + b" " * (length - 10))
@@ -336,7 +303,7 @@ async def test_unfinished_messages_of_all_clients_have_a_common_limit():
 
 
 async def test_more_connections_than_allowed_wait_their_turn():
-    async with Lab(limits=ConnectionLimits(connections=3)) as lab:
+    async with TvmPort(limits=ConnectionLimits(connections=3)) as lab:
         clients = [await lab.client() for _ in range(3)]
         late = await lab.client(greet=False)
         await late.send(wire.encode_magic())
@@ -350,7 +317,7 @@ async def test_more_connections_than_allowed_wait_their_turn():
 
 
 async def test_a_server_leaves_nothing_behind_when_its_connection_ends():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         for registers in (True, False):
             server = await lab.client()
             if registers:
@@ -362,7 +329,7 @@ async def test_a_server_leaves_nothing_behind_when_its_connection_ends():
 
 
 async def test_a_waiting_client_gets_the_server_that_comes():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         client, server = await lab.client(), await lab.client()
         await client.send(encode_message(wire.TrackerRequest("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
@@ -383,7 +350,7 @@ async def test_a_waiting_client_gets_the_server_that_comes():
     ],
 )
 async def test_a_refused_registration_gets_a_message(policy, message):
-    async with Lab(external=policy) as lab:
+    async with TvmPort(external=policy) as lab:
         lab.devices.add("pixel", "android")
         server = await lab.client()
         assert await server.ask(message) == -1
@@ -392,7 +359,7 @@ async def test_a_refused_registration_gets_a_message(policy, message):
 
 async def test_custom_addresses_and_shared_keys_can_be_allowed():
     policy = ExternalConfig(custom_addresses=("10.0.0.0/8", "board.example"), join=("android",))
-    async with Lab(external=policy) as lab:
+    async with TvmPort(external=policy) as lab:
         lab.devices.add("pixel", "android")
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", "10.1.1.1")) == 0
@@ -402,7 +369,7 @@ async def test_custom_addresses_and_shared_keys_can_be_allowed():
 
 
 async def test_a_silent_server_is_not_handed_out_until_it_speaks():
-    async with Lab(limits=ConnectionLimits(silent_s=0.05)) as lab:
+    async with TvmPort(limits=ConnectionLimits(silent_s=0.05)) as lab:
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", None)) == 0
         await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
@@ -413,7 +380,9 @@ async def test_a_silent_server_is_not_handed_out_until_it_speaks():
 
 
 async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
-    async with Lab(limits=ConnectionLimits(invalid_messages=3), external=ExternalConfig(allow=("10.0.0.0/8",))) as lab:
+    async with TvmPort(
+        limits=ConnectionLimits(invalid_messages=3), external=ExternalConfig(allow=("10.0.0.0/8",))
+    ) as lab:
         server = await lab.client()
         for _ in range(3):
             assert await server.ask(wire.Put("board", 9090, "board:1", None)) == -1
@@ -422,7 +391,7 @@ async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
 
 
 async def test_a_taken_port_is_named():
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         door = LocalTvmServer("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
         with raises_code(Code.PORT_TAKEN, match=str(lab.door.port)) as caught:
             await door.start()
@@ -430,7 +399,7 @@ async def test_a_taken_port_is_named():
 
 
 async def test_stopping_ends_waiting_requests_and_connections():
-    lab = Lab()
+    lab = TvmPort()
     async with lab:
         client = await lab.client()
         await client.send(encode_message(wire.TrackerRequest("pixel", "", 1)))

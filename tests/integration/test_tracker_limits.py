@@ -5,6 +5,8 @@ import itertools
 import socket
 import time
 
+import pytest
+
 from farm.model.sessions import Peer
 from farm.tvm_server import listener, wire
 from farm.tvm_server.connection import ConnectionLimits
@@ -99,102 +101,84 @@ def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others
             assert greet(client) == wire.encode_magic()
 
 
-async def test_all_users_together_are_served_in_turn(monkeypatch):
-    users = itertools.cycle("abcd")
-    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, next(users)), None))
-    served, problems = [], []
+class Crowd:
+    """A listener that takes clients for `users` in turn, and the connections that it serves."""
 
-    def serve(sock, peer, first, closed):
-        served.append((sock, closed))
+    def __init__(self, monkeypatch, connections, *users):
+        self.users = itertools.cycle(users)
+        monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, next(self.users)), None))
+        self.clients, self.served, self.problems = [], [], []
+        limits = ConnectionLimits(connections=connections)
+        self.door = listener.Listener(limits, tracker=self.serve, session=self.serve, on_problem=self.problems.append)
+        self.door.start("127.0.0.1", 0)
 
-    door = listener.Listener(
-        ConnectionLimits(connections=2 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
-    )
-    door.start("127.0.0.1", 0)
-    clients = [
-        socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) for _ in range(2 * FEWEST_OF_USER + 1)
-    ]
-    for client in clients:
+    def serve(self, sock, peer, first, closed):
+        self.served.append((sock, closed))
+
+    def come(self):
+        client = socket.create_connection(("127.0.0.1", self.door.port), timeout=HANG_S)
         client.sendall(wire.encode_magic())
-    await until(lambda: len(served) == 2 * FEWEST_OF_USER)
-    assert door.open == 2 * FEWEST_OF_USER
-    sock, closed = served[0]
-    sock.close()
-    closed()
-    await until(lambda: len(served) == 2 * FEWEST_OF_USER + 1)
-    assert problems == []
-    door.stop()
-    for each in (*clients, *(sock for sock, _ in served)):
-        each.close()
-
-
-async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_ends(monkeypatch):
-    user = "ann"
-    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, user), None))
-    served, problems = [], []
-
-    def serve(sock, peer, first, closed):
-        served.append((sock, closed))
-
-    def come():
-        client = socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S)
-        client.sendall(wire.encode_magic())
-        clients.append(client)
+        self.clients.append(client)
         return client
 
-    door = listener.Listener(
-        ConnectionLimits(connections=4 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
-    )
-    door.start("127.0.0.1", 0)
-    clients = []
-    for _ in range(FEWEST_OF_USER):
-        come()
-    await until(lambda: len(served) == FEWEST_OF_USER)
-    for _ in range(2):
-        assert await asyncio.to_thread(refused, come())
-    assert problems == [door.problem]
-    assert door.problem.startswith(f"ann: more than {FEWEST_OF_USER} connections")
-    user = "bob"
-    come()
-    await until(lambda: len(served) == FEWEST_OF_USER + 1)
-    sock, closed = served[0]
-    sock.close()
-    closed()
-    assert problems[1:] == [door.problem] == [""]
-    door.stop()
-    for each in (*clients, *(sock for sock, _ in served)):
-        each.close()
-
-
-async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(monkeypatch, caplog):
-    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("10.0.0.7", 1, "10.0.0.7"), None))
-    served = []
-    door = listener.Listener(
-        ConnectionLimits(connections=4 * FEWEST_OF_USER), session=lambda *_: None,
-        tracker=lambda sock, _peer, _first, closed: served.append((sock, closed)),
-    )  # fmt: skip
-    door.start("127.0.0.1", 0)
-
-    def come():
-        client = socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S)
-        client.sendall(wire.encode_magic())
-        return client
-
-    clients = []
-    for turn in range(5):  # one ends, two come: one of them is refused, each time anew
-        clients += [come() for _ in range(FEWEST_OF_USER - len(served))]
-        await until(lambda: len(served) == FEWEST_OF_USER)
-        with come() as client:
-            assert await asyncio.to_thread(refused, client), turn
-        sock, closed = served.pop()
+    def end_one(self):
+        sock, closed = self.served.pop()
         sock.close()
         closed()
+
+    async def serves(self, count):
+        await until(lambda: len(self.served) == count)
+
+
+@pytest.fixture
+async def crowd(monkeypatch):
+    made = []
+    yield lambda *given: made.append(Crowd(monkeypatch, *given)) or made[-1]
+    for each in made:
+        each.door.stop()
+        for sock in (*each.clients, *(sock for sock, _ in each.served)):
+            sock.close()
+
+
+async def test_all_users_together_are_served_in_turn(crowd):
+    many = crowd(2 * FEWEST_OF_USER, *"abcd")
+    for _ in range(2 * FEWEST_OF_USER + 1):
+        many.come()
+    await many.serves(2 * FEWEST_OF_USER)
+    assert many.door.open == 2 * FEWEST_OF_USER
+    many.end_one()
+    await many.serves(2 * FEWEST_OF_USER)
+    assert many.problems == []
+
+
+async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_ends(crowd):
+    anns = crowd(4 * FEWEST_OF_USER, "ann")
+    for _ in range(FEWEST_OF_USER):
+        anns.come()
+    await anns.serves(FEWEST_OF_USER)
+    for _ in range(2):
+        assert await asyncio.to_thread(refused, anns.come())
+    assert anns.problems == [anns.door.problem]
+    assert anns.door.problem.startswith(f"ann: more than {FEWEST_OF_USER} connections")
+    anns.users = itertools.cycle(["bob"])
+    anns.come()
+    await anns.serves(FEWEST_OF_USER + 1)
+    anns.served.reverse()
+    anns.end_one()
+    assert anns.problems[1:] == [anns.door.problem] == [""]
+
+
+async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(crowd, caplog):
+    flood = crowd(4 * FEWEST_OF_USER, "10.0.0.7")
+    for turn in range(5):  # one ends, two come: one of them is refused, each time anew
+        for _ in range(FEWEST_OF_USER - len(flood.served)):
+            flood.come()
+        await flood.serves(FEWEST_OF_USER)
+        assert await asyncio.to_thread(refused, flood.come()), turn
+        flood.end_one()
     assert [record.message for record in caplog.records] == [
         f"10.0.0.7: more than {FEWEST_OF_USER} connections at once to the TVM port"
     ]
-    door.stop()
-    for each in (*clients, *(sock for sock, _ in served)):
-        each.close()
 
 
 async def test_further_refusals_are_counted_until_there_are_none(monkeypatch, caplog):

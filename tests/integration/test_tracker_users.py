@@ -10,61 +10,26 @@ import threading
 import pytest
 
 from farm.common import peers
-from farm.common.events import EventLog
 from farm.common.peers import owner_of
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
 from farm.tvm_server import wire
 from farm.tvm_server.listener import peer_of
-from farm.tvm_server.server import LocalTvmServer
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over, requests_of
-from tests.support.raw import RawTracker, encode_message
-from tests.support.tvm import FakeDevices
+from tests.integration.tvm_port import TvmPort
+from tests.support.local_head import requests_of
+from tests.support.raw import encode_message
 from tests.support.waiting import HANG_S, until
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 NOBODY = pwd.getpwnam("nobody")
 
 
-class Lab:
-    """A door on `address` over `phones`."""
+def pending(lab):
+    return (lab.queue("android") or {"pending": 0})["pending"]
 
-    def __init__(self, *phones, address="127.0.0.1", policy=None):
-        self.devices = FakeDevices()
-        for phone in phones:
-            self.devices.add(phone, "android")
-        self._address = address
-        self._policy = policy or LeasePolicy()
-        self._clients = []
 
-    async def __aenter__(self):
-        self.leasing = leasing_over(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
-        self.door = LocalTvmServer(self._address, 0, self.leasing.tvm, self.leasing.tvm)
-        await self.door.start()
-        return self
-
-    async def __aexit__(self, *_):
-        for client in self._clients:
-            client.close()
-        await self.door.stop()
-        await self.leasing.close()
-
-    async def client(self, family=socket.AF_INET, address="127.0.0.1", sock=None):
-        sock = sock or socket.socket(family)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (address, self.door.port))
-        client = RawTracker(sock)
-        self._clients.append(client)
-        await client.send(wire.encode_magic())
-        assert await client.event() == wire.TrackerHello()
-        return client
-
-    def users(self):
-        return [each.request.user for each in requests_of(self.leasing).waiting()]
-
-    def pending(self, key="android"):
-        return self.door.summary()["queue_info"].get(key, {"pending": 0})["pending"]
+def users(lab):
+    return [each.request.user for each in requests_of(lab.leasing).waiting()]
 
 
 @pytest.mark.parametrize(
@@ -79,24 +44,24 @@ class Lab:
     ],
 )
 async def test_a_client_of_this_host_is_the_owner_of_its_socket(bound, family, dialled):
-    async with Lab(address=bound) as lab:
-        client = await lab.client(family, dialled)
+    async with TvmPort(address=bound) as lab:
+        client = await lab.client(family=family, address=dialled)
         await client.send(encode_message(wire.TrackerRequest("android", "somebody-else", 1)))
-        await until(lambda: lab.users() == [ME])
+        await until(lambda: users(lab) == [ME])
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may open a socket as somebody else")
 @pytest.mark.parametrize(("family", "dialled"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
 async def test_another_users_socket_is_that_user(family, dialled):
-    async with Lab(address="::") as lab:
+    async with TvmPort(address="::") as lab:
         os.seteuid(NOBODY.pw_uid)
         try:
             sock = socket.socket(family)
         finally:
             os.seteuid(0)
-        client = await lab.client(family, dialled, sock)
+        client = await lab.client(address=dialled, sock=sock)
         await client.send(encode_message(wire.TrackerRequest("android", "root", 1)))
-        await until(lambda: lab.users() == ["nobody"])
+        await until(lambda: users(lab) == ["nobody"])
 
 
 async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
@@ -107,13 +72,13 @@ async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
         return "slow-name" if answers.wait(HANG_S) else "the loop waited"
 
     monkeypatch.setattr(peers, "user_name", user_name)
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         coming = asyncio.create_task(lab.client())
         await until(lambda: asked)
         answers.set()
         for client in (await coming, await lab.client()):
             await client.send(encode_message(wire.TrackerRequest("android", "root", 1)))
-        await until(lambda: lab.users() == ["slow-name"] * 2)
+        await until(lambda: users(lab) == ["slow-name"] * 2)
         assert asked == [os.getuid()]
 
 
@@ -155,20 +120,20 @@ def test_a_socket_in_time_wait_proves_nobody():
 
 
 async def test_a_stock_client_holds_no_more_than_its_users_quota():
-    async with Lab("a", "b", policy=LeasePolicy(unused_s=0.5, quota=UserConfig(devices=1))) as lab:
+    async with TvmPort("a", "b", lease=LeasePolicy(unused_s=0.5, quota=UserConfig(devices=1))) as lab:
         first, second = await lab.client(), await lab.client()
         code, _ = await first.ask(wire.TrackerRequest("android", "", 1))
         assert code == 0
         await second.send(encode_message(wire.TrackerRequest("android", "", 1)))
-        await until(lambda: lab.pending() == 1)
+        await until(lambda: pending(lab) == 1)
         assert [holder.lease.request.user for holder in lab.leasing.active.holders()] == [ME]
         assert (await second.answer())[0] == 0  # the first grant was not used and is reclaimed
-        assert lab.pending() == 0
+        assert not requests_of(lab.leasing).waiting()
 
 
 async def test_a_priority_beyond_the_users_is_lowered_to_it():
     policy = LeasePolicy(quota=UserConfig(priority=4))
-    async with Lab(policy=policy) as lab:
+    async with TvmPort(lease=policy) as lab:
         for priority in (9, 4, 1, -3):
             client = await lab.client()
             await client.send(encode_message(wire.TrackerRequest("android", "", priority)))
@@ -182,11 +147,11 @@ async def test_a_priority_beyond_the_users_is_lowered_to_it():
 
 @pytest.mark.parametrize("how", ["closed", "reset", "half-closed"])
 async def test_a_client_that_leaves_while_it_waits_is_not_pending_any_more(how):
-    async with Lab() as lab:
+    async with TvmPort() as lab:
         leaving, staying, asking = await lab.client(), await lab.client(), await lab.client()
         for client in (leaving, staying):
             await client.send(encode_message(wire.TrackerRequest("android", "", 1)))
-        await until(lambda: lab.pending() == 2)
+        await until(lambda: pending(lab) == 2)
         if how == "reset":
             leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         if how == "half-closed":

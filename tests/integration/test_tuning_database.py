@@ -174,22 +174,35 @@ def test_a_full_disk_says_where_how_full_and_what_to_do(folder, monkeypatch):
         assert database.trials == 3
 
 
-def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path):
-    class Full:
-        def submit(self, given):
-            answer = Future()
-            answer.set_exception(cannot_build_error(errno.ENOSPC, tmp_path))
-            return answer
+class Phones:
+    """Builder and phones of a search; `answer` has the future of each candidate and the candidate."""
 
-    def build(inputs):
-        return [ms.builder.BuilderResult("a.so", None) for _ in inputs]
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
 
-    with TuningDatabase(tmp_path, TARGET) as database:
+    def build(self, inputs):
+        return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
+
+    def submit(self, given):
+        self.asked.append(Future())
+        self.answer(self.asked[-1], given)
+        return self.asked[-1]
+
+    def search(self, database, trials=8, **options):
         load_intrinsics()
         database.add_tasks([matmul()])
-        options = SearchOptions(trials=8, cost_model="random")
+        return Search(database, self, self, SearchOptions(trials=trials, cost_model="random"), **options)
+
+
+def measure(future, given):
+    future.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
+
+
+def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path):
+    full = Phones(lambda future, _: future.set_exception(cannot_build_error(errno.ENOSPC, tmp_path)))
+    with TuningDatabase(tmp_path, TARGET) as database:
         with pytest.raises(CannotBuildError):
-            Search(database, SimpleNamespace(build=build), Full(), options).run()
+            full.search(database).run()
         assert database.trials == 0
     assert not (tmp_path / RECORDS).exists()
 
@@ -220,51 +233,24 @@ def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder, tmp_path):
 
 
 def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path):
-    load_intrinsics()
-    asked = []
-
-    class Phones:
-        def submit(self, given):
-            asked.append(Future())
-            if len(asked) == 1:
-                asked[0].set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
-            return asked[-1]
-
-    def build(inputs):
-        return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
-
     def news(search):
         if search.done:
             raise YieldedError
 
+    phones = Phones(lambda future, given: measure(future, given) if len(phones.asked) == 1 else None)
     with TuningDatabase(tmp_path, TARGET) as database:
-        database.add_tasks([matmul()])
-        options = SearchOptions(trials=8, cost_model="random")
-        search = Search(database, SimpleNamespace(build=build), Phones(), options, news=news)
         with pytest.raises(YieldedError):
-            search.run()
-        for each in asked[1:]:
+            phones.search(database, news=news).run()
+        for each in phones.asked[1:]:
             each.set_exception(CandidateError("the run was closed"))
-    assert len(asked) > 1
+    assert len(phones.asked) > 1
     assert len(read_records(tmp_path).set.records) == 1
 
 
 def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path):
-    load_intrinsics()
     learned = []
-
-    class Phones:
-        def submit(self, given):
-            answer = Future()
-            answer.set_result(Measured(given.artifact_path, "", "pixel", 0.0, (0.002,), 1.0))
-            return answer
-
-    def build(inputs):
-        return [ms.builder.BuilderResult("candidate.so", None) for _ in inputs]
-
     with TuningDatabase(tmp_path, TARGET) as database:
-        database.add_tasks([matmul()])
-        search = Search(database, SimpleNamespace(build=build), Phones(), SearchOptions(trials=24, cost_model="random"))
+        search = Phones(measure).search(database, trials=24)
         search._model = SimpleNamespace(update=lambda context, given, results: learned.append(search.done))
         assert search.run() == "trials"
     assert search.done == 24

@@ -14,7 +14,7 @@ import pytest
 from tenacity import wait_fixed
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from farm.common.errors import Code, HostError, PhoneError
+from farm.common.errors import Code
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.phones import HostPhones, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
@@ -32,7 +32,6 @@ from farm.tuning.build_process import BuildError
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.measurement_slot import MAX_FAILURES
 from farm.tuning.runner import PoolRunner
-from farm.tuning.session import PROBE_MS, CandidateSession
 from tests.support.needs import need
 
 ONCE = EvaluatorConfig(number=1, repeat=2, min_repeat_ms=0)
@@ -97,27 +96,6 @@ def test_a_candidate_costs_four_round_trips(host, folder):
         assert phones.turns - before == 4 * 50
 
 
-def test_the_runs_that_count_last_as_long_as_asked_together(host, folder, monkeypatch):
-    """Their number is what TVM's evaluator on the phone was told, run time by run time what it answered."""
-    function, numbers = CandidateSession.function, []
-
-    def recorded(self, name):
-        found = function(self, name)
-        if name != "runtime.RPCTimeEvaluator":
-            return found
-        return lambda *given: (numbers.append((given[4], given[6])), found(*given))[1]
-
-    monkeypatch.setattr(CandidateSession, "function", recorded)
-    how = EvaluatorConfig(number=2, repeat=3, min_repeat_ms=40)
-    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=how) as runner:
-        [found] = results(runner, [library(folder, "sleep 1")])
-    (_, probe_ms), *counted = numbers
-    assert probe_ms == PROBE_MS
-    runs = sum(number for number, _ in counted)
-    assert len(found.run_secs) == 3
-    assert all(runs * float(seconds) >= 0.04 * (1 - 1e-6) for seconds in found.run_secs)
-
-
 def test_a_candidate_that_kills_its_process_is_blamed_and_nobody_else(host, folder):
     killer, good = library(folder, "abort"), library(folder, "add")
     with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
@@ -139,29 +117,6 @@ def test_a_candidate_whose_arguments_find_no_memory_fails_and_says_so(host, fold
     assert "out of memory" in first.error_msg
     assert "MB wanted" in first.error_msg
     assert other.error_msg is None
-
-
-def test_a_phone_whose_process_dies_while_arguments_are_made_costs_the_candidate_two_tries(host, folder, monkeypatch):
-    """As Android's low-memory killer does."""
-    arguments, tried = CandidateSession._arguments, []
-
-    def die(self, device_type, device, args_info):
-        if args_info[0][2] != (7,):
-            return arguments(self, device_type, device, args_info)
-        tried.append(args_info)
-        self.starting = True
-        phones._servers["host"].stop()
-        return arguments(self, device_type, device, args_info)
-
-    monkeypatch.setattr(CandidateSession, "_arguments", die)
-    path = library(folder, "add")
-    big = RunnerInput(str(path), "cpu", [TensorInfo("float32", (7,))])
-    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
-        first, other = [each.result() for each in runner.run([big, *runner_inputs([path])])]
-        assert "out of memory" in first.error_msg
-        assert len(tried) == 2
-        assert other.error_msg is None
-        assert not phones._poisoned
 
 
 class BrokenKernel:
@@ -188,36 +143,6 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
     why = "its reference kernel failed: CL_OUT_OF_RESOURCES"
     out = f"host-2 is not used any more: {MAX_FAILURES} failures in a row, the last one: {why}"
     assert [line for line in told if "host-2" in line] == [f"host-2: {why}", out]
-
-
-def test_a_reference_kernel_that_fails_for_candidates_only_ends_the_run_with_the_phone_named(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", wait_fixed(0.01))
-    monkeypatch.setattr("farm.tuning.runner.COOL_S", 0.0)
-    with (
-        StagedPhones(**host) as phones,
-        PoolRunner(phones, evaluator=ONCE, judge_of=lambda kind: BrokenKernel("host") if kind else None) as runner,
-    ):
-        monkeypatch.setattr(phones, "give_back", lambda _: None)  # it is offered again at once, as others are not there
-        future = runner.submit(runner_inputs([library(folder, "add")])[0])
-        with pytest.raises(HostError, match=r"no phone gets ready: host .*reference kernel failed: CL_OUT") as caught:
-            future.result()
-    assert "farm explain device host" in caught.value.hint
-
-
-def test_a_phone_whose_sessions_never_open_is_put_out_with_the_reason(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF", wait_fixed(0.01))
-    told = []
-    with StagedPhones(**host) as phones:
-        monkeypatch.setattr(phones, "open_session", refused)
-        with PoolRunner(phones, evaluator=ONCE, report=told.append) as runner:
-            [future] = runner.run(runner_inputs([library(folder, "add")]))
-            poll(lambda: phones.given_back)
-            poll(lambda: told[-1].startswith("waiting for phones") and "its door is shut" in told[-1])
-            assert not future.done()
-
-
-def refused(lease):
-    raise PhoneError(f"{lease}: its door is shut")
 
 
 def test_a_host_whose_server_does_not_start_again_ends_the_run_with_a_sentence(host, folder):
@@ -341,14 +266,6 @@ def test_a_build_that_never_ends_or_crashes_costs_itself_only(tmp_path):
         build.send_signal(signal.SIGSEGV)
         with pytest.raises(BuildError, match="SIGSEGV"):
             crashing.result()
-
-
-def test_builds_go_on_when_their_server_is_killed(tmp_path):
-    with FarmBuilder(cache=tmp_path, timeout_s=HANG_S) as builder:
-        building = [builder.submit(each) for each in builder_inputs([module("add", n) for n in range(10, 16)])]
-        poll(lambda: list((tmp_path / "building").rglob("candidate-*")))  # builds that are killed leave their folders
-        newest_build_server().kill()
-        assert all(future.result().exists() for future in building)
 
 
 def test_a_runner_waits_for_its_builders_promises_and_hears_of_failed_builds(host, tmp_path):

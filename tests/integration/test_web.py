@@ -1,15 +1,94 @@
-"""The web page of a real daemon with a virtual phone: every page, a token's whole life, hints, metrics."""
+"""The web page and /metrics of a real daemon with a virtual phone: every page, a token from its making, what counts."""
 
 import json
 import re
+import subprocess
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from farm.client import Client
+from farm.metrics.catalogue import METRICS
+from farm.metrics.exposition import OPEN, PLAIN
+from tests.support.needs import need
 from tests.support.waiting import HANG_S
-from tests.support.whole_farm import answer, until, until_ready
+from tests.support.whole_farm import answer, phones, until, until_ready
 
-pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")
+pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 0.2\n")
+
+
+def scrape(farm, accept=OPEN):
+    answer = httpx.get(f"{farm.status()['web']}metrics", headers={"accept": accept})
+    assert answer.status_code == 200
+    return answer
+
+
+def samples(farm):
+    """Value by name and label values, in the catalogue's order."""
+    order = {name: metric.labels for metric in METRICS.values() for name in metric.series}
+    families = text_string_to_metric_families(scrape(farm).text)
+    return {
+        (each.name, *(each.labels[label] for label in order.get(each.name, sorted(each.labels)))): each.value
+        for family in families
+        for each in family.samples
+    }
+
+
+def test_both_formats_and_no_complaint(farm):
+    assert scrape(farm).headers["content-type"] == OPEN
+    plain = scrape(farm, "text/html")
+    assert plain.headers["content-type"] == PLAIN
+    assert b"\nprocess_resident_memory_bytes " in plain.content
+    need("promtool")
+    done = subprocess.run(["promtool", "check", "metrics"], input=plain.content, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_way_to_a_ready_phone_is_counted(farm):
+    (phone,) = phones(farm)
+    name = phone.name
+    until(lambda: ("farm_device_battery_level_ratio", name) in samples(farm))
+    found = samples(farm)
+    assert found["farm_devices", "idle"] == 1
+    assert found["farm_device_up", name] == 1
+    assert found["farm_device_state_seconds_total", name, "provisioning", ""] > 0
+    assert 0 <= found["farm_device_probe_age_seconds", name] < 60
+    assert any(key[:2] == ("farm_device_temperature_celsius", name) for key in found)
+    for counted in (
+        ("farm_adb_round_trip_seconds_count", "phone"),
+        ("farm_adb_round_trip_seconds_count", "server"),
+        ("farm_store_commit_seconds_count",),
+        ("farm_allocator_decision_seconds_count",),
+        ("farm_event_loop_delay_seconds_count",),
+        ("farm_toolchain_starts_total", "default"),
+        ("farm_workers_ended_total", "default", "done"),  # golden kernels
+        ("farm_sessions_total", "closed"),
+        ("farm_relay_bytes_total", "up"),
+        ("farm_store_size_bytes",),
+        ("farm_disk_free_bytes",),
+        ("farm_watchdog_limit_seconds", "the allocator"),
+        ("farm_watchdog_limit_seconds", "the store"),
+    ):
+        until(lambda counted=counted: samples(farm).get(counted, 0) > 0)
+
+
+def test_a_lease_is_counted_while_it_lasts_and_when_it_ends(farm):
+    (phone,) = phones(farm)
+    with Client(farm.socket) as client, client.lease(on=phone.name):
+        found = samples(farm)
+        assert found["farm_devices", "leased"] == 1
+        assert found["farm_leases", "interactive", "job"] == 1
+        assert found["farm_time_to_device_seconds_count", "interactive", "job"] == 1
+        assert found["farm_jobs", "lease", "running"] == 1
+    until_ready(farm)
+    until(lambda: samples(farm)["farm_devices", "idle"] == 1)
+    found = samples(farm)
+    assert found["farm_lease_duration_seconds_count",] == 1
+    assert found["farm_jobs_submitted_total", "lease"] == 1
+    assert sum(value for key, value in found.items() if key[0] == "farm_jobs_ended_total") == 1
+    assert sum(value for key, value in found.items() if key[0] == "farm_user_device_seconds_total") > 0
+    assert found["farm_calls_total", "ok"] >= 1
 
 
 @pytest.fixture
@@ -73,16 +152,6 @@ def test_a_token_from_its_making_to_its_revoking(farm, browser):
     assert browser.post("/sign-in", data={"token": token}).status_code == 403
 
 
-def test_a_user_may_do_no_more_than_over_the_control_socket(farm, browser):
-    name = farm.status()["devices"][0]["name"]
-    token = answer(farm.farm("auth", "new", "bob", "--role", "user", "--web", "--json"))["token"]
-    page = browser.post("/sign-in", data={"token": token, "to": "/"})
-    (csrf,) = set(re.findall(r'name="csrf" value="([^"]+)"', page.text))
-    page = browser.post(f"/devices/{name}/reboot", data={"csrf": csrf})
-    assert page.status_code == 403
-    assert "device.reboot needs the role operator" in page.text
-
-
 def test_hints_come_as_things_happen_and_after_a_break(farm, browser):
     since = farm.status()["seq"]
     name = farm.status()["devices"][0]["name"]
@@ -102,9 +171,3 @@ def test_hints_come_as_things_happen_and_after_a_break(farm, browser):
     assert hint["seq"] > since
     assert set(hint) <= {"seq", "at", "kind", "subject", "device"}
     assert first(hint["seq"])["seq"] != hint["seq"]
-
-
-def test_metrics_are_served_beside_it(browser):
-    page = browser.get("/metrics")
-    assert page.status_code == 200
-    assert "# TYPE farm_" in page.text

@@ -1,6 +1,5 @@
 """What a worker may: the verbs of its own attempt, with its own token, and the folders of its own user."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -8,16 +7,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from farm.common.errors import Code, NotAllowedError
 from farm.control.artifacts import ArtifactFolder
-from farm.control.client import ControlClient
 from farm.control.server import WorkerServer
 from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
 from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
-from tests.support.errors import raises_code
 from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
@@ -82,29 +78,6 @@ async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code)
     finally:
         lab.door.dismiss("other")
     assert answer["error"] == code, answer
-
-
-@in_the_labs_loop
-async def test_the_workers_socket_admits_only_the_right_token(lab):
-    class Verbs:
-        async def handle(self, verb, fields):
-            return {"verb": verb}
-
-    token = lab.door.admit("mine", 5, Verbs())
-
-    def ask(attempt, fence, shown):
-        with ControlClient(Path(lab.door.socket_path), token=shown, attempt=attempt, fence=fence) as client:
-            return client.call("hello")
-
-    assert await asyncio.to_thread(ask, "mine", 5, token) == {"verb": "hello"}
-    for attempt, fence in (("mine", 4), ("mine", 6), ("yours", 5)):
-        with raises_code(Code.STALE_REPORT):
-            await asyncio.to_thread(ask, attempt, fence, token)
-    with pytest.raises(NotAllowedError):
-        await asyncio.to_thread(ask, "mine", 5, "x" + token[1:])
-    lab.door.dismiss("mine")
-    with raises_code(Code.STALE_REPORT):
-        await asyncio.to_thread(ask, "mine", 5, token)
 
 
 @needs_another_user

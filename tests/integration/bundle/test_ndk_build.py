@@ -1,7 +1,6 @@
 """Runtimes by CMake, with the host's clang in an NDK's folder and a small project in a checkout's."""
 
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from errno import ENOSPC
@@ -15,12 +14,10 @@ from farm.bundle.versions import installed_versions
 from farm.common.errors import Code, HostError
 from farm.common.files import hash_file
 from farm.runtime import ndk_build, parts
-from farm.runtime.cmake import CMake
 from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
 from tests.support.errors import raises_code
 from tests.support.ndk import CMAKE_MAKERS, HOST_LIBRARIES, installed_tvm, small_checkout, stand_in_ndk, stub_clml_sdk
 from tests.support.needs import needs
-from tests.support.small_disk import on_small_disk
 
 pytestmark = needs(*CMAKE_MAKERS, "clang", "llvm-strip")
 CPU_FILES = {"tvm_rpc", "libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so", *HOST_LIBRARIES}
@@ -148,18 +145,6 @@ def test_a_checkout_that_changes_while_it_is_compiled_makes_no_bundle(recipe, ho
     assert OPENCL_LIBRARY in hashes(build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None))
 
 
-@needs("make")
-def test_another_program_that_builds_begins_anew(recipe, host, small_server, tmp_path, monkeypatch):
-    def interrupt(step):
-        if step.startswith("compiling TVM: 1 of"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_with_ndk(tmp_path / "cache", recipe, host, interrupt)
-    monkeypatch.setattr(ndk_build, "find_cmake", lambda _: CMake("cmake", "Unix Makefiles", shutil.which("make")))
-    assert OPENCL_LIBRARY in hashes(build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None))
-
-
 def test_a_disk_that_is_full_when_the_bundle_is_kept_costs_no_compiling(
     recipe, host, small_server, tmp_path, monkeypatch
 ):
@@ -193,40 +178,3 @@ def test_a_compiler_that_does_not_run_is_one_line(recipe, host, small_server, tm
         path.chmod(0o755)
     with raises_code(Code.BUILD_FAILED, match="CMake refused TVM: CMake Error at .*: The C compiler"):
         build_with_ndk(tmp_path / "cache", NdkRecipe(Abi.X86_64, broken, recipe.checkout), host, lambda _: None)
-
-
-# Builds on a disk with little room, says what happened, then makes room and builds again.
-CHILD = """
-import json, sys
-from pathlib import Path
-from farm.bundle.model import Abi
-from farm.common.errors import HostError
-from farm.runtime import ndk_build
-from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
-from tests.support.ndk import installed_tvm
-
-disk, ndk, checkout, source = map(Path, sys.argv[1:])
-ndk_build.SOURCE = source
-recipe = NdkRecipe(Abi.X86_64, ndk, checkout, opencl=True)
-ballast = disk / "ballast"
-ballast.write_bytes(bytes(23_700_000))
-try:
-    build_with_ndk(disk / "cache", recipe, installed_tvm(), lambda _: None)
-    said = None
-except HostError as error:
-    said = [error.message, error.hint]
-left = sorted(path.name.split("-")[0] for path in (disk / "cache").iterdir())
-ballast.unlink()
-folder = build_with_ndk(disk / "cache", recipe, installed_tvm(), lambda _: None)
-print(json.dumps({"said": said, "left": left, "files": sorted(path.name for path in folder.iterdir())}))
-"""
-
-
-def test_a_disk_that_fills_is_one_line_and_the_build_goes_on_with_room(recipe, host, small_server, tmp_path):
-    result = on_small_disk("24m", tmp_path / "disk", CHILD, recipe.ndk, recipe.checkout, ndk_build.SOURCE)
-    message, hint = result["said"]
-    assert message.startswith("making bundle-ndk-x86_64-")
-    assert message.endswith(" failed: No space left on device")
-    assert "free some room" in hint
-    assert result["left"] == ["build", "lock"]
-    assert OPENCL_LIBRARY in result["files"]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from farm.bundle.closure import identify
 from farm.bundle.elf import read_elf
-from farm.bundle.folder import read_folder
 from farm.bundle.model import Abi, Platform
 from farm.bundle.versions import installed_versions, known_builds
 from farm.compiler.link import link_shared, linkers
@@ -90,39 +88,6 @@ def test_agrees_with_readelf_on_every_elf_file_at_hand():
     for file in files:
         info = read_elf(file)
         assert ([*info.needed], info.soname, info.interpreter) == as_readelf_says(file), file
-
-
-def test_reads_the_largest_library_of_the_wheel():
-    largest = max(wheel_libraries(), key=lambda path: path.stat().st_size, default=None)
-    if largest is None:
-        pytest.skip("TVM is not installed")
-    assert identify(read_elf(largest), largest.name)[1] is Platform.LINUX
-
-
-@needs_gcc
-def test_a_program_of_this_host_is_a_linux_one(tmp_path):
-    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
-    for flags, name in (((), "pie"), (("-no-pie",), "fixed"), (("-static",), "static")):
-        run("gcc", *flags, tmp_path / "main.c", "-o", tmp_path / name)
-    for name in ("pie", "fixed"):
-        assert identify(read_elf(tmp_path / name), name) == (Abi.X86_64, Platform.LINUX)
-    assert identify(read_elf(tmp_path / "static"), "static")[1] is None
-
-
-@needs_gcc
-def test_a_real_closure_is_found_incomplete_then_complete(tmp_path):
-    (tmp_path / "lib.c").write_text(C_SOURCE)
-    (tmp_path / "main.c").write_text("int add(int, int); int main(void) { return add(1, -1); }\n")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    library = tmp_path / "libtvm_ffi.so"
-    run("gcc", "-shared", "-fPIC", "-Wl,-soname,libtvm_ffi.so", tmp_path / "lib.c", "-o", library)
-    run("gcc", tmp_path / "main.c", library, "-Wl,-rpath,$ORIGIN", "-o", folder / "tvm_rpc")
-    [missing] = read_folder(folder).refusals
-    assert missing.message == "libtvm_ffi.so is missing: it is needed by tvm_rpc"
-    shutil.copy(library, folder)
-    assert read_folder(folder).accepted("folder") == (Abi.X86_64, Platform.LINUX)
-    assert run(folder / "tvm_rpc") == ""  # what we call complete, the loader of this host calls complete
 
 
 def object_file(folder, abi):

@@ -139,27 +139,6 @@ async def test_nobody_is_left_who_has_it(lab):
         await two.ensure(SHA256)
 
 
-async def test_a_row_about_what_is_not_there_any_more_leads_on(lab):
-    one, two, three = [lab.add(name) for name in ("one", "two", "three")]
-    await put(one)
-    await until(lambda: len(lab.at()) == 2)
-    await lab.store.artifact_copies.change("zero", {SHA256: len(DATA)})
-    lab.folders["one"].path(SHA256).unlink()
-    for folder in (two, three):
-        assert (await folder.ensure(SHA256)).read_bytes() == DATA
-
-
-async def test_damaged_bytes_are_not_taken(lab):
-    for name in ("one", "two", "three"):
-        lab.add(name)
-    await put(lab.folders["one"])
-    await until(lambda: len(lab.at()) == 2)
-    (other,) = lab.at() - {"one"}
-    lab.folders[other].path(SHA256).write_bytes(DATA[::-1])
-    (lacking,) = {"two", "three"} - {other}
-    assert (await lab.folders[lacking].ensure(SHA256)).read_bytes() == DATA
-
-
 async def test_a_host_that_does_not_read_an_artifact_is_cut_off(lab, monkeypatch):
     monkeypatch.setattr(link, "STALLED_S", 0.05)
     monkeypatch.setattr(tls, "LAST_BYTES_S", 0.05)

@@ -18,7 +18,6 @@ from farm.simulation.profiles import load_profile
 from farm.simulation.state import read_state, state_folder
 from farm.simulation.world import PhoneExit, WorldSpec, boot
 from tests.support.needs import needs_namespaces
-from tests.support.waiting import HANG_S
 
 from .conftest import run_commands, shell
 
@@ -102,17 +101,6 @@ def test_two_phones_listen_on_the_same_port(phones):
     for phone, word in ((first, "one"), (second, "two")):
         shell(phone, f"echo {word} | toybox nc -q 1 127.0.0.1 5000")
         assert shell(phone, "until grep . /data/local/tmp/got; do :; done")[1] == f"{word}\n"
-
-
-@needs_namespaces
-def test_a_connection_made_on_the_host_ends_in_the_phone(phones):
-    phone = phones()
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            phone.pass_connection(theirs)
-        ours.settimeout(HANG_S)
-        assert ours.makefile().read() == f"hello from {phone.spec.serial}\n"
 
 
 def test_nothing_is_left_when_the_lab_is_killed(folder, level):
