@@ -164,17 +164,6 @@ def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
     assert farm.client.call("job.cancel", job=held)["jobs"][0]["state"] == "cancelled"
 
 
-def test_a_stopped_daemon_interrupts_and_goes_on(farm):
-    job, story = one(farm, UNTIL_GO, max_attempts=AGAIN), Story(farm, since=0)
-    story.until("attempt.started", job=job)
-    farm.daemon.stop()
-    farm.daemon.start().close()
-    go(farm, story.until("attempt.started", job=job))
-    _, (row,) = watch(farm, job)
-    assert row["state"] == "done"
-    assert [attempt["state"] for attempt in show(farm, job)["attempts"]] == ["interrupted", "done"]
-
-
 def test_an_unplugged_phones_job_goes_to_the_other_one(farm):
     job, story = one(farm, UNTIL_GO, max_attempts=AGAIN), Story(farm, since=0)
     phone = phone_of(farm, story.until("attempt.started", job=job))

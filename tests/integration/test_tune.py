@@ -1,12 +1,20 @@
-"""`farm tune` and `farm records` through a whole farm with one virtual phone, and what is refused."""
+"""`farm tune`, `farm records` and packages: through a whole farm with one virtual phone, on this host, in a script."""
 
+import hashlib
 import json
+import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from farm import Client
 from farm.compiler.record_files import read_records
+from tests.support.alone import alone, package_for_here
 from tests.support.tunable import dense_onnx
+from tests.support.tvm import ROOT
+from tests.support.whole_farm import answer
 
 TRIALS = 16
 
@@ -113,3 +121,43 @@ def test_what_is_refused(farm, folder, options, code, said):
     done = farm.farm(*given)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    return package_for_here(tmp_path_factory.mktemp("models"))
+
+
+def test_a_package_runs_on_this_host_and_is_checked(here, tmp_path):
+    done = alone(
+        "run", here.name, "--on", "host", "--json", "-o", str(tmp_path / "y.npz"), cwd=here.parent, cache=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["max_abs_error"] < 1e-6
+    assert result["numerics"]["reference"] == "onnx.reference"
+    assert (result["device"], result["compile"]["packaged"]) == ("host", True)
+    whose = (result["model"]["name"], result["model"]["sha256"])
+    assert whose == (here.name, hashlib.sha256(here.read_bytes()).hexdigest())  # not those of the model it names
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert np.isclose(arrays["output"].sum(), 1.0)
+
+
+def test_the_documented_lines_load_it_in_a_plain_tvm_script(here, tmp_path):
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "packages.md").read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", lines, str(here)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) >= 10
+
+
+def test_a_phone_takes_a_package_in_place_of_a_model(farm, here):
+    (result,) = answer(farm.farm("run", str(here), "--on", "android", "--json"))["results"]
+    assert result["max_abs_error"] < 1e-5
+    assert result["compile"]["packaged"]
+    inputs = here.parent / "x.npz"
+    np.savez(inputs, input=np.ones((1, 3, 32, 32), np.float32))
+    (result,) = answer(farm.farm("run", str(here), "--on", "android", "--input", str(inputs), "--json"))["results"]
+    assert result["max_abs_error"] < 1e-5  # the model inside tells what these outputs should be
+    assert result["given"] == ["input"]

@@ -19,6 +19,7 @@ from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken
 from farm.adb.program import find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
+from tests.integration.adb.conftest import server_in
 from tests.support.tvm import free_port
 from tests.support.waiting import HANG_S, until
 from tests.unit.adb.watching import watching
@@ -65,7 +66,6 @@ async def test_the_farms_key_is_the_servers_only_key(own_server, folder):
 
 async def test_a_crashed_server_is_started_again_over_its_old_socket(own_server):
     first = own_server.pid
-    assert first is not None
     os.kill(first, signal.SIGKILL)
     assert await own_server.ensure() == 41
     assert own_server.pid not in (None, first)
@@ -82,7 +82,6 @@ async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binar
     server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb", usb=False)
     caller = asyncio.create_task(server.ensure())
     await asyncio.sleep(0)
-    assert server._starting is not None
     caller.cancel()
     await server.stop()
     assert server._starting.done()
@@ -91,10 +90,14 @@ async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binar
 
 
 async def test_many_callers_start_one_server(binary, folder):
-    server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False)
+    server = server_in(folder, binary)
     try:
         assert await asyncio.gather(*(server.ensure() for _ in range(20))) == [41] * 20
-        mine = [p for p in psutil.Process().children() if p.name() == "adb" and f"{folder}/s" in " ".join(p.cmdline())]
+        mine = [
+            p
+            for p in psutil.Process().children()
+            if p.name() == "adb" and f"{folder}/adb.sock" in " ".join(p.cmdline())
+        ]
         assert [p.pid for p in mine] == [server.pid]
     finally:
         await server.stop()
@@ -169,7 +172,7 @@ async def test_a_server_of_somebodys_adb_that_comes_while_farms_is_started_is_re
 
 
 async def test_the_server_of_a_killed_daemon_is_taken_over(own_server, folder):
-    second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    second = server_in(folder, own_server.binary)
     assert await second.ensure() == 41
     assert second.pid == own_server.pid
     await second.stop()
@@ -178,7 +181,7 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server, folder):
 
 
 async def test_one_that_ends_with_a_connection_taken_is_waited_for(own_server, folder, monkeypatch):
-    adopted = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
+    adopted = server_in(folder, own_server.binary)
     answers = iter([41, AdbLinkLost("the adb server closed the stream"), AdbServerUnreachable("nobody listens")])
 
     async def version():
@@ -198,7 +201,6 @@ async def test_it_works_on_a_tcp_port_too_and_says_who_holds_it(binary, folder):
         assert await server.ensure() == 41
         holder = port_holder(server.client.address.port)
         assert holder == socket_holder(server.client.address)
-        assert holder is not None
         assert holder.pid == server.pid
     finally:
         await server.stop()
@@ -215,7 +217,6 @@ async def test_a_taken_port_names_its_holder(binary, folder):
 
 
 async def test_another_server_is_seen_without_a_word_to_it(own_server):
-    assert own_server.pid is not None
     seen = other_servers(own_server.client.address.spec, port=free_port())
     assert own_server.pid not in [process.pid for process in seen]
     foreign = [process for process in other_servers("tcp:1", port=free_port()) if process.pid == own_server.pid]
@@ -234,13 +235,21 @@ async def test_whoever_listens_on_the_usual_port_counts(tmp_path):
 
 
 @pytest.mark.usefixtures("short_limits")
-async def test_the_watcher_replaces_a_hanging_server(own_server):
-    async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
+@pytest.mark.parametrize(
+    ("leases", "patience_s", "told"),
+    [(0, FAST.hurt_after_s, ["adb.lost", "adb.back"]), (1, 1.0, ["adb.hangs", "adb.lost", "adb.back"])],
+    ids=["idle", "nothing works on it any more"],
+)
+async def test_the_watcher_replaces_a_hanging_server(own_server, leases, patience_s, told):
+    async with watching(own_server.client, replace(FAST, hurt_after_s=patience_s), server=own_server) as (
+        watcher,
+        seen,
+    ):
+        watcher.load = lambda: Load(leases=leases)
         await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
-        assert first is not None
         os.kill(first, signal.SIGSTOP)
-        await seen.until(lambda: seen.kinds == ["adb.lost", "adb.back"])
+        await seen.until(lambda: seen.kinds == told)
         assert "hangs" in seen.news[0].message
         assert own_server.pid not in (None, first)
 
@@ -250,25 +259,11 @@ async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server):
         watcher.load = lambda: Load(leases=1)
         await seen.until(lambda: watcher.devices == ())
         first = own_server.pid
-        assert first is not None
         os.kill(first, signal.SIGSTOP)
         await seen.until(lambda: seen.kinds == ["adb.hangs"])
         os.kill(first, signal.SIGCONT)
         await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.back"])
         assert own_server.pid == first
-
-
-@pytest.mark.usefixtures("short_limits")
-async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_server):
-    patience = replace(FAST, hurt_after_s=1.0)
-    async with watching(own_server.client, patience, server=own_server) as (watcher, seen):
-        watcher.load = lambda: Load(leases=1)
-        await seen.until(lambda: watcher.devices == ())
-        first = own_server.pid
-        assert first is not None
-        os.kill(first, signal.SIGSTOP)
-        await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.lost", "adb.back"])
-        assert own_server.pid not in (None, first)
 
 
 def test_the_adb_program_is_found_in_order(binary, tmp_path, monkeypatch):

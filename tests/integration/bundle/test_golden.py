@@ -138,7 +138,6 @@ def session(bundle, tmp_path):
         env={"LD_LIBRARY_PATH": str(bundle.path), "PATH": os.environ["PATH"]}, start_new_session=True,
     )  # fmt: skip
     try:
-        assert server.stderr is not None
         opened = rpc.connect("127.0.0.1", bound_port(server.stderr), key=KEY, session_timeout=60)
         yield opened
         opened._sess.get_function("CloseRPCConnection")()

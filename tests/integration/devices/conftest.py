@@ -44,12 +44,20 @@ class Shelf:
 
 
 class HandshakeChecker:
-    """Opens a session with the server's secret."""
+    """Opens a session with the server's secret; `verdicts` are given first."""
 
     fleet: Fleet
 
+    def __init__(self):
+        self.verdicts = []
+
     async def check(self, device, _bundle):
         assert self.fleet.view(device).life is Life.CHECKING
+        if self.verdicts:
+            verdict = self.verdicts.pop(0)
+            if isinstance(verdict, Exception):
+                raise verdict
+            return verdict
         code, close = await handshake(self.fleet, device)
         close()
         return (code == RPC_MAGIC, f"handshake code {code:#x}")
@@ -72,6 +80,7 @@ class Rig:
 
     fleet: Fleet
     client: AdbClient
+    checker: HandshakeChecker
     shelf: Shelf
     events: EventLog
     store: Store
@@ -171,7 +180,7 @@ async def running_rig(client, control, runtime_folder, folder, *, plugged=True, 
     try:
         if plugged:
             control.plug("*")
-        yield Rig(fleet, client, shelf, events, store, control)
+        yield Rig(fleet, client, checker, shelf, events, store, control)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -105,7 +105,6 @@ class PhoneFolder:
             text=True,
             start_new_session=True,
         )
-        assert follower.stdout is not None
         assert follower.stdout.readline() == f"following {sha(secret)[:16]}\n"
         return follower
 

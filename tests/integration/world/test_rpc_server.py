@@ -10,7 +10,6 @@ import struct
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +45,6 @@ class Server:
         self.port = int(self.until(r"Bind to 127\.0\.0\.1:(\d+)$")[1])
 
     def _read(self):
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.put(line.rstrip("\n"))
 
@@ -60,7 +58,6 @@ class Server:
         os.killpg(self.process.pid, 9)
         self.process.wait(HANG_S)
         self.reader.join(HANG_S)
-        assert self.process.stderr is not None
         self.process.stderr.close()
 
 
@@ -161,7 +158,7 @@ def test_a_wrong_key_is_refused_and_told_so(server, library):
     hang_up(session)
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -1)], ids=repr)
+@pytest.mark.parametrize("garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -1)], ids=repr)
 def test_garbage_does_not_hurt(server, garbage):
     with socket.create_connection(("127.0.0.1", server.port), timeout=HANG_S) as peer:
         peer.sendall(garbage)
@@ -173,12 +170,11 @@ def test_garbage_does_not_hurt(server, garbage):
     hang_up(connect(server.port))
 
 
-@pytest.mark.parametrize("limit", [1, 0.5])
-def test_a_session_ends_at_its_time_limit(server, limit):
+def test_a_session_ends_at_its_time_limit(server):
     started = time.monotonic()
-    session = connect(server.port, session_timeout=limit)
-    assert server.until(rf"Child pid=\d+ killed \(timeout = {limit} sec\), status = 15")
-    assert time.monotonic() - started >= limit
+    session = connect(server.port, session_timeout=0.5)
+    assert server.until(r"Child pid=\d+ killed \(timeout = 0.5 sec\), status = 15")
+    assert time.monotonic() - started >= 0.5
     assert server.until("End session with")
     del session
     hang_up(connect(server.port))
@@ -188,10 +184,8 @@ def test_a_session_ends_at_its_time_limit(server, limit):
     ("options", "code", "words"),
     [
         ([], 0, "Command line usage"),
-        (["client"], 0, "Command line usage"),
         (["server", "--host=example"], 1, "Wrong host address"),
         (["server", "--port=x"], 1, "Wrong port number"),
-        (["server", "--port-end=99999"], 1, "Wrong port-end number"),
         (["server", "--key=a:b"], 1, "Wrong key"),
     ],
 )
@@ -268,7 +262,3 @@ def test_it_runs_on_a_phone_that_has_only_the_c_library(bundle, folder, library)
             assert (code, "libstdc++.so.6" in error) == (127, True)
     finally:
         phone.close()
-
-
-def server_bundle(server):
-    return Path(str(server.process.args[0]))
