@@ -23,8 +23,14 @@ files = "tool"
 
 
 @pytest.fixture
-def spec(tmp_path):
+def tool(tmp_path):
+    """The folder of the program's files."""
     (tmp_path / "tool").mkdir()
+    return tmp_path / "tool"
+
+
+@pytest.fixture
+def spec(tmp_path, tool):
     path = tmp_path / "spec.toml"
     path.write_text(SPEC)
     return path
@@ -44,8 +50,8 @@ def checked(spec, abi="x86_64", platform=Platform.LINUX):
     return files
 
 
-def test_the_same_program_is_the_same_bytes(spec):
-    (spec.parent / "tool" / "timer").write_text("#!/system/bin/sh\n")
+def test_the_same_program_is_the_same_bytes(spec, tool):
+    (tool / "timer").write_text("#!/system/bin/sh\n")
     assert packed_file(spec) == packed_file(spec)
     program = unpack(spec)
     assert program.description.name == "mine"
@@ -61,8 +67,8 @@ def test_a_description_that_starts_a_file_of_no_folder_names_the_field(spec):
     assert "{runtime}/timer" in caught.value.hint
 
 
-def test_a_text_file_is_no_program(spec):
-    timer = spec.parent / "tool" / "timer"
+def test_a_text_file_is_no_program(spec, tool):
+    timer = tool / "timer"
     timer.write_text("echo 1\n")
     with raises_code(Code.BAD_PROGRAM, match="timer, which the command of mine starts, is no program") as caught:
         checked(spec)
@@ -72,10 +78,10 @@ def test_a_text_file_is_no_program(spec):
     assert [file.name for file in checked(spec)] == ["timer"]
 
 
-def test_files_and_numbers_of_one_abi(spec):
+def test_files_and_numbers_of_one_abi(spec, tool):
     for abi, text in (("arm64-v8a", "#!a"), ("x86_64", "#!b")):
-        (spec.parent / "tool" / abi).mkdir()
-        (spec.parent / "tool" / abi / "timer").write_text(text)
+        (tool / abi).mkdir()
+        (tool / abi / "timer").write_text(text)
     spec.write_text(SPEC + '[expected]\nfile = "out.raw"\nreference = "wanted.npy"\n')
     np.save(spec.parent / "wanted.npy", np.ones(3, np.float32))
     program = unpack(spec)
@@ -86,10 +92,10 @@ def test_files_and_numbers_of_one_abi(spec):
         unpack(spec, "riscv64")
 
 
-def test_what_cannot_be_packed_is_named(spec):
+def test_what_cannot_be_packed_is_named(spec, tool):
     with raises_code(Code.BAD_PROGRAM, match="tool is empty"):
         packed_file(spec)
-    (spec.parent / "tool" / "a b").write_text("")
+    (tool / "a b").write_text("")
     with raises_code(Code.BAD_PROGRAM, match="a b cannot be pushed"):
         packed_file(spec)
     spec.write_text(SPEC.replace('"tool"', '"other"'))
@@ -112,22 +118,29 @@ def test_an_archive_of_somebody_else_leaves_nothing_outside(tmp_path, name):
         unpacked(tmp_path / "packed.tar", tmp_path / "place", "x86_64")
 
 
+SCRIPT = b"#!/system/bin/sh\n"
+OF_PHONE, OF_EMULATOR = (Elf(machine, interpreter=LINKER64).to_bytes() for machine in (AARCH64, X86_64))
+NEEDS = Elf(X86_64, interpreter=LD_LINUX, needed=("libonnxruntime.so.1",)).to_bytes()
+
+
 @pytest.mark.parametrize(
-    ("elf", "said"),
+    ("files", "said"),
     [
-        (Elf(AARCH64, interpreter=LINKER64), "timer is built for arm64-v8a, android; unit is x86_64, linux-glibc"),
-        (Elf(X86_64, interpreter=LINKER64), "timer is built for x86_64, android; unit is x86_64, linux-glibc"),
-        (Elf(X86_64, interpreter=LD_LINUX, needed=("libonnxruntime.so.1",)), "libonnxruntime.so.1 is missing"),
+        ({"timer": OF_PHONE}, "timer is built for arm64-v8a, android; unit is x86_64, linux-glibc"),
+        ({"timer": OF_EMULATOR}, "timer is built for x86_64, android; unit is x86_64, linux-glibc"),
+        ({"timer": NEEDS}, "libonnxruntime.so.1 is missing"),
+        ({"other": SCRIPT}, "mine has no file timer, which its command starts"),
+        ({"timer": SCRIPT, "libx.so": b"\x7fELF" + bytes(10)}, r"libx.so is a damaged ELF file"),
     ],
 )
-def test_files_that_do_not_run_there_are_refused_by_name(spec, elf, said):
-    elf.write(spec.parent / "tool" / "timer")
+def test_files_that_do_not_run_there_are_refused_by_name(spec, tool, files, said):
+    for name, content in files.items():
+        (tool / name).write_bytes(content)
     with raises_code(Code.BAD_PROGRAM, match=said):
         checked(spec)
 
 
-def test_files_that_run_there(spec):
-    tool = spec.parent / "tool"
+def test_files_that_run_there(spec, tool):
     Elf(X86_64, interpreter=LD_LINUX, needed=("libtool.so", "libc.so.6")).write(tool / "timer")
     Elf(X86_64, needed=("libm.so.6",)).write(tool / "libtool.so")
     (tool / "input_list.txt").write_text("input.raw\n")
@@ -135,16 +148,3 @@ def test_files_that_run_there(spec):
     assert {file.name: mode_of(file) for file in files} == {
         "input_list.txt": 0o644, "libtool.so": 0o755, "timer": 0o755,
     }  # fmt: skip
-
-
-def test_a_command_without_its_file_is_refused(spec):
-    (spec.parent / "tool" / "other").write_text("#!/system/bin/sh\n")
-    with raises_code(Code.BAD_PROGRAM, match="mine has no file timer, which its command starts"):
-        checked(spec)
-
-
-def test_a_damaged_library_is_named(spec):
-    (spec.parent / "tool" / "timer").write_text("#!/system/bin/sh\n")
-    (spec.parent / "tool" / "libx.so").write_bytes(b"\x7fELF" + bytes(10))
-    with raises_code(Code.BAD_PROGRAM, match=r"libx.so is a damaged ELF file"):
-        checked(spec)

@@ -1,5 +1,7 @@
 """TVM's OpenCL runtime: what is missing is named before anything is compiled."""
 
+from pathlib import Path
+
 import pytest
 
 from farm.bundle.model import Platform
@@ -58,16 +60,14 @@ def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compil
     assert "apt install opencl-headers" in caught.value.hint
 
 
-def test_a_phones_opencl_cannot_be_used_with_the_c_library_of_the_bundle(checkout):
-    with pytest.raises(UserError, match="needs Android's C library"):
-        build_bundle("gpu", opencl=True, tvm_source=checkout)
-
-
-def test_a_name_that_no_bundle_can_have_is_refused_before_the_build(tmp_path):
-    with pytest.raises(UserError, match="cannot be a bundle's name"):
-        build_bundle("GPU!", opencl=True, tvm_source=tmp_path, platform=Platform.LINUX)
-
-
-def test_clml_needs_an_ndk(tmp_path):
-    with pytest.raises(UserError, match="--clml needs --ndk"):
-        build_bundle("gpu", clml=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("gpu", {"opencl": True, "tvm_source": Path("/tvm")}, "needs Android's C library"),
+        ("GPU!", {"opencl": True, "tvm_source": Path("/tvm"), "platform": Platform.LINUX}, "cannot be a bundle's name"),
+        ("gpu", {"clml": Path("/sdk")}, "--clml needs --ndk"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_build(name, options, said):
+    with pytest.raises(UserError, match=said):
+        build_bundle(name, **options)

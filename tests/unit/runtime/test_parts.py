@@ -51,23 +51,21 @@ def test_a_part_that_is_not_as_it_was_made_is_made_anew(tmp_path, damage):
     assert is_whole(part(tmp_path, "libc", make))
 
 
-def test_an_interrupt_leaves_nothing(tmp_path):
-    def interrupted(made, scratch):
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("cause", "error", "said"),
+    [(KeyboardInterrupt(), KeyboardInterrupt, None), (FULL, HostError, "making libc failed: No space left on device")],
+)
+def test_an_interrupt_and_a_full_disk_leave_nothing(tmp_path, cause, error, said):
+    def fails(made, scratch):
         make(made, scratch)
-        raise KeyboardInterrupt
+        raise cause
 
-    with pytest.raises(KeyboardInterrupt):
-        part(tmp_path, "libc", interrupted)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def test_a_full_disk_is_one_line(tmp_path):
-    def full(made, scratch):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(HostError, match="making libc failed: No space left on device") as caught:
-        part(tmp_path, "libc", full)
-    assert "free some room there" in caught.value.hint
+    with pytest.raises(error, match=said) as caught:
+        part(tmp_path, "libc", fails)
+    assert "free some room there" in getattr(caught.value, "hint", "free some room there")
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
@@ -86,9 +84,6 @@ def test_a_program_that_may_write_no_more_is_one_line(tmp_path, program, reason)
         part(tmp_path, "libc", make)
     assert str(tmp_path) in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def test_a_program_that_ends_without_a_word_is_named(tmp_path):
     with pytest.raises(HostError, match="false ended with 1 and said nothing"):
         output_of(["false"], 60.0, HostError, tmp_path)
 

@@ -22,21 +22,18 @@ def host(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("abi", "which", "packaged", "command"),
+    ("language", "abi", "which", "packaged", "command"),
     [
-        (Abi.ARM64, named("g++", "aarch64-linux-gnu-g++", "zig"), None, ("/usr/bin/aarch64-linux-gnu-g++",)),
-        (Abi.ARM64, named("g++", "zig"), None, ZIG),
-        (Abi.ARM64, named("g++"), "/site/ziglang/zig", ("/site/ziglang/zig", *ZIG[1:])),
-        (Abi.X86_64, named("g++", "zig"), None, ("/usr/bin/g++",)),
+        ("c++", Abi.ARM64, named("g++", "aarch64-linux-gnu-g++", "zig"), None, ("/usr/bin/aarch64-linux-gnu-g++",)),
+        ("c++", Abi.ARM64, named("g++", "zig"), None, ZIG),
+        ("c++", Abi.ARM64, named("g++"), "/site/ziglang/zig", ("/site/ziglang/zig", *ZIG[1:])),
+        ("c++", Abi.X86_64, named("g++", "zig"), None, ("/usr/bin/g++",)),
+        ("c", Abi.X86_64, named("g++", "gcc"), None, ("/usr/bin/gcc",)),
+        ("c", Abi.ARM64, named("gcc"), "/zig", ("/zig", "cc", *ZIG[2:])),
     ],
 )
-def test_the_first_that_is_there(abi, which, packaged, command):
-    assert find_compiler(abi, which, lambda: packaged).command == command
-
-
-def test_c_has_a_compiler_of_its_own():
-    assert find_compiler(Abi.X86_64, named("g++", "gcc"), lambda: None, language="c").command == ("/usr/bin/gcc",)
-    assert find_compiler(Abi.ARM64, named("gcc"), lambda: "/zig", language="c").command == ("/zig", "cc", *ZIG[2:])
+def test_the_first_that_is_there(language, abi, which, packaged, command):
+    assert find_compiler(abi, which, lambda: packaged, language=language).command == command
 
 
 def test_a_host_without_any_is_told_what_to_install():
