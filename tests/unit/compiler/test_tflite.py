@@ -1,5 +1,7 @@
 """TensorFlow Lite files with known weights compute what numpy computes; what is wrong with one is said."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tflite
@@ -66,3 +68,13 @@ def test_an_operator_that_tvm_does_not_know_is_named_with_its_place():
 def test_a_cut_file_is_refused(end):
     with pytest.raises(ModelError, match=r"net.tflite is a TensorFlow Lite model that is cut short or damaged"):
         import_model(read(FILE[:end], "net.tflite"))
+
+
+def test_a_damaged_file_is_refused_or_read_but_never_breaks():
+    generator = np.random.default_rng(3)
+    for _ in range(60):
+        damaged = bytearray(FILE)
+        for place in generator.integers(8, len(FILE), 4):
+            damaged[place] = int(generator.integers(256))
+        with contextlib.suppress(ModelError):
+            import_model(read(bytes(damaged), "net.tflite"))
