@@ -1,14 +1,10 @@
 """AArch64 code and machines for tests: what is made here for an arm64 phone, and a Linux board that is no Android."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.support.tvm import environment, free_port, wait_for_port
 
@@ -31,14 +27,14 @@ tvm.compile(function, target=target).export_library(sys.argv[1], fcompile=link)
 DOT_PRODUCT = 'int main(void) { __asm__ volatile(".arch armv8.2-a+dotprod\\n sdot v0.4s, v1.16b, v2.16b"); }\n'
 
 
-def compile_arm64_kernel(folder: Path) -> Path:
+def compile_arm64_kernel(folder):
     """`add_one` of tests.support.stock_client, cross-compiled by stock TVM, which is told of a linker the host has."""
     library = folder / "add_one.so"
     subprocess.run([sys.executable, "-c", COMPILE, library], check=True, env=environment(), timeout=LIMIT_S)
     return library
 
 
-def compile_dot_product(folder: Path) -> Path:
+def compile_dot_product(folder):
     """A program with one instruction that ARMv8.0 does not have."""
     source, program = folder / "dot.c", folder / "dot"
     source.write_text(DOT_PRODUCT)
@@ -48,7 +44,7 @@ def compile_dot_product(folder: Path) -> Path:
 
 
 @contextmanager
-def board(programs: Path, tracker: int, key: str, work_dir: Path) -> Iterator[None]:
+def board(programs, tracker, key, work_dir):
     """A Linux board whose owner started an RPC server on it that registers itself at a tracker.
 
     `programs` is the folder of `farm.simulation.arm64`.

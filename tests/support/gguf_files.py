@@ -1,15 +1,11 @@
 """A tiny Llama model with random weights, as a GGUF file of half a megabyte. Needs the package `gguf`."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 LAYERS, WIDTH, HEADS, HIDDEN, WORDS = 2, 64, 4, 128, 256
 
 
-def write_tiny_llama(path: Path) -> None:
+def write_tiny_llama(path):
     """Write it; its tokens have numbers and no text."""
     from gguf import GGUFWriter
 

@@ -3,8 +3,6 @@
 The phone draws 1 W, and 2 W more for each processor that its TVM server keeps busy; PID is its init on this host.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -17,12 +15,12 @@ SETTLED_S = 2.0  # a process is another program for a moment, until it executes 
 class Servers:
     """The processes of the server, found once each: to look at all of /proc takes longer than a period."""
 
-    def __init__(self, phone: int) -> None:
+    def __init__(self, phone):
         self._phone = phone
-        self._seen: dict[str, float] = {}  # process -> when it was first looked at
-        self._own: set[str] = set()
+        self._seen = {}  # process -> when it was first looked at
+        self._own = set()
 
-    def busy_s(self) -> float:
+    def busy_s(self):
         """Seconds of processors that they have had so far."""
         now_s = time.time()
         for folder in Path("/proc").iterdir():
@@ -33,13 +31,13 @@ class Servers:
                 self._own.add(name)
         return sum(map(_busy_s, self._own))
 
-    def _is_own(self, folder: Path) -> bool:
+    def _is_own(self, folder):
         try:
             return b"tvm_rpc" in (folder / "cmdline").read_bytes() and self._is_phones(folder)
         except OSError:  # it ended meanwhile
             return False
 
-    def _is_phones(self, folder: Path) -> bool:
+    def _is_phones(self, folder):
         """Whether one of its ancestors is the phone's init."""
         parent = _parent(folder)
         while parent > 1 and parent != self._phone:
@@ -47,18 +45,18 @@ class Servers:
         return parent == self._phone
 
 
-def _parent(folder: Path) -> int:
+def _parent(folder):
     return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _busy_s(process: str) -> float:
+def _busy_s(process):
     try:
         return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{process}/task").glob("*/schedstat")) / 1e9
     except OSError:
         return 0.0
 
 
-def main() -> None:
+def main():
     """Print until killed."""
     servers = Servers(int(sys.argv[1]))
     then_s, then_busy_s = time.time(), servers.busy_s()

@@ -16,7 +16,6 @@ import gc
 import json
 import os
 import resource
-import socket
 import sys
 import time
 from pathlib import Path
@@ -38,20 +37,20 @@ LOOP_PROBE_S = 0.01
 class LoopDelay:
     """The worst lateness of a timer since it was last asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._loop = asyncio.get_running_loop()
         self.worst_s = 0.0
         self._arm()
 
-    def _arm(self) -> None:
+    def _arm(self):
         self._due = self._loop.time() + LOOP_PROBE_S
         self._loop.call_at(self._due, self._tick)
 
-    def _tick(self) -> None:
+    def _tick(self):
         self.worst_s = max(self.worst_s, self._loop.time() - self._due)
         self._arm()
 
-    def take(self) -> float:
+    def take(self):
         worst, self.worst_s = self.worst_s, 0.0
         return worst
 
@@ -59,17 +58,17 @@ class LoopDelay:
 class AdbDevices(FakeDevices):
     """Devices that may be behind an adb server."""
 
-    def __init__(self, adb_socket: str) -> None:
+    def __init__(self, adb_socket):
         super().__init__()
         self._adb = AdbClient(adb_socket) if adb_socket else None
-        self._serials: dict[str, str] = {}
+        self._serials = {}
 
-    def add_phone(self, name: str, port: str, secret: str, serial: str = "") -> None:
+    def add_phone(self, name, port, secret, serial=""):
         if serial:
             self._serials[name] = serial
         self.add(name, "android", port=int(port), secret=secret)
 
-    async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
+    async def dial(self, name, timeout_s):
         serial = self._serials.get(name)
         if serial is None or self._adb is None:
             return await super().dial(name, timeout_s)
@@ -77,7 +76,7 @@ class AdbDevices(FakeDevices):
         return sock, self.secrets[name]
 
 
-def hog() -> list[int]:
+def hog():
     """Every descriptor there is."""
     taken = []
     while True:
@@ -87,7 +86,7 @@ def hog() -> list[int]:
             return taken
 
 
-async def serve(arguments: argparse.Namespace) -> None:
+async def serve(arguments):
     if arguments.files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
     listener.SHED_AFTER_S = arguments.shed_after
@@ -110,7 +109,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     print(json.dumps({"port": door.port}), flush=True)
-    taken: list[int] = []
+    taken = []
     while command := (await reader.readline()).strip():
         if command == b"hog":
             taken = hog()

@@ -1,7 +1,5 @@
 """What a build with an NDK needs, as far as this host has it: an NDK's folder with the host's clang in it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -68,7 +66,7 @@ CLML_HEADER = 'extern "C" int clGetMLMajorQCOM();\nextern "C" inline const char*
 SECOND = 'extern "C" const char* second_file() { return __FILE__; }\n'
 
 
-def stand_in_ndk(folder: Path, revision: str = REVISION) -> Path:
+def stand_in_ndk(folder, revision=REVISION):
     """An NDK for x86_64 whose compiler makes programs for the host, with the host's C++ library in the NDK's place."""
     need("clang", "llvm-strip")
     (folder / "build/cmake").mkdir(parents=True)
@@ -85,7 +83,7 @@ def stand_in_ndk(folder: Path, revision: str = REVISION) -> Path:
     return folder
 
 
-def stub_clml_sdk(folder: Path) -> Path:
+def stub_clml_sdk(folder):
     """An SDK with one function of our own."""
     (folder / "include/CL").mkdir(parents=True)
     (folder / "include/CL/cl_qcom_ml_ops.h").write_text(CLML_HEADER)
@@ -96,15 +94,15 @@ def stub_clml_sdk(folder: Path) -> Path:
     return folder
 
 
-def installed_tvm() -> HostTvm:
+def installed_tvm():
     """The TVM of this Python."""
     from importlib.metadata import version
 
-    tvm, ffi = (Path(find_spec(name).submodule_search_locations[0]) for name in ("tvm", "tvm_ffi"))  # type: ignore[union-attr,index]
+    tvm, ffi = (Path(find_spec(name).submodule_search_locations[0]) for name in ("tvm", "tvm_ffi"))
     return HostTvm("toolchain default", version("apache-tvm"), version("apache-tvm-ffi"), tvm, ffi)
 
 
-def small_checkout(folder: Path, host: HostTvm) -> Path:
+def small_checkout(folder, host):
     """A checkout with the sources of a wheel, and a project that makes a runtime out of the wheel's libraries."""
     for root, package, project in ((folder, host.tvm, TVM_PROJECT), (folder / TVM_FFI, host.tvm_ffi, FFI_PROJECT)):
         root.mkdir(parents=True, exist_ok=True)
@@ -122,7 +120,7 @@ def small_checkout(folder: Path, host: HostTvm) -> Path:
     return folder
 
 
-def given_checkout(*submodules: str) -> Path:
+def given_checkout(*submodules):
     """The checkout of TVM that the host provides (FARM_TVM_SOURCE), when it is the installed TVM's; else a skip.
 
     With `submodules`, where a test compiles what is in them.

@@ -1,7 +1,5 @@
 """A package's manifest as `farm compile` writes it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from farm.bundle.model import Abi, Platform

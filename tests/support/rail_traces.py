@@ -1,7 +1,5 @@
 """Traces of power rails, made by Perfetto's own protos."""
 
-from __future__ import annotations
-
 import pytest
 
 pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="perfetto is not installed")

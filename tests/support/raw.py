@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from farm.tvm_server import wire
 from farm.tvm_server.connection import quick_ack
@@ -34,11 +33,11 @@ class Reply(NamedTuple):
 class ReplyParser(Parser):
     """The client's side of one tracker connection."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self._greeted = False
 
-    def next_event(self) -> wire.TrackerHello | Reply | None:
+    def next_event(self):
         """The echoed magic, then one reply per message; None when more bytes are needed."""
         if not self._greeted:
             magic = self.take_int32()
@@ -49,11 +48,11 @@ class ReplyParser(Parser):
         return None if body is None else Reply(json.loads(body))
 
 
-def encode_message(message: wire.TrackerMessage) -> bytes:
+def encode_message(message):
     """What a client or server sends."""
     match message:
         case wire.Put(key, port, match_key, custom_address):
-            fields: list[object] = [wire.TrackerCode.PUT, key, [port, match_key], custom_address]
+            fields = [wire.TrackerCode.PUT, key, [port, match_key], custom_address]
         case wire.TrackerRequest(key, user, priority):
             fields = [wire.TrackerCode.REQUEST, key, user, priority]
         case wire.UpdateInfo(key, address, port):
@@ -68,13 +67,13 @@ def encode_message(message: wire.TrackerMessage) -> bytes:
 class RawTracker:
     """One tracker connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock):
         self.sock = sock
         self.parser = ReplyParser()
         self._loop = asyncio.get_running_loop()
 
     @classmethod
-    async def connect(cls, port: int, *, greet: bool = True) -> RawTracker:
+    async def connect(cls, port, *, greet=True):
         sock = socket.socket()
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
@@ -88,10 +87,10 @@ class RawTracker:
             raise
         return client
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data):
         await self._loop.sock_sendall(self.sock, data)
 
-    async def event(self) -> wire.TrackerHello | Reply:
+    async def event(self):
         """The next event; EOFError when the tracker closed the connection."""
         async with asyncio.timeout(HANG_S):
             while (event := self.parser.next_event()) is None:
@@ -105,30 +104,30 @@ class RawTracker:
                 self.parser.receive_data(data)
         return event
 
-    async def answer(self) -> object:
+    async def answer(self):
         event = await self.event()
         assert isinstance(event, Reply)
         return event.value
 
-    async def ask(self, message: wire.TrackerMessage) -> object:
+    async def ask(self, message):
         await self.send(encode_message(message))
         return await self.answer()
 
-    async def summary(self) -> dict:
+    async def summary(self):
         code, summary = await self.ask(wire.TrackerCode.SUMMARY)
         assert code == 0
         return summary
 
-    def close(self) -> None:
+    def close(self):
         self.sock.close()
 
-    def reset(self) -> None:
+    def reset(self):
         """Close with a RST, as a crashed host's packets do."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.sock.close()
 
 
-async def open_session(port: int, match_key: str, options: str = "") -> tuple[socket.socket, ServerHello, bytes]:
+async def open_session(port, match_key, options=""):
     """Dial the gate: the socket, its answer, and what followed. EOFError when it closed the connection."""
     loop = asyncio.get_running_loop()
     sock = socket.socket()
@@ -152,15 +151,15 @@ async def open_session(port: int, match_key: str, options: str = "") -> tuple[so
 class RawPhone:
     """A phone's RPC server that makes the handshake and hands the socket to `session`."""
 
-    def __init__(self, secret: str, session: Callable[[socket.socket], Awaitable[None]] | None = None) -> None:
+    def __init__(self, secret, session=None):
         self.secret = secret
         self.session = session or self._echo
-        self.hellos: list[str] = []
+        self.hellos = []
         self.open = 0
         self.hang = False  # accept and say nothing
         self.answer = SessionCode.SUCCESS
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         self._loop = asyncio.get_running_loop()
         self._listener = socket.socket()
         self._listener.setblocking(False)
@@ -170,19 +169,19 @@ class RawPhone:
         self._tasks = {self._loop.create_task(self._accept())}
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._listener.close()
 
-    async def _accept(self) -> None:
+    async def _accept(self):
         while True:
             sock, _ = await self._loop.sock_accept(self._listener)
             sock.setblocking(False)
             self._tasks.add(self._loop.create_task(self._serve(sock)))
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve(self, sock):
         self.open += 1
         try:
             with contextlib.closing(sock), contextlib.suppress(ConnectionError):
@@ -203,13 +202,13 @@ class RawPhone:
         finally:
             self.open -= 1
 
-    async def _echo(self, sock: socket.socket) -> None:
+    async def _echo(self, sock):
         while data := await self._loop.sock_recv(sock, 1 << 16):
             await self._loop.sock_sendall(sock, data)
 
 
 @contextlib.asynccontextmanager
-async def closing(*clients: RawTracker) -> AsyncIterator[None]:
+async def closing(*clients):
     """Close what a test opened."""
     try:
         yield

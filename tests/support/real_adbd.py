@@ -7,22 +7,19 @@ package; on an older Debian its files are taken out of the packages:
         libcap2 libgcc-s1 liblz4-1 libprotobuf32t64 libstdc++6 libsystemd0 libxxhash0 libzstd1 zlib1g
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from farm.simulation.world import Booted, ConnectionSource, WorldSpec, boot
+from farm.simulation.world import WorldSpec, boot
 from tests.support.tvm import free_port, wait_for_port
 
 FOLDER = "FARM_ADBD"
@@ -31,7 +28,7 @@ CHUNK_BYTES = 1 << 16
 
 
 @contextmanager
-def phone_with_real_adbd(folder: Path, profile: str) -> Iterator[str]:
+def phone_with_real_adbd(folder, profile):
     """Boots one; its address for `adb connect`."""
     if not (given := os.environ.get(FOLDER)):
         pytest.skip(f"{FOLDER} names no folder with a real adbd")
@@ -49,7 +46,7 @@ def phone_with_real_adbd(folder: Path, profile: str) -> Iterator[str]:
             booted.close()
 
 
-def pass_connections(listener: socket.socket, booted: Booted) -> None:
+def pass_connections(listener, booted):
     """Give the phone what connects, until the listener ends."""
     with suppress(OSError):  # the listener's end
         while True:
@@ -58,7 +55,7 @@ def pass_connections(listener: socket.socket, booted: Booted) -> None:
                 booted.pass_connection(connection)
 
 
-def be_real_adbd(port: int, source: ConnectionSource) -> None:
+def be_real_adbd(port, source):
     """In the phone: keep adbd running, and carry the connections that come from outside to its port."""
     threading.Thread(target=keep_running, args=(port,), daemon=True).start()
     wait_for_port(port)
@@ -76,7 +73,7 @@ def be_real_adbd(port: int, source: ConnectionSource) -> None:
                 threading.Thread(target=carry, args=ends, daemon=True).start()
 
 
-def keep_running(port: int) -> None:
+def keep_running(port):
     """Start adbd again whenever it ends, as init does."""
     loader = next(ON_PHONE.glob("ld-linux-*"))
     command = [loader, "--library-path", ON_PHONE, ON_PHONE / "adbd"]
@@ -84,7 +81,7 @@ def keep_running(port: int) -> None:
         subprocess.run(command, env={**os.environ, "ADBD_PORT": str(port)}, check=False)
 
 
-def carry(come: socket.socket, go: socket.socket) -> None:
+def carry(come, go):
     """Send on what comes; the end of one is the end of both."""
     with suppress(OSError):
         while data := come.recv(CHUNK_BYTES):

@@ -3,7 +3,7 @@
 import tarfile
 
 
-def sparse(name: str, claimed: int) -> bytes:
+def sparse(name, claimed):
     """A GNU sparse member: 512 bytes that claim to be gigabytes."""
     header = bytearray(tarfile.TarInfo(name).tobuf(format=tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE

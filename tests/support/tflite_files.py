@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +20,16 @@ class TfliteFile:
     operators: list[tuple[int, list[int], list[int], Any]] = field(default_factory=list)
     signatures: dict[int, tuple[int, ...]] = field(default_factory=dict)  # -1 where a dimension is open
 
-    def tensor(self, name: str, shape: tuple[int, ...], data: np.ndarray[Any, Any] | None = None) -> int:
+    def tensor(self, name, shape, data=None):
         dtype = "float32" if data is None else str(data.dtype)
         self.tensors.append((name, shape, dtype, data))
         return len(self.tensors) - 1
 
-    def operator(self, code: int, inputs: list[int], output: int, options: Any = None) -> None:
+    def operator(self, code, inputs, output, options=None):
         """`options` is None or (BuiltinOptions number, function that writes the table and returns its offset)."""
         self.operators.append((code, inputs, [output], options))
 
-    def data(self, inputs: list[int], outputs: list[int]) -> bytes:
+    def data(self, inputs, outputs):
         b = flatbuffers.Builder(1024)
         kept = [each for _, _, _, each in self.tensors if each is not None]
         contents = [b""] + [each.tobytes() for each in kept]  # the first buffer is empty: for tensors without data
@@ -71,7 +70,7 @@ class TfliteFile:
         return bytes(b.Output())
 
 
-def _table(b: Any, kind: str, **fields: Any) -> int:
+def _table(b, kind, **fields):
     """A table of the schema; a field that is None is left out. What it refers to is written before."""
     getattr(tflite, f"{kind}Start")(b)
     for name, value in fields.items():
@@ -80,18 +79,18 @@ def _table(b: Any, kind: str, **fields: Any) -> int:
     return int(getattr(tflite, f"{kind}End")(b))
 
 
-def _numbers(b: Any, numbers: Sequence[int]) -> int:
+def _numbers(b, numbers):
     return int(b.CreateNumpyVector(np.array(numbers, np.int32)))
 
 
-def _vector(b: Any, start: Any, offsets: list[int]) -> int:
+def _vector(b, start, offsets):
     start(b, len(offsets))
     for offset in reversed(offsets):
         b.PrependUOffsetTRelative(offset)
     return int(b.EndVector())
 
 
-def convolution_options() -> tuple[int, Any]:
+def convolution_options():
     """Stride 1, padding SAME, ReLU."""
     fields = {
         "Padding": tflite.Padding.SAME, "StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1,
@@ -100,11 +99,11 @@ def convolution_options() -> tuple[int, Any]:
     return tflite.BuiltinOptions.Conv2DOptions, lambda b: _table(b, "Conv2DOptions", **fields)
 
 
-def dense_options() -> tuple[int, Any]:
+def dense_options():
     return tflite.BuiltinOptions.FullyConnectedOptions, lambda b: _table(b, "FullyConnectedOptions")
 
 
-def convolution_and_dense(kernel: Any, bias: Any, dense: Any, size: int, *, open_batch: bool = False) -> bytes:
+def convolution_and_dense(kernel, bias, dense, size, *, open_batch=False):
     """`image` (1 x size x size x channels), 3x3 convolution (kernel: out, 3, 3, in), ReLU, dense: `scores` (1 x n)."""
     file = TfliteFile()
     channels, classes = kernel.shape[0], dense.shape[0]
@@ -123,7 +122,7 @@ def convolution_and_dense(kernel: Any, bias: Any, dense: Any, size: int, *, open
     return file.data([image], [scores])
 
 
-def by_numpy(kernel: Any, bias: Any, dense: Any, image: Any) -> Any:
+def by_numpy(kernel, bias, dense, image):
     """What `convolution_and_dense` computes."""
     padded, size = np.pad(image, ((0, 0), (1, 1), (1, 1), (0, 0))), image.shape[1]
     maps = np.zeros((1, size, size, len(bias)), np.float32)
@@ -133,7 +132,7 @@ def by_numpy(kernel: Any, bias: Any, dense: Any, image: Any) -> Any:
     return np.maximum(maps, 0).reshape(1, -1) @ dense.T
 
 
-def unsupported(code: int = tflite.BuiltinOperator.RNN) -> bytes:
+def unsupported(code=tflite.BuiltinOperator.RNN):
     """One operator that TVM's front end does not know; with a custom code, one that nobody knows."""
     file = TfliteFile()
     x, y = file.tensor("x", (1, 4)), file.tensor("hashes", (1, 4))

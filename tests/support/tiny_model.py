@@ -1,16 +1,14 @@
 """A model that compiles in a moment: one convolution with batch normalisation, one dense layer."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 
-def tiny_onnx(*, batch: int | str = 1, side: int = 8, doc: str = "") -> bytes:
+def tiny_onnx(*, batch=1, side=8, doc=""):
     """Input `x`, batch x 4 x side x side, output `y`, batch x 3. `doc`: text in the file, to make it large."""
     random = np.random.default_rng(3)
 
-    def weight(name: str, *shape: int) -> TensorProto:
+    def weight(name, *shape):
         return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 4, name)
 
     weights = [weight("w", 8, 4, 3, 3), weight("scale", 8), weight("shift", 8), weight("mean", 8), weight("d", 8, 3)]
