@@ -31,27 +31,21 @@ def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
     assert of_leases[-2:] == ["lease.extend", "lease.release"]
 
 
-def test_adb_of_a_lease_that_is_over_starts_no_adb_server(daemon, client, background, monkeypatch):
+def test_adb_of_a_lease_that_is_over_starts_no_adb_server(acquired, monkeypatch):
     """It would be of port 5037, and take the phones of USB."""
     monkeypatch.setattr("adbutils._adb.subprocess.run", lambda *_, **__: pytest.fail("an adb server was started"))
-    work = background(client.acquire, on="android", seconds=60)
-    daemon.until_called("job.watch")
-    daemon.grant("job-0001", "pixel")
     with socket.socket() as bound:  # a port where nobody listens
         bound.bind(("127.0.0.1", 0))
-        lease = replace(work.result(HANG_S), adb_port=bound.getsockname()[1])
+        lease = replace(acquired(seconds=60), adb_port=bound.getsockname()[1])
         with pytest.raises(AdbConnectionError):
             lease.adb.shell("true")
     lease.release()
 
 
 def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_that_has_not_resumed_it(
-    daemon, client, background
+    daemon, client, acquired
 ):
-    work = background(client.acquire, on="android", seconds=60)
-    daemon.until_called("job.watch")
-    daemon.grant("job-0001", "pixel")
-    lease = work.result(HANG_S)
+    lease = acquired(seconds=60)
     assert client.lease_show("pixel") == lease
     del daemon.held["job-0001"]
     lease.release()

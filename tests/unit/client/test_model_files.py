@@ -3,18 +3,10 @@
 import numpy as np
 import pytest
 
-from farm import Client
 from farm.common.errors import FarmError, ModelError, UserError
 from farm.compiler.package import write_package
-from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
-
-
-@pytest.fixture
-def daemon(tmp_path):
-    with FakeDaemon(tmp_path) as daemon:
-        yield daemon
 
 
 @pytest.fixture
@@ -32,7 +24,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "options", "error", "said"),
+    ("kind", "name", "options", "error", "words"),
     [
         ("bench", "damaged.farm.tar", {}, UserError, "SHA-256 differs"),
         ("bench", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, UserError, "--shape x is"),
@@ -46,34 +38,25 @@ def folder(tmp_path):
         ("run", "open.onnx", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants nx4x8x8"),
         ("run", "whole.farm.tar", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants 1x4"),
         ("bench", "cut.onnx", {}, ModelError, "cut.onnx is an ONNX model that is cut short or damaged"),
-        (
-            "run",
-            "net.onnx",
-            {"inputs": {"x": np.zeros((1, 4, 8, 8), complex)}},
-            ModelError,
-            "the model wants float32",
-        ),
+        ("run", "net.onnx", {"inputs": {"x": np.zeros((1, 4, 8, 8), complex)}}, ModelError, "the model wants float32"),
         ("run", "net.onnx", {"labels": ["cat", "dog"], "top_k": 2}, ModelError, "there are 2 labels"),
     ],
 )
-def test_it_is_refused_before_anything_is_sent(daemon, folder, kind, name, options, error, said):
-    with Client(daemon.socket) as farm:
-        with pytest.raises(FarmError, match=said) as caught:
-            farm.spec(kind, model=folder / name, on="android", **options)
-        assert isinstance(caught.value, error)
-        assert ("--input" in caught.value.hint) == (kind == "run" and "dimension" in said)
+def test_it_is_refused_before_anything_is_sent(daemon, client, folder, kind, name, options, error, words):
+    with pytest.raises(error, match=words) as caught:
+        client.spec(kind, model=folder / name, on="android", **options)
+    assert ("--input" in caught.value.hint) == (kind == "run" and "dimension" in words)
     assert not any(call.startswith("artifact") for call in daemon.calls)
 
 
-def test_what_fits_is_taken(daemon, folder):
-    with Client(daemon.socket) as farm:
-        inputs = {"x": np.zeros((2, 4, 8, 8), np.float32)}
-        given = farm.spec("run", model=folder / "open.onnx", on="android", inputs=inputs)
-        shaped = farm.spec("tune", model=folder / "open.onnx", on="android", shapes={"x": (1, 4, 8, 8)})
+def test_what_fits_is_taken(client, folder):
+    inputs = {"x": np.zeros((2, 4, 8, 8), np.float32)}
+    given = client.spec("run", model=folder / "open.onnx", on="android", inputs=inputs)
+    shaped = client.spec("tune", model=folder / "open.onnx", on="android", shapes={"x": (1, 4, 8, 8)})
     assert (given.name, shaped.shapes, shaped.trials) == ("open.onnx", {"x": (1, 4, 8, 8)}, 1000)
 
 
-def test_a_spec_of_no_kind_is_refused(daemon):
-    with Client(daemon.socket) as farm, pytest.raises(FarmError, match="there is no kind of job 'memry'") as caught:
-        farm.spec("memry", model="m.onnx", on="android")
+def test_a_spec_of_no_kind_is_refused(client):
+    with pytest.raises(FarmError, match="there is no kind of job 'memry'") as caught:
+        client.spec("memry", model="m.onnx", on="android")
     assert caught.value.hint == "did you mean memory?"
