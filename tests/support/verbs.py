@@ -6,7 +6,10 @@ from importlib import import_module
 
 from farm.control import verbs as package
 from farm.control.artifacts import ArtifactFolder
-from farm.control.server import ControlServer
+from farm.control.callers import Caller, LocalPeer, Role
+from farm.control.messages import Request
+from farm.control.server import ControlCall, ControlServer
+from farm.control.verbs import handler
 from farm.daemon.reload import Reloader
 
 
@@ -26,3 +29,10 @@ def registered(folder, audit=None):
 def every_verb(folder):
     """Each verb's role."""
     return registered(folder).verbs
+
+
+async def ask(verb, user="ann", role=Role.USER, **fields):
+    """What a verb's method answers to that user."""
+    peer = LocalPeer(1, 1, 1)
+    request = Request("r", verb.__name__, fields)
+    return await handler(verb)(ControlCall(request, peer, None, caller=Caller(user, role, peer.origin, peer)))

@@ -2,10 +2,8 @@
 
 import ast
 import importlib
-from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ CLASSES = (
 FIGURE = "0"  # stands for a value in an f-string, which has one character at least
 
 
-def places() -> dict[str, tuple[str, int]]:
+def places():
     """By class: the name and the place of the argument that is its cause."""
     found = {}
     for module, name, argument in CLASSES:
@@ -33,7 +31,7 @@ def places() -> dict[str, tuple[str, int]]:
     return found
 
 
-def texts(value: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[tuple[int, str]]:
+def texts(value, assigned):
     """The texts that an expression may be, as far as the code has them, each with its line."""
     match value:
         case ast.Constant(value=str(text)):
@@ -56,14 +54,14 @@ def texts(value: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[tupl
                 yield from texts(each, others)
 
 
-def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+def assignments(nodes):
     """The values that each name is given."""
-    found: dict[str, list[ast.expr]] = {}
+    found = {}
     for node in nodes:
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
-            pairs: Any = [(target, node.value)]
+            pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = zip(target.elts, node.value.elts, strict=True)
             for name, value in pairs:
@@ -72,7 +70,7 @@ def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
     return found
 
 
-def authored(source: str) -> set[tuple[int, str]]:
+def authored(source):
     """Each cause in a module's source, with its line."""
     tree, found = ast.parse(source), set()
     constants = assignments(tree.body)
@@ -98,14 +96,14 @@ FOUND = sorted(
 
 
 @pytest.mark.parametrize(("where", "text"), FOUND)
-def test_a_cause_is_one_clause_that_fits(where: str, text: str) -> None:
+def test_a_cause_is_one_clause_that_fits(where, text):
     cause, _, carried = text.partition("; ")
     assert len(cause) <= MAX_CAUSE_CHARS
     assert ";" not in cause
     assert carried in ("", FIGURE), "only another's words, which become evidence, may follow"
 
 
-def test_causes_are_found_however_they_are_written() -> None:
+def test_causes_are_found_however_they_are_written():
     assert len(FOUND) > 50
     source = """
 WHY = "too hot"

@@ -1,7 +1,5 @@
 """Causes: one short line, wherever a fault or a reason is made."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,18 +11,18 @@ LONG = "the golden check failed: conv2d on opencl differs by 0.3 at 17 of 4096 p
 
 
 @given(st.text())
-def test_a_cause_is_one_short_line_without_a_second_clause(text: str) -> None:
+def test_a_cause_is_one_short_line_without_a_second_clause(text):
     short = brief(text)
     assert len(short) <= MAX_CAUSE_CHARS
     assert not set(short) & set(";\n")
     assert brief(short) == short
 
 
-def test_a_long_last_word_is_cut_and_not_left_out() -> None:
+def test_a_long_last_word_is_cut_and_not_left_out():
     assert brief("battery gauge says " + "x" * 99) == "battery gauge says " + "x" * 40 + "…"
 
 
-def test_what_a_cause_leaves_out_is_evidence() -> None:
+def test_what_a_cause_leaves_out_is_evidence():
     short, evidence = fold(LONG, "kernel log")
     assert short == "the golden check failed: conv2d on opencl differs by 0.3 at…"
     assert evidence == f"{LONG}\nkernel log"
@@ -32,7 +30,7 @@ def test_what_a_cause_leaves_out_is_evidence() -> None:
     assert fold("too hot") == ("too hot", "")
 
 
-def test_records_fold_what_a_phone_said_at_length() -> None:
+def test_records_fold_what_a_phone_said_at_length():
     for record in (
         Reason("x", Verdict.SUSPECT, LONG),
         Finding(FindingKind.GPU_FAULT, LONG),
@@ -41,7 +39,7 @@ def test_records_fold_what_a_phone_said_at_length() -> None:
         assert (record.cause, record.evidence) == fold(LONG)
 
 
-def test_records_of_before_have_a_cause() -> None:
+def test_records_of_before_have_a_cause():
     old = [{"code": "x", "verdict": "suspect", "sentence": LONG}, {"verdict": "rejected", "sentence": "it stepped"}]
     rejected, suspect = reasons_of(old)
     assert (rejected.verdict, rejected.cause) == (Verdict.REJECTED, "it stepped")

@@ -101,5 +101,5 @@ def test_a_duration_for_people(seconds, text):
         (3e-6, "0.000003000"), (math.inf, "inf"), (math.nan, "nan"),
     ],
 )  # fmt: skip
-def test_a_measured_time_has_four_digits_however_small(value: float, said: str) -> None:
+def test_a_measured_time_has_four_digits_however_small(value, said):
     assert digits(value) == said

@@ -3,7 +3,6 @@
 import ast
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,19 @@ from farm.common.errors import Code, ExitCode, FarmError, Fault, PhoneError, Use
 TWO_FAULTS = {Code.COMPILE_FAILED, Code.DATABASE_UNUSABLE, Code.NO_SUCH_KIND, Code.STATE_FOLDER_IN_USE}
 
 
-def code_of(node: ast.AST) -> Code | None:
+def code_of(node):
     named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"
     return Code[node.attr] if named else None
 
 
-def sources() -> Iterator[ast.AST]:
+def sources():
     """Everything in the modules that name a code."""
     for path in Path(next(iter(farm.__path__))).rglob("*.py"):
         if "Code." in (text := path.read_text("utf-8")):
             yield from ast.walk(ast.parse(text))
 
 
-def raised(node: ast.AST) -> Iterator[tuple[str, Code]]:
+def raised(node):
     """The class and the code of a call that makes an error, or of a `partial` of one."""
     if isinstance(node, ast.Call):
         given = [*node.args, *(each.value for each in node.keywords)]
@@ -36,7 +35,7 @@ def raised(node: ast.AST) -> Iterator[tuple[str, Code]]:
         yield from itertools.product(names, codes)
 
 
-def family(cls: type[FarmError]) -> Iterator[type[FarmError]]:
+def family(cls):
     yield cls
     for child in cls.__subclasses__():
         yield from family(child)
@@ -47,7 +46,7 @@ def test_no_peer_makes_an_error_end_well(code):
     assert error_from_wire({**error_to_wire(UserError("no")), "exit": code}).exit_code == UserError.exit_code
 
 
-def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
+def test_every_code_is_raised_by_a_class_of_its_fault():
     faults = {cls.__name__: cls.fault for cls in family(FarmError)}
     nodes = list(sources())
     assert {code for code in map(code_of, nodes) if code} == set(Code)
@@ -55,7 +54,7 @@ def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
     assert {code for code, fault in found if fault is not code.fault} == TWO_FAULTS
 
 
-def test_an_error_has_the_exit_code_and_meaning_of_its_code() -> None:
+def test_an_error_has_the_exit_code_and_meaning_of_its_code():
     assert (UserError("m", Code.QUOTA_EXCEEDED).exit_code, UserError("m", Code.BAD_SHAPE).exit_code) == (
         5,
         ExitCode.USAGE,
@@ -64,12 +63,12 @@ def test_an_error_has_the_exit_code_and_meaning_of_its_code() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.QUOTA_EXCEEDED, Code.TOO_HOT])
-def test_a_code_and_its_exit_code_cross_the_wire(code: Code) -> None:
+def test_a_code_and_its_exit_code_cross_the_wire(code):
     error = (PhoneError if code.fault is Fault.PHONE else UserError)("m", code)
     back = error_from_wire(json.loads(json.dumps(error_to_wire(error))))
     assert (type(back), back.code, back.exit_code) == (type(error), code, error.exit_code)
 
 
-def test_codes_of_classes_are_not_declared_twice() -> None:
+def test_codes_of_classes_are_not_declared_twice():
     own = [cls for cls in family(FarmError) if "code" in vars(cls) and cls.__module__.startswith("farm.")]
     assert [cls.__name__ for cls in own if not isinstance(cls.code, Code) and cls.code in set(Code)] == []

@@ -1,7 +1,5 @@
 """Labels and aliases: normalisation, uniqueness, what a device is called."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -39,31 +37,31 @@ POCO = DeviceIdentity(
         ("", ""),
     ],
 )
-def test_normalise(raw: str, value: str) -> None:
+def test_normalise(raw, value):
     assert normalise(raw) == value
 
 
 @given(st.text())
-def test_normalised_values_are_legal_keys_and_fixed_points(text: str) -> None:
+def test_normalised_values_are_legal_keys_and_fixed_points(text):
     value = normalise(text)
     assert re.fullmatch(r"(?:[a-z0-9._][a-z0-9._-]*)?", value)
     assert normalise(value) == value
 
 
 @given(st.lists(st.sampled_from(["a", "a-2", "b"]), max_size=12))
-def test_unique_never_repeats(values: list[str]) -> None:
-    taken: list[str] = []
+def test_unique_never_repeats(values):
+    taken = []
     for value in values:
         taken.append(unique(value, taken))
     assert len(set(taken)) == len(taken)
 
 
-def test_unique_counts_from_two() -> None:
+def test_unique_counts_from_two():
     assert unique("pixel-6", {"pixel-6"}) == "pixel-6-2"
     assert unique("pixel-6", {"pixel-6", "pixel-6-2"}) == "pixel-6-3"
 
 
-def test_labels_are_normalised_and_unknown_facts_are_absent() -> None:
+def test_labels_are_normalised_and_unknown_facts_are_absent():
     assert labels_of(POCO, "poco-f6", "Lab A", "0123 ABC") == {
         "name": "poco-f6",
         "pool": "lab-a",
@@ -82,7 +80,7 @@ def test_labels_are_normalised_and_unknown_facts_are_absent() -> None:
     assert labels_of(None, "unit", serial="X1") == {"name": "unit", "serial": "x1"}
 
 
-def test_aliases_are_the_tvm_keys() -> None:
+def test_aliases_are_the_tvm_keys():
     labels = labels_of(POCO, "poco-f6")
     assert aliases_of(POCO, "poco-f6", labels, ["Big Phones", "android"]) == (
         "android",
@@ -94,7 +92,7 @@ def test_aliases_are_the_tvm_keys() -> None:
     assert aliases_of(None, "unit", {"name": "unit"}) == ("unit",)
 
 
-def test_derived_labels_are_those_that_labels_of_sets() -> None:
+def test_derived_labels_are_those_that_labels_of_sets():
     whole = replace(POCO, virtual=True, gpu=Gpu("adreno", "Adreno 735"))
     assert set(labels_of(whole, "poco", "desk", "S1", "b1", "lab1")) == DERIVED_LABELS
 

@@ -1,13 +1,9 @@
 """Words to systemd: what is sent, to whom, and that nobody else's silence or noise matters."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,25 +14,25 @@ from tests.support.waiting import HANG_S
 class Manager:
     """The other end, as systemd has it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address):
         self.address = address
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
         self.socket.settimeout(HANG_S)
 
-    def heard(self) -> list[str]:
+    def heard(self):
         return self.socket.recv(4096).decode().split("\n")
 
 
 @pytest.fixture(params=["path", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+def manager(request, tmp_path):
     abstract = f"@farm-test-{secrets.token_hex(8)}"
     manager = Manager(str(tmp_path / "notify") if request.param == "path" else abstract)
     yield manager
     manager.socket.close()
 
 
-def test_what_is_said(manager: Manager) -> None:
+def test_what_is_said(manager):
     notifier = Notifier(manager.address, 60.0)
     notifier.ready("serving")
     assert manager.heard() == ["READY=1", "STATUS=serving"]
@@ -55,14 +51,14 @@ def test_what_is_said(manager: Manager) -> None:
     notifier.close()
 
 
-def test_a_long_status_is_cut(manager: Manager) -> None:
+def test_a_long_status_is_cut(manager):
     notifier = Notifier(manager.address)
     notifier.status("x" * 5000)
     assert manager.heard() == ["STATUS=" + "x" * MAX_STATUS_CHARACTERS]
     notifier.close()
 
 
-def test_a_migration_asks_for_time_until_it_is_done(manager: Manager) -> None:
+def test_a_migration_asks_for_time_until_it_is_done(manager):
     notifier = Notifier(manager.address)
     with notifier.extending(every_s=0.001, by_s=30.0):
         assert manager.heard() == ["EXTEND_TIMEOUT_USEC=30000000"]
@@ -76,7 +72,7 @@ def test_a_migration_asks_for_time_until_it_is_done(manager: Manager) -> None:
     notifier.close()
 
 
-def test_the_managers_variables_are_taken_out_of_the_environment() -> None:
+def test_the_managers_variables_are_taken_out_of_the_environment():
     environ = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid()), "PATH": "/bin"}
     notifier = Notifier.from_environment(environ)
     assert (notifier.listens, notifier.watchdog_s) == (True, 30.0)
@@ -94,14 +90,14 @@ def test_the_managers_variables_are_taken_out_of_the_environment() -> None:
         {"WATCHDOG_USEC": ""},
     ],
 )
-def test_a_watchdog_that_is_not_meant_for_us_is_none(said: dict[str, str]) -> None:
+def test_a_watchdog_that_is_not_meant_for_us_is_none(said):
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "30000000", **said})
     assert notifier.watchdog_s is None
     notifier.close()
 
 
 @pytest.mark.parametrize("address", ["", "relative/path", "vsock:2:1234"])
-def test_nobody_listens(address: str) -> None:
+def test_nobody_listens(address):
     notifier = Notifier(address, 60.0)
     assert not notifier.listens
     notifier.ready("serving")
@@ -110,7 +106,7 @@ def test_nobody_listens(address: str) -> None:
     notifier.close()
 
 
-def test_a_manager_that_does_not_read_stops_nobody(manager: Manager) -> None:
+def test_a_manager_that_does_not_read_stops_nobody(manager):
     notifier = Notifier(manager.address, 60.0)
     for _ in range(5000):
         notifier.keep_alive()

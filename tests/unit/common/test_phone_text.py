@@ -23,17 +23,17 @@ from farm.common.phone_text import escaped, plain
         ("\x1b" * 60_000, "\\x1b\\x1b\\x1b\\x1b\\x1b"[:19] + "…"),
     ],
 )
-def test_one_bounded_line(said: str, shown: str) -> None:
+def test_one_bounded_line(said, shown):
     assert plain(said, 20) == shown
 
 
 @given(st.text(st.characters()), st.integers(1, 300))
-def test_any_text_is_one_printable_line(said: str, most: int) -> None:
+def test_any_text_is_one_printable_line(said, most):
     shown = plain(said, most)
     assert len(shown) <= most
     assert len(shown.splitlines()) <= 1
     shown.encode("utf-8")
 
 
-def test_logs_keep_their_lines() -> None:
+def test_logs_keep_their_lines():
     assert escaped("Traceback:\n\tline\x1b[2J") == "Traceback:\n\tline\\x1b[2J"

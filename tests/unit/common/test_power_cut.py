@@ -1,10 +1,8 @@
 """What farm has stored is whole after a power cut: the bytes and the names are on the disk before anybody is told."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,18 +18,18 @@ Lost = Callable[[Path], list[Path]]
 
 
 @pytest.fixture
-def lost(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lost]:
+def lost(monkeypatch):
     with power_cuts(monkeypatch) as lost:
         yield lost
 
 
-def test_a_file_that_nobody_synced_is_lost(tmp_path: Path, lost: Lost) -> None:
+def test_a_file_that_nobody_synced_is_lost(tmp_path, lost):
     (tmp_path / "part").write_bytes(b"torn")
     (tmp_path / "part").replace(tmp_path / "final")
     assert lost(tmp_path) == [tmp_path, tmp_path / "final"]
 
 
-def test_published_files_and_folders_stay(tmp_path: Path, lost: Lost) -> None:
+def test_published_files_and_folders_stay(tmp_path, lost):
     (tmp_path / "part" / "inner").mkdir(parents=True)
     (tmp_path / "part" / "inner" / "library.so").write_bytes(b"elf")
     publish(tmp_path / "part", tmp_path / "cached")
@@ -42,7 +40,7 @@ def test_published_files_and_folders_stay(tmp_path: Path, lost: Lost) -> None:
     assert lost(tmp_path) == []
 
 
-async def test_uploaded_and_added_artifacts_stay(tmp_path: Path, lost: Lost) -> None:
+async def test_uploaded_and_added_artifacts_stay(tmp_path, lost):
     folder, data = ArtifactFolder(tmp_path), b"a model" * 1000
     sha256 = hashlib.sha256(data).hexdigest()
     await folder.put(sha256, 0, data[:100], len(data))
@@ -51,7 +49,7 @@ async def test_uploaded_and_added_artifacts_stay(tmp_path: Path, lost: Lost) -> 
     assert lost(tmp_path) == []
 
 
-def test_a_new_database_and_a_backup_stay(tmp_path: Path, lost: Lost) -> None:
+def test_a_new_database_and_a_backup_stay(tmp_path, lost):
     (tmp_path / "state").mkdir()
     (tmp_path / "copies").mkdir()
     store = Store.open(tmp_path / "state" / "farm.db")

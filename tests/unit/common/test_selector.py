@@ -1,7 +1,5 @@
 """Selectors: grammar, canonical form, matching, and errors that name the nearest value."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +33,7 @@ selectors = st.builds(
         ("soc=MT6853V/TNZA", "soc=mt6853v-tnza"),
     ],
 )
-def test_parse_gives_the_canonical_form(text: str, canonical: str) -> None:
+def test_parse_gives_the_canonical_form(text, canonical):
     assert str(Selector.parse(text)) == canonical
 
 
@@ -56,7 +54,7 @@ def test_parse_gives_the_canonical_form(text: str, canonical: str) -> None:
         ("a" * (MAX_SELECTOR_LENGTH + 1), str(MAX_SELECTOR_LENGTH)),
     ],
 )
-def test_what_breaks_the_grammar_is_named(text: str, named: str) -> None:
+def test_what_breaks_the_grammar_is_named(text, named):
     with raises_code(Code.BAD_SELECTOR) as caught:
         Selector.parse(text)
     assert named in caught.value.message
@@ -64,14 +62,14 @@ def test_what_breaks_the_grammar_is_named(text: str, named: str) -> None:
 
 
 @given(selectors)
-def test_text_and_selector_are_two_forms_of_one_thing(selector: Selector) -> None:
+def test_text_and_selector_are_two_forms_of_one_thing(selector):
     again = Selector.parse(str(selector))
     assert again == selector
     assert hash(again) == hash(selector)
 
 
 @given(st.text())
-def test_any_text_is_a_selector_or_a_user_error(text: str) -> None:
+def test_any_text_is_a_selector_or_a_user_error(text):
     try:
         selector = Selector.parse(text)
     except UserError as error:
@@ -80,7 +78,7 @@ def test_any_text_is_a_selector_or_a_user_error(text: str) -> None:
         assert Selector.parse(str(selector)) == selector
 
 
-def test_matching_is_and() -> None:
+def test_matching_is_and():
     selector = Selector.parse("android,gpu=adreno-740")
     assert selector.matches(*POCO)
     assert not selector.matches(*PIXEL)
@@ -88,14 +86,14 @@ def test_matching_is_and() -> None:
     assert not Selector.parse("vendor=xiaomi").matches(*POCO)
 
 
-def test_explain_is_empty_exactly_when_it_matches() -> None:
+def test_explain_is_empty_exactly_when_it_matches():
     assert Selector.parse("android,pool=bench").explain(*POCO) == ""
     explained = Selector.parse("tensor,pool=lab,vendor=google").explain(*POCO)
     assert explained == "does not answer to 'tensor'; pool is bench, not lab; has no vendor"
 
 
 @given(selectors, st.dictionaries(label_names, values, max_size=3), st.sets(values, max_size=3))
-def test_explain_agrees_with_matches(selector: Selector, labels: dict[str, str], aliases: set[str]) -> None:
+def test_explain_agrees_with_matches(selector, labels, aliases):
     assert selector.matches(labels, aliases) == (selector.explain(labels, aliases) == "")
 
 
@@ -112,18 +110,18 @@ def test_explain_agrees_with_matches(selector: Selector, labels: dict[str, str],
         ),
     ],
 )
-def test_no_match_names_the_nearest(text: str, message: str) -> None:
+def test_no_match_names_the_nearest(text, message):
     error = Selector.parse(text).no_match([PIXEL, POCO])
     assert isinstance(error, NoPhoneError)
     assert error.message.startswith(message)
     assert "farm device list" in error.hint
 
 
-def test_no_match_without_phones_says_so() -> None:
+def test_no_match_without_phones_says_so():
     assert Selector.parse("android").no_match([]).message == "no phone matches android: there is no phone"
 
 
-def test_nearest_prefers_continuations_then_likeness() -> None:
+def test_nearest_prefers_continuations_then_likeness():
     known = ["adreno-640", "adreno-740", "mali-g78", "adreno-74-lite"]
     assert nearest("adreno-74", known)[:2] == ("adreno-740", "adreno-74-lite")
     assert nearest("mail-g78", known) == ("mali-g78",)

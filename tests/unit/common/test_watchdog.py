@@ -1,13 +1,10 @@
 """When systemd is told that the daemon makes progress, and when it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,24 +15,24 @@ from tests.support.waiting import HANG_S
 
 
 class Recorder(Notifier):
-    def __init__(self, watchdog_s: float | None = 60.0) -> None:
+    def __init__(self, watchdog_s=60.0):
         super().__init__()
         self.watchdog_s = watchdog_s
-        self.said: list[str] = []
+        self.said = []
 
-    def keep_alive(self) -> None:
+    def keep_alive(self):
         self.said.append("alive")
 
-    def status(self, status: str) -> None:
+    def status(self, status):
         self.said.append(status)
 
 
 @pytest.mark.parametrize(("watchdog_s", "every_s"), [(None, CHECK_EVERY_S), (60.0, CHECK_EVERY_S), (3.0, 1.0)])
-def test_three_chances_within_the_managers_patience(watchdog_s: float | None, every_s: float) -> None:
+def test_three_chances_within_the_managers_patience(watchdog_s, every_s):
     assert Watchdog(Recorder(watchdog_s=watchdog_s), (), str).every_s == every_s
 
 
-def test_no_keep_alive_while_a_part_does_not_move(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_keep_alive_while_a_part_does_not_move(caplog):
     silent = {"the scheduler": 0.0}
     notifier = Recorder()
     dog = Watchdog(notifier, [ProgressCheck("the scheduler", lambda: silent["the scheduler"], 30.0)], lambda: "2 ready")
@@ -53,13 +50,13 @@ def test_no_keep_alive_while_a_part_does_not_move(caplog: pytest.LogCaptureFixtu
     assert notifier.said[-1] == "alive"
 
 
-def test_a_manager_without_a_watchdog_hears_the_status_only() -> None:
+def test_a_manager_without_a_watchdog_hears_the_status_only():
     notifier = Recorder(watchdog_s=None)
     Watchdog(notifier, [], lambda: "2 ready").check()
     assert notifier.said == ["2 ready"]
 
 
-def test_a_loop_that_is_blocked_sends_nothing(tmp_path: Path) -> None:
+def test_a_loop_that_is_blocked_sends_nothing(tmp_path):
     """The keep-alive comes from the loop, and from no thread beside it."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
@@ -67,7 +64,7 @@ def test_a_loop_that_is_blocked_sends_nothing(tmp_path: Path) -> None:
     notifier = Notifier(str(tmp_path / "notify"), 0.03)
     blocked, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
-    async def main() -> None:
+    async def main():
         running = asyncio.create_task(Watchdog(notifier, [], lambda: "serving").run())
         while not ended.is_set():
             await asyncio.sleep(0.005)
@@ -102,7 +99,7 @@ def test_a_loop_that_is_blocked_sends_nothing(tmp_path: Path) -> None:
         manager.close()
 
 
-def test_the_status_line_counts_adopted_phones() -> None:
+def test_the_status_line_counts_adopted_phones():
     views = [
         DeviceView("a", "1", Life.READY, adopted=True),
         DeviceView("b", "2", Life.READY, adopted=True),

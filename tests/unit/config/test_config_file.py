@@ -1,7 +1,5 @@
 """Whatever somebody puts in the configuration file's place is read or refused, and holds nobody up."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from farm.config import MAX_DOTS, MAX_FILE_BYTES, ConfigError, load
         ("\udc80", "it is no text"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_meant_is_refused_with_a_sentence(text, said, tmp_path):
     file = tmp_path / "farm.toml"
     file.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError) as refused:
@@ -34,7 +32,7 @@ def test_what_cannot_be_meant_is_refused_with_a_sentence(text: str, said: str, t
     assert len(refused.value.message) < 1000
 
 
-def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_read(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero")):
@@ -44,13 +42,13 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         load(tmp_path, environ={})
 
 
-def test_dots_in_texts_and_comments_are_nobodys_business(tmp_path: Path) -> None:
+def test_dots_in_texts_and_comments_are_nobodys_business(tmp_path):
     file = tmp_path / "farm.toml"
     dots = "." * (2 * MAX_DOTS)
     file.write_text(f'# {dots}\n[user."a{dots}"]\nweight = 2.0 # {dots}\n')
     assert list(load(file, environ={}).user) == [f"a{dots}"]
 
 
-def test_environment_values_with_many_brackets_are_texts() -> None:
+def test_environment_values_with_many_brackets_are_texts():
     with pytest.raises(ConfigError, match="environment FARM_TVM__PORT"):
         load(environ={"FARM_TVM__PORT": "[" * 50_000})

@@ -23,31 +23,27 @@ def key(tmp_path):
     return path
 
 
-@pytest.fixture
-def client_file(tmp_path):
-    def write(text):
-        (tmp_path / "farm").mkdir()
-        (tmp_path / "farm" / "client.toml").write_text(text)
-        return {"XDG_CONFIG_HOME": str(tmp_path)}
-
-    return write
-
-
 def test_without_a_word_it_is_this_hosts(tmp_path):
     assert find(environ={"XDG_CONFIG_HOME": str(tmp_path)}) == default_runtime_dir() / "control.sock"
     assert find(environ={"FARM_SOCKET": "/run/x.sock"}) == Path("/run/x.sock")
     assert find("/run/y.sock", environ={"FARM_SOCKET": "/run/x.sock"}) == Path("/run/y.sock")
 
 
-def test_a_key_names_its_lab_and_an_address_beats_it(key):
-    assert find(key=key, environ={}) == Remote("lab", 9192, CLIENT_KEY)
+def test_a_key_names_its_lab_and_an_address_beats_it(key, tmp_path):
+    found = find(key=key, environ={})
+    assert found == Remote("lab", 9192, CLIENT_KEY)
+    assert "x" * 40 not in repr(found) + str(found)
     assert find("tcp://127.0.0.1:7000", key, environ={}) == Remote("127.0.0.1", 7000, CLIENT_KEY)
     assert find(environ={"FARM_DAEMON": "tcp://[::1]:7000", "FARM_KEY": str(key)}) == Remote("[::1]", 7000, CLIENT_KEY)
     assert str(find("tcp://other", key, environ={})) == "tcp://other:9192"
+    with pytest.raises(UserError, match="needs a key"):
+        find("tcp://lab", environ={"XDG_CONFIG_HOME": str(tmp_path)})
 
 
-def test_the_clients_file_is_asked_last(key, client_file):
-    environ = client_file(f'# mine\n\ndaemon = "tcp://lab.example"\nkey = "{key}" # here\n')
+def test_the_clients_file_is_asked_last(key, tmp_path):
+    (tmp_path / "farm").mkdir()
+    (tmp_path / "farm" / "client.toml").write_text(f'# mine\n\ndaemon = "tcp://lab.example"\nkey = "{key}" # here\n')
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert find(environ=environ) == Remote("lab.example", 9192, CLIENT_KEY)
     assert find(environ={**environ, "FARM_SOCKET": "/x"}) == Path("/x")
     assert find("tcp://else", environ=environ) == Remote("else", 9192, CLIENT_KEY)
@@ -76,11 +72,6 @@ def test_what_is_neither_an_address_nor_a_path_says_what_to_write(key, typed, hi
     assert refused.value.hint == hint
 
 
-def test_an_address_without_a_key_is_told(tmp_path):
-    with pytest.raises(UserError, match="needs a key"):
-        find("tcp://lab", environ={"XDG_CONFIG_HOME": str(tmp_path)})
-
-
 @pytest.mark.parametrize("text", ["", "nonsense", KEY.replace("s" * 40, "s" * 39), KEY.replace("x" * 40, '"'), "\xff"])
 def test_what_is_no_key_file_is_refused(key, text):
     key.write_bytes(text.encode("latin-1"))
@@ -88,11 +79,7 @@ def test_what_is_no_key_file_is_refused(key, text):
         read_key(key)
 
 
-def test_a_secret_never_stands_in_words(key):
-    assert "x" * 40 not in repr(find(key=key, environ={})) + str(find(key=key, environ={}))
-
-
-def test_a_members_own_daemon_comes_before_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_members_own_daemon_comes_before_the_service(tmp_path, monkeypatch):
     own, service = tmp_path / "own", tmp_path / "service"
     monkeypatch.setattr(address, "default_runtime_dir", lambda: own)
     assert address._of_this_host(service) == own / "control.sock"  # neither: the hint tells to start one

@@ -81,32 +81,21 @@ async def test_the_next_source_goes_on_where_the_one_before_stopped(tmp_path):
     assert second.asked == [4_000]
 
 
-async def test_a_restarted_daemon_goes_on_too(tmp_path):
-    before = ArtifactFolder(tmp_path)
-    await before.put(SHA256, 0, DATA[:5_000], len(DATA), SENDER)
+@pytest.mark.parametrize(("beginning", "asked"), [(DATA, [5_000]), (DATA[::-1], [5_000, 0])])
+async def test_a_restarted_daemon_goes_on_and_a_wrong_beginning_is_no_fault_of_the_source(tmp_path, beginning, asked):
+    await ArtifactFolder(tmp_path).put(SHA256, 0, beginning[:5_000], len(DATA), SENDER)
     source = Source("one")
     assert (await a_folder(tmp_path, source).ensure(SHA256)).read_bytes() == DATA
-    assert source.asked == [5_000]
+    assert source.asked == asked
 
 
-async def test_other_bytes_are_refused_and_the_next_source_is_asked(tmp_path):
-    wrong, right = Source("one", DATA[::-1]), Source("two")
-    assert (await a_folder(tmp_path, wrong, right).ensure(SHA256)).read_bytes() == DATA
-    assert right.asked == [0]
-
-
-async def test_a_wrong_beginning_is_not_held_against_the_source_of_the_end(tmp_path):
-    before = ArtifactFolder(tmp_path)
-    await before.put(SHA256, 0, DATA[::-1][:5_000], len(DATA), SENDER)
-    source = Source("one")
-    assert (await a_folder(tmp_path, source).ensure(SHA256)).read_bytes() == DATA
-    assert source.asked == [5_000, 0]
-
-
-@pytest.mark.parametrize("more", [1, 20_000])
-async def test_a_source_that_promises_more_than_it_has_is_left(tmp_path, more):
-    short, right = Source("one", total=len(DATA) + more), Source("two")
-    assert (await a_folder(tmp_path, short, right).ensure(SHA256)).read_bytes() == DATA
+@pytest.mark.parametrize(
+    "wrong", [{"data": DATA[::-1]}, {"total": len(DATA) + 1}, {"total": len(DATA) + 20_000}], ids=["other", "1", "many"]
+)
+async def test_a_source_of_other_bytes_or_fewer_than_it_promises_is_left_for_the_next(tmp_path, wrong):
+    right = Source("two")
+    assert (await a_folder(tmp_path, Source("one", **wrong), right).ensure(SHA256)).read_bytes() == DATA
+    assert len(right.asked) == 1
 
 
 async def test_those_who_wait_for_the_same_artifact_share_one_pull(tmp_path):

@@ -1,10 +1,7 @@
 """Whose connections are ended, by events that libzmq's monitor might tell."""
 
-from __future__ import annotations
-
 import os
 import socket
-from collections.abc import Iterator
 from itertools import chain
 
 import pytest
@@ -20,14 +17,14 @@ OPENED, ENDED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
 class Connections:
     """Connections of a door, as pairs; whose each is."""
 
-    def __init__(self) -> None:
-        self.owners: dict[int, str | None] = {}
-        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+    def __init__(self):
+        self.owners = {}
+        self.pairs = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.limiter = ConnectionLimiter("test", lambda connection: self.owners[connection.fileno()])
         self.limiter._limiter = Limiter.shared(8, OWNER_PART)
 
-    def open(self, owner: str | None) -> int:
+    def open(self, owner):
         """The number of a new connection that the monitor tells of."""
         there = socket.create_connection(self.listener.getsockname())
         here, _ = self.listener.accept()
@@ -36,11 +33,11 @@ class Connections:
         self.limiter._on_event(OPENED, here.fileno())
         return here.fileno()
 
-    def hear(self, number: int, sender: str, route: int = 1) -> None:
+    def hear(self, number, sender, route=1):
         """Note a message of the connection with that number, the `route`th that libzmq has taken."""
         self.limiter.note_sender(number, sender, b"\0" + route.to_bytes(4))
 
-    def reuse(self, number: int, owner: str) -> None:
+    def reuse(self, number, owner):
         """Let a new connection have the number."""
         here, there = next(pair for pair in self.pairs if pair[0].fileno() == number)
         there.close()
@@ -50,7 +47,7 @@ class Connections:
             os.dup2(new.fileno(), number)
         self.owners[number] = owner
 
-    def reads(self, number: int) -> bool:
+    def reads(self, number):
         """Whether a connection still waits for what comes, instead of being at its end."""
         here = next(here for here, _ in self.pairs if here.fileno() == number)
         try:
@@ -60,7 +57,7 @@ class Connections:
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
+def door(monkeypatch):
     monkeypatch.setattr(limits, "MAX_REFUSED", 1)
     monkeypatch.setattr(limits, "MAX_REFUSED_PER_OWNER", 1)
     door = Connections()
@@ -69,7 +66,7 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
         end.close()
 
 
-def test_of_those_beyond_an_owners_share_the_latest_stays_for_a_refusal_and_others_come_in(door: Connections) -> None:
+def test_of_those_beyond_an_owners_share_the_latest_stays_for_a_refusal_and_others_come_in(door):
     many = [door.open("ann") for _ in range(2 + 2)]
     assert [door.reads(each) for each in many] == [True, True, False, True]
     bob = door.open("bob")
@@ -87,7 +84,7 @@ def test_of_those_beyond_an_owners_share_the_latest_stays_for_a_refusal_and_othe
     door.limiter.check(door.open("ann"))
 
 
-def test_a_full_listener_admits_nobody_and_names_the_owner_of_most(door: Connections) -> None:
+def test_a_full_listener_admits_nobody_and_names_the_owner_of_most(door):
     owners = [str(number // 2) for number in range(8)]
     assert all(door.reads(door.open(owner)) for owner in owners)
     late, later = door.open("late"), door.open("later")
@@ -96,7 +93,7 @@ def test_a_full_listener_admits_nobody_and_names_the_owner_of_most(door: Connect
         door.limiter.check(later)
 
 
-def test_the_connections_of_one_are_ended_and_no_others(door: Connections) -> None:
+def test_the_connections_of_one_are_ended_and_no_others(door):
     ann, silent, bob = door.open("10.0.0.1"), door.open("10.0.0.1"), door.open("10.0.0.2")
     door.hear(ann, "ann")
     door.hear(bob, "bob")
@@ -104,7 +101,7 @@ def test_the_connections_of_one_are_ended_and_no_others(door: Connections) -> No
     assert [door.reads(each) for each in (ann, silent, bob)] == [False, True, True]
 
 
-def test_whoever_has_the_name_anew_is_not_ended_with_who_had_it(door: Connections) -> None:
+def test_whoever_has_the_name_anew_is_not_ended_with_who_had_it(door):
     old, new = door.open("10.0.0.1"), door.open("10.0.0.1")
     door.hear(old, "ann")
     leaving = door.limiter.mark_leaving("ann")
@@ -113,7 +110,7 @@ def test_whoever_has_the_name_anew_is_not_ended_with_who_had_it(door: Connection
     assert [door.reads(each) for each in (old, new)] == [False, True]
 
 
-def test_a_number_used_again_is_somebody_elses(door: Connections) -> None:
+def test_a_number_used_again_is_somebody_elses(door):
     """A client in its handshake was shut down both ways, on which libzmq may abort."""
     number, other = door.open("10.0.0.1"), door.open("10.0.0.1")
     door.hear(number, "ann")
@@ -122,7 +119,7 @@ def test_a_number_used_again_is_somebody_elses(door: Connections) -> None:
     assert door.reads(other)
 
 
-def test_who_goes_on_sending_over_a_connection_that_is_to_end_is_ended(door: Connections) -> None:
+def test_who_goes_on_sending_over_a_connection_that_is_to_end_is_ended(door):
     number = door.open("10.0.0.1")
     door.hear(number, "ann")
     leaving = door.limiter.mark_leaving("ann")
@@ -132,7 +129,7 @@ def test_who_goes_on_sending_over_a_connection_that_is_to_end_is_ended(door: Con
 
 
 @pytest.mark.parametrize("order", [["ann", "ann"], ["ann", "bob", "ann"], ["bob", "ann"], ["ann later", "bob"]])
-def test_what_was_sent_before_the_number_was_used_again_is_read_late(door: Connections, order: list[str]) -> None:
+def test_what_was_sent_before_the_number_was_used_again_is_read_late(door, order):
     """Ann left, bob has the number of her connection, and some of her messages wait to be read."""
     number = door.open("10.0.0.1")
     route = {"ann": (1 << 32) - 1, "bob": 0}  # libzmq's number comes round
@@ -148,9 +145,7 @@ def test_what_was_sent_before_the_number_was_used_again_is_read_late(door: Conne
 
 
 @pytest.mark.parametrize("late", [OPENED, ENDED])
-def test_an_event_of_the_number_that_is_read_after_the_first_message_changes_nothing(
-    door: Connections, late: int
-) -> None:
+def test_an_event_of_the_number_that_is_read_after_the_first_message_changes_nothing(door, late):
     """The end of the probe that had the number before, or the connection's own begin: the thread reads when it can."""
     number = door.open("10.0.0.1")
     door.hear(number, "ann")
@@ -159,7 +154,7 @@ def test_an_event_of_the_number_that_is_read_after_the_first_message_changes_not
     assert not door.reads(number)
 
 
-def test_unknown_connections_are_left_alone(door: Connections) -> None:
+def test_unknown_connections_are_left_alone(door):
     number = door.open("10.0.0.1")
     door.hear(number, "ann")
     door.owners[number] = None  # used again before the monitor told so

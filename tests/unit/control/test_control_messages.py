@@ -167,7 +167,7 @@ class LeafWithArgumentsError(PhoneError):
 
     code = "leaf_with_arguments"
 
-    def __init__(self, serial: str, port: int) -> None:
+    def __init__(self, serial, port):
         super().__init__(f"{serial} {port}")
 
 

@@ -1,6 +1,7 @@
 """What the daemon finds wrong with its host, and what is said to do about it."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,34 +11,16 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.verbs.doctor import DoctorHost, host_findings
 
 
-class Health:
-    problem = ""
-    server = None
+def health(problem="", server=None):
+    return SimpleNamespace(problem=problem, server=server)
 
 
-class Full:
-    problem = "no space left on device"
-    server = None
-
-
-class Server:
-    @staticmethod
-    def findings():
-        return [Diagnosis("database clock", WARN, "an hour off", "set it")]
-
-
-class Served:
-    problem = ""
-    server = Server()
-
-
-class ServedAndAway(Served):
-    problem = "the database server cannot be reached"
+SERVER = SimpleNamespace(findings=lambda: [Diagnosis("database clock", WARN, "an hour off", "set it")])
 
 
 @pytest.fixture
 def host(tmp_path):
-    def make(*, budget=100, store=Health, database="farm.db", limit=100, user="farm-job"):
+    def make(*, budget=100, store=None, database="farm.db", limit=100, user="farm-job", **more):
         folder = ArtifactFolder(tmp_path / "artifacts", ArtifactRules(budget_bytes=budget))
         folder.add(b"x" * 50)
         path = tmp_path / database if database else None
@@ -45,10 +28,8 @@ def host(tmp_path):
             path.write_bytes(b"x" * 40)
             path.with_name(f"{database}-wal").write_bytes(b"x" * 20)
             path.with_name(f"{database}.backup").write_bytes(b"x" * 5000)
-        return {
-            finding.check: finding
-            for finding in host_findings(DoctorHost(folder, store(), path, limit, user, tmp_path))
-        }
+        looked_at = DoctorHost(folder, store or health(), path, limit, user, tmp_path, **more)
+        return {finding.check: finding for finding in host_findings(looked_at)}
 
     return make
 
@@ -69,30 +50,25 @@ def test_what_is_nearly_full_is_said_with_the_key_to_raise(host):
     assert "max_mb" in found["database"].fix
 
 
-def test_a_database_that_cannot_write_is_a_failure(host):
-    found = host(store=Full)["database"]
-    assert (found.verdict, found.detail) == (FAIL, "no space left on device")
-    assert "free space" in found.fix
-
-
-def test_a_database_with_broken_pages_is_a_failure(tmp_path):
-    path = tmp_path / "farm.db"
-    path.touch()
-    folder = ArtifactFolder(tmp_path / "artifacts", ArtifactRules())
-    broken = DoctorHost(folder, Health(), path, 100, "farm-job", tmp_path, damage=lambda: "page 7: never used")
-    found = {finding.check: finding for finding in host_findings(broken)}["database"]
-    assert (found.verdict, found.detail) == (FAIL, f"{path}: page 7: never used")
+@pytest.mark.parametrize(
+    ("options", "said", "fix"),
+    [
+        ({"store": health("no space left on device")}, "no space left on device", "free space"),
+        ({"damage": lambda: "page 7: never used"}, "farm.db: page 7: never used", ""),
+        ({"database": "", "store": health("it is away", SERVER)}, "it is away", "farm writes again by itself"),
+    ],
+    ids=["full", "damaged", "away"],
+)
+def test_a_database_that_cannot_be_used_is_a_failure(host, options, said, fix):
+    found = host(**options)["database"]
+    assert found.verdict == FAIL
+    assert found.detail.endswith(said)
+    assert fix in found.fix
 
 
 def test_a_server_is_looked_at(host):
-    found = host(database="", store=Served)
+    found = host(database="", store=health(server=SERVER))
     assert (found["database clock"].verdict, "database" in found) == (WARN, False)
-
-
-def test_a_server_that_is_away_is_a_failure_that_ends_by_itself(host):
-    found = host(database="", store=ServedAndAway)["database"]
-    assert (found.verdict, found.detail) == (FAIL, "the database server cannot be reached")
-    assert "farm writes again by itself" in found.fix
 
 
 def test_workers_without_a_user_of_their_own_are_said(host, monkeypatch):

@@ -1,6 +1,7 @@
 """Whoever asks for the past of the farm over and over leaves the others their turns."""
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -11,19 +12,16 @@ from farm.control.callers import Caller, LocalPeer, Role
 from farm.control.server import ControlServer
 from farm.control.verbs.store import AHEAD_S, EVENTS_AT_ONCE, EVENTS_PER_S, EventPace, EventVerbs
 from farm.store.event_history import EventHistory
-from farm.store.store import Store
 
 EVENTS = 20 * EVENTS_AT_ONCE
 
 
 @pytest.fixture
-def verbs(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
+def verbs(store):
     log = EventLog(store.epoch)
     for number in range(EVENTS):
         log.publish("device.ready", f"d{number}")
-    yield EventVerbs(EventHistory(log, store.events))
-    store.close()
+    return EventVerbs(EventHistory(log, store.events))
 
 
 def call(told):
@@ -35,21 +33,13 @@ def call(told):
 
 
 async def test_other_callers_have_their_turn_while_past_events_are_sent(verbs):
-    told, most = [], 0
-
-    async def look():
-        nonlocal most
-        seen = 0
-        while len(told) < EVENTS:
-            await asyncio.sleep(0)
-            most, seen = max(most, len(told) - seen), len(told)
-
-    looking = asyncio.create_task(look())
-    await asyncio.sleep(0)
-    answer = await verbs.events(call(told), follow=False)
-    await looking
-    assert (len(told), answer["seq"]) == (EVENTS, told[-1])
-    assert most <= EVENTS_AT_ONCE
+    told, seen = [], [0]
+    asked = asyncio.create_task(verbs.events(call(told), follow=False))
+    while not asked.done():
+        await asyncio.sleep(0)
+        seen.append(len(told))
+    assert (len(told), (await asked)["seq"]) == (EVENTS, told[-1])
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= EVENTS_AT_ONCE
 
 
 def test_one_users_streams_share_a_pace_and_nobody_elses_waits():

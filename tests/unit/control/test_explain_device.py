@@ -1,11 +1,8 @@
 """`explain device` in values and sentences."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -48,18 +45,18 @@ READY = DeviceFacts(
 REBOOT = RecoveryRecord("r1", "S1", "pixel", "reboot", "stuck", "pid 7 survives SIGKILL", AT, 41.5, "failed", "again")
 
 
-def text(facts: DeviceFacts) -> str:
+def text(facts):
     return "\n".join(as_lines(facts))
 
 
-def test_a_ready_phone_is_open_to_all_and_says_where_it_is() -> None:
+def test_a_ready_phone_is_open_to_all_and_says_where_it_is():
     said = text(READY)
     assert said.startswith("pixel: ready\n")
     assert [f"{each}: open" in said for each in LeaseClass] == [True] * 3
     assert "plugged in at hub 1-4, port 2, beside nexus" in said
 
 
-def test_a_closed_class_says_why_and_until_when() -> None:
+def test_a_closed_class_says_why_and_until_when():
     shut = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 180.0)}
     facts = replace(READY, view=replace(READY.view, closed=shut))
     assert "bench: closed: skin 41.2 °C is above 38 °C for bench, about 3 min" in text(facts)
@@ -67,7 +64,7 @@ def test_a_closed_class_says_why_and_until_when() -> None:
     assert (classes["bench"]["open"], classes["bench"]["opens_in_s"], classes["tune"]["open"]) == (False, 180.0, True)
 
 
-def test_a_phone_out_of_service_says_by_whose_order() -> None:
+def test_a_phone_out_of_service_says_by_whose_order():
     view = replace(READY.view, service=Service.DRAINING)
     said = text(replace(READY, view=view, holder="ann"))
     assert said.startswith("pixel: busy, draining, leased by ann\n")
@@ -76,7 +73,7 @@ def test_a_phone_out_of_service_says_by_whose_order() -> None:
     assert "an operator's order (draining, bob at 12:00)" in said
 
 
-def test_recovery_tells_what_was_tried_and_what_is_left() -> None:
+def test_recovery_tells_what_was_tried_and_what_is_left():
     progress = RecoveryProgress().begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "pid 7 survives SIGKILL", 90.0)
     progress = replace(progress, skipped=("power-cycle: no power switch is configured",))
     facts = replace(READY, state=replace(READY.state, progress=progress), actions=(REBOOT,) * 12)
@@ -91,7 +88,7 @@ def test_recovery_tells_what_was_tried_and_what_is_left() -> None:
     assert values["left_today"]["reboot"] == 2
 
 
-def test_a_quarantine_has_reason_rule_and_evidence() -> None:
+def test_a_quarantine_has_reason_rule_and_evidence():
     kept = Quarantine("battery 52 °C", "", DeviceFault.HOT, ReleaseRule.WELL, "1.0 Listed\n2.0 FaultFound")
     state = LifecycleState(Life.QUARANTINED, adopted=True, cause="battery 52 °C", quarantine=kept)
     view = replace(READY.view, life=Life.QUARANTINED, reason=state.reason)
@@ -105,7 +102,7 @@ def test_a_quarantine_has_reason_rule_and_evidence() -> None:
     assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 FaultFound"]
 
 
-def test_the_probe_tells_readings_and_findings() -> None:
+def test_the_probe_tells_readings_and_findings():
     hot = Temperature("skin-therm", 41.2, SensorGroup.SKIN, "thermalservice")
     health = Health(
         battery=Battery(percent=80, celsius=31.5),
@@ -122,11 +119,11 @@ def test_the_probe_tells_readings_and_findings() -> None:
     assert "/data has 3 GB left (farm device show pixel)" in said
 
 
-def test_all_of_it_is_json() -> None:
+def test_all_of_it_is_json():
     assert json.loads(json.dumps(as_values(READY)))["transitions"] == ["1.0 Listed"]
 
 
-def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> None:
+def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words():
     evidence = (
         "14632.500 CheckPassed(generation=8) : checking -> ready []\n"
         "14640.500 ActionFailed(generation=9, fault=wrong, reason=wrong numbers on cpu: 3 of 4) : "
@@ -141,7 +138,7 @@ def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> N
     assert steps_before(READY) == []
 
 
-def test_a_quarantine_says_each_fact_once() -> None:
+def test_a_quarantine_says_each_fact_once():
     cause = "wrong numbers on cpu: matmul is off by 15.5"
     way_out = "find the cause, then: farm device release pixel"
     evidence = f"at most 0.1 allowed\n14632.500 WorkFailed(generation=8, reason={cause}) : checking -> quarantined []"
@@ -180,14 +177,14 @@ def test_a_quarantine_says_each_fact_once() -> None:
         ({"life": Life.OFFLINE}, "", "offline"),
     ],
 )
-def test_a_phone_s_state_has_the_word_of_farm_status(facts: dict[str, Any], holder: str, word: str) -> None:
+def test_a_phone_s_state_has_the_word_of_farm_status(facts, holder, word):
     view = replace(READY.view, **facts)
     line = as_lines(replace(READY, view=view, holder=holder))[0]
     assert line == f"pixel: {word}" + (f", leased by {holder}" if holder else "")
     assert device_row(view, holder)["state"] == word
 
 
-def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
+def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending():
     cause = "wrong numbers on cpu: " + "conv2d differs by 3.1 of 0.01 allowed, " * 8
     actions = (
         RecoveryRecord("r1", "S1", "pixel", "restart-server", "wrong", cause, AT, 2.0, "failed", cause),
@@ -202,7 +199,7 @@ def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
     assert f"quarantine lasted {format_duration(363.0)} (cracked), then: released" in said
 
 
-def test_a_warm_phone_does_not_call_its_heat_ok_and_small_sizes_are_no_zero() -> None:
+def test_a_warm_phone_does_not_call_its_heat_ok_and_small_sizes_are_no_zero():
     shut = {LeaseClass.BENCH: Closed("skin 43.1 °C is above 38 °C for bench", 180.0)}
     health = Health(data_free_bytes=50 * 10**6)
     view = replace(READY.view, closed=shut, health=health)

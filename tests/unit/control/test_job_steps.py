@@ -1,7 +1,5 @@
 """What running jobs do, folded from their events."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.common.events import EventLog
@@ -53,7 +51,7 @@ def test_another_attempt_begins_with_nothing():
     assert (steps.of("j1").done, steps.of("j1").curve) == (None, ())
 
 
-def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown() -> None:
+def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown():
     right = {"verdict": "trusted", "estimate": {"median_ms": 1.5, "count": 40}, "comparison": {"answer": "faster"}}
     assert in_brief({**right, "samples_s": [1.0]}) == right
     forged = {"verdict": ["a"], "estimate": {"median_ms": "fast", "low_ms": 10**400, "x": {}}, "exit_code": True}
@@ -75,5 +73,5 @@ def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown() -
         ({"certificate": {"reasons": "forged"}, "comparison": 7}, None),
     ],
 )  # fmt: skip
-def test_a_list_has_the_gravest_reason_against_a_result(result: dict[str, object], why: str | None) -> None:
+def test_a_list_has_the_gravest_reason_against_a_result(result, why):
     assert in_brief(result).get("why") == why

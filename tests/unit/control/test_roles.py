@@ -1,5 +1,8 @@
 """Every verb has a role, and whoever is below it is refused before the verb hears of it, and written down."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from farm.common.errors import NotAllowedError
@@ -7,6 +10,9 @@ from farm.control.audit import AuditTrail
 from farm.control.callers import Caller, LocalPeer, Role
 from farm.control.server import ONLY_LOOK
 from tests.support.verbs import every_verb, registered
+from tests.unit.control.test_audit import Rows
+
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "interfaces.md").read_text()
 
 # What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
 VIEWERS_MAY = {
@@ -24,19 +30,17 @@ ORIGINS = {
 }
 
 
-class Rows:
-    def __init__(self):
-        self.rows = []
-
-    async def add(self, records):
-        self.rows += records
-
-
 def test_verbs_of_viewers_change_nothing(tmp_path):
     verbs = every_verb(tmp_path)
     assert all(isinstance(role, Role) for role in verbs.values())
     assert {kind for kind, role in verbs.items() if role is Role.VIEWER} == VIEWERS_MAY
     assert {kind for kind in ONLY_LOOK if verbs[kind] > Role.VIEWER} == ONLY_LOOK
+
+
+def test_every_verb_is_in_the_document(tmp_path):
+    kinds = every_verb(tmp_path)
+    assert {"status", "device.adopt", "job.submit", "store.prune"} <= set(kinds)
+    assert [kind for kind in sorted(kinds) if not re.search(rf"`{re.escape(kind)}[` \n]", DOCUMENTED)] == []
 
 
 @pytest.mark.parametrize("door", ORIGINS)
@@ -51,7 +55,7 @@ async def test_whoever_is_below_a_verbs_role_is_refused_and_written_down(tmp_pat
     for kind in above:
         with pytest.raises(NotAllowedError, match=f"ann is {role.word}"):
             await desk.ask(caller, kind, {"device": "pixel"})
-    assert [(row.kind, row.user, row.role, row.origin, row.subject, row.outcome) for row in rows.rows] == [
+    assert [(row.kind, row.user, row.role, row.origin, row.subject, row.outcome) for row in rows] == [
         (kind, "ann", role.word, origin, "pixel", "not_allowed") for kind in above
     ]
 

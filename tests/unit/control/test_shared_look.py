@@ -1,14 +1,9 @@
 """What costs something is done once for whoever asks, however many ask; `doctor` and `bundle.verify` are such."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -26,11 +21,11 @@ from tests.support.waiting import HANG_S, until
 class Looks:
     """Looks that end when they are told to, and are counted."""
 
-    def __init__(self) -> None:
-        self.at: list[str] = []
+    def __init__(self):
+        self.at = []
         self.go_on = asyncio.Event()
 
-    async def __call__(self, at: str) -> str:
+    async def __call__(self, at):
         self.at.append(at)
         await self.go_on.wait()
         if at == "wrong":
@@ -38,11 +33,11 @@ class Looks:
         return f"{at} {len(self.at)}"
 
 
-def call(**fields: object) -> Any:
+def call(**fields):
     return SimpleNamespace(fields=fields, request=SimpleNamespace(kind="a verb"))
 
 
-async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while() -> None:
+async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while():
     now, looks = [0.0], Looks()
     shared = SharedCall(looks, keep_s=5.0, clock=lambda: now[0])
     waiting = [asyncio.ensure_future(shared("a")) for _ in range(40)]
@@ -56,7 +51,7 @@ async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while() -> 
     assert (await shared("a"), await shared("b")) == ("a 2", "b 3")
 
 
-async def test_a_failure_is_told_to_those_who_wait_and_not_kept() -> None:
+async def test_a_failure_is_told_to_those_who_wait_and_not_kept():
     looks = Looks()
     shared = SharedCall(looks, keep_s=5.0)
     waiting = [asyncio.ensure_future(shared("wrong")) for _ in range(3)]
@@ -67,44 +62,44 @@ async def test_a_failure_is_told_to_those_who_wait_and_not_kept() -> None:
     assert looks.at == ["wrong", "wrong"]
 
 
-async def test_the_doctor_runs_once_for_simultaneous_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_doctor_runs_once_for_simultaneous_callers(monkeypatch):
     """Each call of a viewer read the whole database and started a uhubctl."""
     monkeypatch.setattr(doctor_verbs, "host_findings", lambda _host: [])
     usb = Looks()
     usb.go_on.set()
 
-    async def look_at_usb() -> list[Any]:
+    async def look_at_usb():
         await usb("hubs")
         return []
 
-    verbs = DoctorVerbs(SimpleNamespace(), look_at_usb)  # type: ignore[arg-type]
+    verbs = DoctorVerbs(SimpleNamespace(), look_at_usb)
     assert await asyncio.gather(*(handler(verbs.doctor)(call()) for _ in range(40))) == [{"findings": []}] * 40
     assert usb.at == ["hubs"]
 
 
-async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_callers() -> None:
+async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_callers():
     """Forty calls of a viewer took every thread of the daemon."""
-    waiting: list[str] = []
-    verified: list[str] = []
+    waiting = []
+    verified = []
     go_on = threading.Event()
 
     class Library:
-        def get(self, which: str) -> Any:
+        def get(self, which):
             return SimpleNamespace(hash=which[0])
 
-        def verify(self, hash_: str) -> tuple[str, ...]:
+        def verify(self, hash_):
             verified.append(hash_)
             go_on.wait()
             return ("x: differs",)
 
-    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 4)  # type: ignore[arg-type]
+    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 4)
     shared = verbs._verified
 
-    def counted(hash_: str) -> Awaitable[Sequence[str]]:
+    def counted(hash_):
         waiting.append(hash_)
         return shared(hash_)
 
-    verbs._verified = counted  # type: ignore[assignment]
+    verbs._verified = counted
     asked = ["one", "o", "two"] * 20
     calls = asyncio.gather(*(handler(verbs.verify)(call(bundle=which)) for which in asked))
     try:
@@ -118,19 +113,19 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_caller
     assert sorted(verified) == ["o", "t"]
 
 
-async def test_six_adds_at_once_leave_threads_to_the_others() -> None:
+async def test_six_adds_at_once_leave_threads_to_the_others():
     """Adds took the threads of the default pool, six on two cores, and reads of the store waited behind them."""
-    begun: list[str] = []
+    begun = []
     go_on = threading.Event()
 
     class Library:
-        def add(self, _folder: Path, *, name: str, **_options: object) -> Any:
+        def add(self, _folder, *, name, **_options):
             begun.append(name)
             go_on.wait(HANG_S)
             raise UserError("no folder")
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(6))
-    verbs = BundleVerbs(Library(), lambda _toolchain: None, *[SimpleNamespace()] * 3)  # type: ignore[arg-type]
+    verbs = BundleVerbs(Library(), lambda _toolchain: None, *[SimpleNamespace()] * 3)
     names = [f"bundle-{number}" for number in range(6)]
     adds = [asyncio.ensure_future(handler(verbs.add)(call(folder="/x", name=name))) for name in names]
     try:
@@ -144,11 +139,11 @@ async def test_six_adds_at_once_leave_threads_to_the_others() -> None:
     assert [type(end) for end in ends] == [asyncio.CancelledError] * ADDS_AT_ONCE + [UserError] * 4
 
 
-async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Path] = []
+async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path, monkeypatch):
+    begun = []
     go_on = threading.Event()
 
-    def copied(_where: Path, to: Path) -> Path:
+    def copied(_where, to):
         begun.append(to)
         go_on.wait(HANG_S)
         to.touch()
@@ -156,7 +151,7 @@ async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path: Path, m
 
     monkeypatch.setattr(store_verbs, "back_up", copied)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
-    verbs = StoreVerbs(SimpleNamespace(), tmp_path, SimpleNamespace())  # type: ignore[arg-type]
+    verbs = StoreVerbs(SimpleNamespace(), tmp_path, SimpleNamespace())
     copies = [asyncio.ensure_future(handler(verbs.backup)(call(path=str(tmp_path / f"{each}")))) for each in range(3)]
     try:
         await until(lambda: bool(begun))

@@ -1,9 +1,6 @@
 """Toolchains that another host of the lab adds or removes."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 from farm.bundle.library import BundleLibrary
 from farm.common.errors import Code
@@ -21,14 +18,14 @@ from tests.unit.bundle.test_library import golden
 class Zygotes:
     """Remembers which interpreters run."""
 
-    def __init__(self) -> None:
-        self.running: dict[str, Path] = {}
+    def __init__(self):
+        self.running = {}
         self.busy = ""
 
-    async def add(self, toolchain: Toolchain) -> None:
+    async def add(self, toolchain):
         self.running[toolchain.name] = toolchain.python
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name):
         from farm.common.errors import UserError
 
         if name == self.busy:
@@ -37,19 +34,19 @@ class Zygotes:
 
 
 class Host:
-    def __init__(self, folder: Path, store: Store) -> None:
+    def __init__(self, folder, store):
         self.bundles = BundleLibrary(folder)
         configured = {"default": ToolchainConfig()}
         self.toolchains = Toolchains(configured, store.toolchains, EventLog(), self.bundles)
-        self.zygotes: Any = Zygotes()
+        self.zygotes = Zygotes()
         self.looked = 0
         self.verbs = ToolchainVerbs(self.toolchains, self.zygotes, self.bundles, self.changed)
 
-    async def changed(self) -> None:
+    async def changed(self):
         self.looked += 1
 
 
-async def test_a_toolchain_of_another_host_comes_and_goes(tmp_path: Path) -> None:
+async def test_a_toolchain_of_another_host_comes_and_goes(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     one, two = Host(tmp_path / "one", store), Host(tmp_path / "two", store)
     python = Path("/opt/tvm/bin/python")
@@ -72,7 +69,7 @@ async def test_a_toolchain_of_another_host_comes_and_goes(tmp_path: Path) -> Non
     store.close()
 
 
-async def test_a_bundle_that_only_another_host_has_keeps_no_phone_from_its_own(tmp_path: Path) -> None:
+async def test_a_bundle_that_only_another_host_has_keeps_no_phone_from_its_own(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     host = Host(tmp_path / "one", store)
     own = host.bundles.add(write_folder(tmp_path / "files", ANDROID_BUNDLE), name="main", compile_golden=golden)

@@ -8,7 +8,7 @@ import pytest
 from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_AFTER, MIN_TIME_S
 from farm.control.server import ControlCall
-from farm.control.verbs import MAX_COUNT, FieldError, handler
+from farm.control.verbs import MAX_COUNT, FieldError
 from farm.control.verbs.bundle import ToolchainVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.store import EventVerbs, StoreVerbs
@@ -16,6 +16,7 @@ from farm.head.planning import resolve_after
 from farm.kinds import KINDS
 from farm.model.specs import spec_from_wire
 from tests.support.errors import raises_code
+from tests.support.verbs import ask
 
 HUGE = 10**30
 SHELL = {"kind": "shell", "on": "android", "command": "id"}
@@ -29,7 +30,7 @@ async def read(verbs, method, /, **fields):
         given.pop("call", None)
         return given
 
-    return await handler(echo)(SimpleNamespace(fields=fields, request=SimpleNamespace(kind="verb")))
+    return await ask(echo, **fields)
 
 
 @pytest.mark.parametrize(
@@ -67,28 +68,26 @@ async def test_what_is_possible_is_taken():
     assert await read(StoreVerbs, "backup", path=path) == {"path": path}
 
 
-async def test_missing_unknown_and_wrong_fields_are_named():
-    for fields, said in (
-        ({}, "verb: device is missing"),
-        ({"device": "x", "colour": "red"}, "verb: colour is not known here"),
-        ({"device": 5}, "verb: device must be a text (got 5)"),
-    ):
-        with pytest.raises(FieldError) as caught:
-            await handler(lend)(SimpleNamespace(fields=fields, request=SimpleNamespace(kind="verb")))
-        assert caught.value.message == said
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "lend: device is missing"),
+        ({"device": "x", "colour": "red"}, "lend: colour is not known here"),
+        ({"device": 5}, "lend: device must be a text (got 5)"),
+    ],
+)
+async def test_missing_unknown_and_wrong_fields_are_named(fields, said):
+    with pytest.raises(FieldError) as caught:
+        await ask(lend, **fields)
+    assert caught.value.message == said
 
 
-async def lend(call: ControlCall, device: str, *, pool: str = "") -> dict:
-    return {"device": device, "pool": pool, "kind": call.request.kind}
+async def lend(asked: ControlCall, device: str, *, pool: str = "") -> dict:
+    return {"device": device, "pool": pool, "kind": asked.request.kind}
 
 
 async def test_a_parameter_of_that_type_gets_the_call_under_any_name():
-    async def verb(asked: ControlCall) -> dict:
-        return {"kind": asked.request.kind}
-
-    assert await handler(verb)(SimpleNamespace(fields={}, request=SimpleNamespace(kind="verb"))) == {"kind": "verb"}
-    call = SimpleNamespace(fields={"device": "a"}, request=SimpleNamespace(kind="lend"))
-    assert await handler(lend)(call) == {"device": "a", "pool": "", "kind": "lend"}
+    assert await ask(lend, device="a") == {"device": "a", "pool": "", "kind": "lend"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What farm-adb.service runs, up to the point where it becomes adb."""
 
-from pathlib import Path
-
 import pytest
 
 from farm.daemon import adb_service
@@ -12,10 +10,8 @@ class BecameAdbError(Exception):
 
 
 @pytest.mark.parametrize("wrong", ["[quota]\ndevises = 1", "[adb", "[adb]\nusb = 7"])
-def test_a_configuration_that_is_wrong_keeps_no_adb_server_down(
-    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def execve(path: Path, command: list[str], environment: dict[str, str]) -> None:
+def test_a_configuration_that_is_wrong_keeps_no_adb_server_down(wrong, tmp_path, monkeypatch, capsys):
+    def execve(path, command, environment):
         assert command == [str(path), "-L", "localfilesystem:/nowhere", "nodaemon", "server"]
         assert environment["ADB_USB"] == "1"
         raise BecameAdbError

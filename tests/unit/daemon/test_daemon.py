@@ -1,11 +1,9 @@
 """One `farm serve` without its parts: how it ends, and what a SIGHUP does meanwhile."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import signal
-from typing import Any
 
 import pytest
 import zmq
@@ -18,16 +16,16 @@ from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+def daemon(monkeypatch):
     monkeypatch.setattr(daemon_module, "raise_descriptor_limit", lambda: None)
     monkeypatch.setattr("gc.freeze", lambda: None)
     return Daemon(FarmConfig(), FarmConfig)
 
 
-async def test_a_part_that_ends_by_itself_is_a_failure(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_ends_by_itself_is_a_failure(daemon, monkeypatch):
     """The service manager starts again what failed, and nothing else."""
 
-    async def build(_: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+    async def build(_):
         return [asyncio.create_task(asyncio.sleep(0), name="history")]
 
     monkeypatch.setattr(daemon, "_build", build)
@@ -36,10 +34,8 @@ async def test_a_part_that_ends_by_itself_is_a_failure(daemon: Daemon, monkeypat
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), zmq.ZMQError(errno.EMFILE)])
-async def test_a_start_without_descriptors_is_one_line(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    async def build(_: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+async def test_a_start_without_descriptors_is_one_line(daemon, monkeypatch, error):
+    async def build(_):
         raise error
 
     monkeypatch.setattr(daemon, "_build", build)
@@ -47,23 +43,21 @@ async def test_a_start_without_descriptors_is_one_line(
         await daemon.run()
 
 
-async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[str] = []
+async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon, monkeypatch):
+    heard = []
 
-    def reload() -> None:
+    def reload():
         heard.append("reload")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def hang_up() -> None:
+    async def hang_up():
         os.kill(os.getpid(), signal.SIGHUP)
         for _ in range(3):  # the loop's own handler runs in one of its next turns
             await asyncio.sleep(0)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             heard.append("killed")
 
-    async def build(stack: contextlib.AsyncExitStack) -> list[asyncio.Task[Any]]:
+    async def build(stack):
         await hang_up()
         stack.push_async_callback(hang_up)
         daemon._reload = reload

@@ -1,7 +1,5 @@
 """What `farm status` calls a problem: the news of adb that still hold."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.adb.watch import WatchEvent
@@ -12,7 +10,7 @@ from farm.daemon.problems import Problems
 
 
 @pytest.mark.parametrize("end", ["network.back", "network.removed"])
-async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(end: str) -> None:
+async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(end):
     problems = Problems(FarmConfig(adb=AdbConfig(manage=False)))
     on_event = problems.of_adb(EventLog())
     on_event(WatchEvent("network.lost", "10.0.0.7:5555", "It refused.", HostError("refused", hint="is it on?")))
@@ -21,10 +19,10 @@ async def test_a_problem_lasts_until_it_is_over_or_nobodys_any_more(end: str) ->
     assert await problems.current() == []
 
 
-async def test_a_check_that_fails_takes_nobody_s_status_away(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_check_that_fails_takes_nobody_s_status_away(caplog):
     problems = Problems(FarmConfig(adb=AdbConfig(manage=False)))
 
-    def broken() -> list[str]:
+    def broken():
         raise KeyError("nobody\nknows")
 
     problems.sources += [broken, lambda: ["the disk is full"]]

@@ -10,15 +10,15 @@ from farm.leasing.lab_view import LabPicture, LabView
 class View(LabView):
     """The latest picture: the database is away, and all was well before."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.own = "lab1"
 
-    async def look(self) -> LabPicture:
+    async def look(self):
         return self.latest
 
 
-def test_a_picture_of_before_is_no_finding() -> None:
+def test_a_picture_of_before_is_no_finding():
     """A removed host is cut off, and its latest picture knows nothing of it."""
     store = SimpleNamespace(problem="", server=SimpleNamespace(facts=SimpleNamespace(max_connections=100)))
     fleet = SimpleNamespace(views=lambda: ())

@@ -1,9 +1,6 @@
 """What the daemon remembers is closed after everybody who still has something to tell."""
 
-from __future__ import annotations
-
 import contextlib
-from pathlib import Path
 
 from farm.config import load
 from farm.control.callers import Caller, Role
@@ -12,7 +9,7 @@ from farm.daemon.problems import Problems
 from farm.store.store import Store
 
 
-async def test_what_a_part_does_while_it_ends_is_in_the_audit_log(tmp_path: Path) -> None:
+async def test_what_a_part_does_while_it_ends_is_in_the_audit_log(tmp_path):
     folders = {"state_dir": str(tmp_path), "runtime_dir": str(tmp_path / "run")}
     config = load(None, environ={}, flags=folders)
     async with contextlib.AsyncExitStack() as stack:

@@ -1,11 +1,6 @@
 """What a changed configuration changes at once, what waits, and that a wrong one changes nothing."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +10,7 @@ from farm.config import ConfigError, FarmConfig, load
 from farm.daemon.reload import Reloader, changes, for_head, plan
 
 
-def config(tmp_path: Path, text: str = "") -> FarmConfig:
+def config(tmp_path, text=""):
     file = tmp_path / "farm.toml"
     file.write_text(text)
     return load(file, environ={}, flags={"state_dir": "/s", "runtime_dir": "/r"})
@@ -54,7 +49,7 @@ RESTART = {
 
 
 @pytest.mark.parametrize("key", LIVE)
-def test_in_force_at_once(key: str, tmp_path: Path) -> None:
+def test_in_force_at_once(key, tmp_path):
     before, told = config(tmp_path), config(tmp_path, LIVE[key])
     decided = plan(before, told)
     assert decided.applied == (key,)
@@ -63,7 +58,7 @@ def test_in_force_at_once(key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", RESTART)
-def test_after_a_restart_and_until_then_as_it_was(key: str, tmp_path: Path) -> None:
+def test_after_a_restart_and_until_then_as_it_was(key, tmp_path):
     before, told = config(tmp_path), config(tmp_path, RESTART[key])
     decided = plan(before, told)
     assert key in decided.restart
@@ -71,7 +66,7 @@ def test_after_a_restart_and_until_then_as_it_was(key: str, tmp_path: Path) -> N
     assert decided.effective == before
 
 
-def test_limits_of_users_are_read_by_a_head_apart_too(tmp_path: Path) -> None:
+def test_limits_of_users_are_read_by_a_head_apart_too(tmp_path):
     lab = '[store]\nurl = "postgresql://db/farm"\n[lab]\nhost = "one"\nhead = "apart"\n'
     changed = "[quota]\ndevices = 3\n[lease]\nidle_s = 9.0\n"
     decided = plan(config(tmp_path, lab), config(tmp_path, lab + changed))
@@ -81,7 +76,7 @@ def test_limits_of_users_are_read_by_a_head_apart_too(tmp_path: Path) -> None:
     assert for_head(plan(config(tmp_path), config(tmp_path, changed))) == []
 
 
-def test_what_waits_is_named_until_the_restart(tmp_path: Path) -> None:
+def test_what_waits_is_named_until_the_restart(tmp_path):
     before, told = config(tmp_path), config(tmp_path, "[jobs]\nworkers = 2\n[lease]\nidle_s = 9.0")
     first = plan(before, told)
     assert (first.applied, first.restart) == (("lease.idle_s",), ("jobs.workers",))
@@ -89,45 +84,45 @@ def test_what_waits_is_named_until_the_restart(tmp_path: Path) -> None:
     assert (again.applied, again.restart) == ((), ("jobs.workers",))
 
 
-def test_changes_name_the_innermost_key() -> None:
+def test_changes_name_the_innermost_key():
     assert list(changes({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}})) == ["a.c", "a.d"]
     assert list(changes((1, 2), (1, 3), "x")) == ["x"]
 
 
 class Manager(Notifier):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.said: list[str] = []
+        self.said = []
 
-    def reloading(self) -> None:
+    def reloading(self):
         self.said.append("reloading")
 
-    def ready(self, status: str) -> None:
+    def ready(self, status):
         self.said.append("ready")
 
 
 class Daemon:
     """A reloader whose file the test writes, and one part that listens."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path):
         self.file = tmp_path / "farm.toml"
         self.events, self.manager, self.heard = EventLog(), Manager(), list[FarmConfig]()
-        self.outcomes: list[str] = []
+        self.outcomes = []
         self.reloader = Reloader(
             self.load(""), lambda: load(self.file, environ={}), self.events, self.manager, self.outcomes.append
         )
         self.reloader.parts.append(self.heard.append)
 
-    def load(self, text: str) -> FarmConfig:
+    def load(self, text):
         self.file.write_text(text)
         return load(self.file, environ={})
 
-    def told(self) -> tuple[str, Mapping[str, Any]]:
+    def told(self):
         event = self.events.since()[-1]
         return event.kind, event.data
 
 
-async def test_parts_hear_of_what_holds_now_and_people_who_did_it(tmp_path: Path) -> None:
+async def test_parts_hear_of_what_holds_now_and_people_who_did_it(tmp_path):
     daemon = Daemon(tmp_path)
     before = daemon.reloader.config
     daemon.file.write_text("[lease]\nidle_s = 9.0\n[jobs]\nworkers = 2")
@@ -141,7 +136,7 @@ async def test_parts_hear_of_what_holds_now_and_people_who_did_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("wrong", ["[lease]\nidle_s = -1.0", "[leese]\n", "no toml", "[lease]\nidle_s = 'long'"])
-async def test_a_wrong_one_changes_nothing(wrong: str, tmp_path: Path) -> None:
+async def test_a_wrong_one_changes_nothing(wrong, tmp_path):
     daemon = Daemon(tmp_path)
     before = daemon.reloader.config
     daemon.file.write_text("[quota]\ndevices = 1\n" + wrong)
@@ -154,7 +149,7 @@ async def test_a_wrong_one_changes_nothing(wrong: str, tmp_path: Path) -> None:
     assert daemon.manager.said == ["reloading", "ready"]  # systemd must not wait for ever
 
 
-async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path: Path) -> None:
+async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path):
     daemon = Daemon(tmp_path)
     daemon.file.write_text("wrong")
     daemon.reloader.signalled()
@@ -167,15 +162,15 @@ async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path: Path) -
     assert daemon.outcomes == [ConfigError.code, "ok"]  # for the audit log
 
 
-async def test_what_one_part_refuses_holds_for_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_one_part_refuses_holds_for_none(tmp_path, caplog):
     daemon = Daemon(tmp_path)
     before = daemon.reloader.config
 
-    def refuse(config: FarmConfig) -> None:
+    def refuse(config):
         if config is not before:
             raise ZeroDivisionError
 
-    later: list[FarmConfig] = []
+    later = []
     daemon.reloader.parts += [refuse, later.append]
     daemon.file.write_text("[quota]\ndevices = 1\n")
     daemon.reloader.signalled()

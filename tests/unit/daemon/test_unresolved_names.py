@@ -2,28 +2,25 @@
 
 import asyncio
 import logging
-from pathlib import Path
-
-import pytest
 
 from farm.config import load
 from farm.daemon.problems import Problems, unresolved_names
 
 
-def told(keys: set[str], tmp_path: Path, text: str) -> list[str]:
+def told(keys, tmp_path, text):
     file = tmp_path / "farm.toml"
     file.write_text(text)
     return list(unresolved_names(load(file, environ={}), keys))
 
 
-def test_a_key_that_nobody_answers_to_is_told_once_phones_are_there(tmp_path: Path) -> None:
+def test_a_key_that_nobody_answers_to_is_told_once_phones_are_there(tmp_path):
     text = "[gates.tvm_class]\nflagship = 'bench'\nflagshp = 'bench'"
     (line,) = told({"flagship", "pixel"}, tmp_path, text)
     assert "[gates.tvm_class] flagshp: no phone and no alias has that key" in line
     assert told(set(), tmp_path, text) == []
 
 
-def test_a_word_that_no_phone_answers_to_adopts_nobody(tmp_path: Path) -> None:
+def test_a_word_that_no_phone_answers_to_adopts_nobody(tmp_path):
     config = tmp_path / "farm.toml"
     config.write_text('[[adopt]]\nmatch = "andriod"\n[[adopt]]\nmatch = "android,soc=sm9999"\n')
     found = load(config, environ={})
@@ -32,7 +29,7 @@ def test_a_word_that_no_phone_answers_to_adopts_nobody(tmp_path: Path) -> None:
     assert list(unresolved_names(found, set(), set())) == []  # nobody can know yet
 
 
-def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path):
     text = "[power]\nuhubctl = '/nonexistent/uhubctl'\n[usb]\nsysfs = '/nonexistent/sys'"
     program, folder = told(set(), tmp_path, text)
     assert "/nonexistent/uhubctl" in program
@@ -42,7 +39,7 @@ def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> N
     assert told(set(), tmp_path, f"[power]\nuhubctl = '/bin/sh'\n[usb]\nsysfs = '{tmp_path}/sys'") == []
 
 
-def test_a_host_of_a_lab_that_serves_alone_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_host_of_a_lab_that_serves_alone_is_told(tmp_path, caplog):
     file = tmp_path / "farm.toml"
     alone, of_a_lab = (
         "[adb]\nmanage = false\n[lab]\nhost = 'lab1'",

@@ -79,6 +79,13 @@ class Farm:
         (job,) = (await self.submit(**fields)).ids
         return job
 
+    async def tried(self, result, **fields):
+        """A job whose first attempt ended so."""
+        job_id = await self.one(**fields)
+        await self.started()
+        await self.ends(job_id, result)
+        return self.job(job_id)
+
     async def waits(self, job_id):
         return (await self.head.waits([job_id]))[job_id]
 
@@ -119,3 +126,12 @@ async def running(path, *names, **options):
     finally:
         await farm.stop()
         farm.store.close()
+
+
+@asynccontextmanager
+async def killed(path, *names):
+    """A farm that is killed at the end of the block; what runs over its store afterwards is the next daemon."""
+    farm = Farm(path, *names)
+    await farm.start()
+    yield farm
+    farm.crash()

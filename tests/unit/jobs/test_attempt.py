@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.errors import Code, FarmError, ProtocolError
+from farm.common.errors import Code, ProtocolError
 from farm.jobs.attempt import (
     HELLO_LIMIT_S,
     MAX_REPORT_BYTES,
@@ -42,45 +42,33 @@ MODEL = {
 SIDES = {**MODEL, "model_b": "b" * 64, "name_b": "other", "target_b": "cpu", "min_effect": 0.05}
 
 
+BENCH = ModelTask(
+    spec=BenchSpec(**MODEL, repeat=3, half_width=0.1), target={"kind": "opencl"}, cache="/cache",
+    nominals={"kernel": 0.001}, virtual=True,
+)  # fmt: skip
+RUN = ModelTask(spec=RunSpec(**MODEL, top_k=3, labels="b" * 64), target={"kind": "opencl"}, cache="/cache")
+COMPARE = CompareTask(
+    spec=CompareSpec(**SIDES), target={"kind": "opencl"}, cache="/cache", target_b={"kind": "llvm"},
+    bundles=(BundleUse(name="a", hash="1", tvm="0.20"), BundleUse(name="b", hash="2", tvm="0.20")),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("form", "task"),
-    [
-        (
-            ModelTask[BenchSpec],
-            ModelTask(
-                spec=BenchSpec(**MODEL, repeat=3, half_width=0.1), target={"kind": "opencl"}, cache="/cache",
-                nominals={"kernel": 0.001}, virtual=True,
-            ),
-        ),
-        (
-            ModelTask[RunSpec],
-            ModelTask(spec=RunSpec(**MODEL, top_k=3, labels="b" * 64), target={"kind": "opencl"}, cache="/cache"),
-        ),
-        (
-            CompareTask,
-            CompareTask(
-                spec=CompareSpec(**SIDES), target={"kind": "opencl"}, cache="/cache", target_b={"kind": "llvm"},
-                bundles=(BundleUse(name="a", hash="1", tvm="0.20"), BundleUse(name="b", hash="2", tvm="0.20")),
-            ),
-        ),
-    ],
+    [(ModelTask[BenchSpec], BENCH), (ModelTask[RunSpec], RUN), (CompareTask, COMPARE)],
     ids=["bench", "run", "compare"],
-)  # fmt: skip
+)
 def test_a_task_comes_to_the_worker_as_it_was_sent(form, task):
     assert task_from_wire(form, json.loads(json.dumps(task.to_wire()))) == task
-
-
-def _code(error: FarmError | None) -> str:
-    return error.code if error is not None else ""
 
 
 def test_a_worker_is_overdue_by_its_time_or_by_its_silence():
     watch = HeartbeatWatch(started_s=100.0, last_message_s=100.0)
     assert overdue(watch, 600, 100 + HELLO_LIMIT_S - 0.01) is None
-    assert _code(overdue(watch, 600, 100 + HELLO_LIMIT_S)) == Code.WORKER_SILENT
+    assert overdue(watch, 600, 100 + HELLO_LIMIT_S).code == Code.WORKER_SILENT
     watch.greeted, watch.last_message_s = True, 150.0
     assert overdue(watch, 600, 150 + SILENCE_LIMIT_S - 0.01) is None
-    assert _code(overdue(watch, 600, 150 + SILENCE_LIMIT_S)) == Code.WORKER_SILENT
+    assert overdue(watch, 600, 150 + SILENCE_LIMIT_S).code == Code.WORKER_SILENT
     watch.last_message_s = 699.0
     assert isinstance(overdue(watch, 600, 700.0), AttemptTimeoutError)
 
@@ -97,28 +85,20 @@ def test_nothing_is_overdue_before_the_next_look(started, since, timeout, greete
     assert overdue(watch, timeout, look + 1e-6) is not None
 
 
-SPAWN = Spawn("a.1", 3, "m", "t", "/door", "/folder", {"x": [1, {"y": None}]}, 10, 20, 1, 2)
+ORDERS = [Spawn("a.1", 3, "m", "t", "/door", "/folder", {"x": [1, {"y": None}]}, 10, 20, 1, 2), Kill("a", 9)]
+REPORTS = [Ready(1, {"tvm": "0.27"}), Spawned("a", 5), Spawned("a", 0, "m"), Exited("a", None, 9)]
 
 
-@pytest.mark.parametrize("message", [SPAWN, Kill("a", 9)], ids=lambda m: m.type)
-def test_orders_survive_the_wire(message):
-    assert decode_to_zygote(encode(message)) == message
+@pytest.mark.parametrize("message", [*ORDERS, *REPORTS], ids=lambda m: m.type)
+def test_messages_survive_the_wire(message):
+    decode = decode_to_zygote if message in ORDERS else decode_from_zygote
+    assert decode(encode(message)) == message
 
 
-@pytest.mark.parametrize(
-    "message",
-    [Ready(1, {"tvm": "0.27"}), Spawned("a", 5), Spawned("a", 0, "m"), Exited("a", None, 9)],
-    ids=lambda m: m.type,
-)
-def test_reports_survive_the_wire(message):
-    assert decode_from_zygote(encode(message)) == message
-
-
-def test_what_does_not_fit_never_leaves():
-    with pytest.raises(ProtocolError, match="at most"):
-        encode(Spawn("a", 1, "m", "t", "d", "f", {"x": "y" * MAX_MESSAGE_BYTES}, 1, 1))
-    with pytest.raises(ProtocolError, match="not JSON"):
-        encode(Spawn("a", 1, "m", "t", "d", "f", {"x": object()}, 1, 1))
+@pytest.mark.parametrize(("value", "said"), [("y" * MAX_MESSAGE_BYTES, "at most"), (object(), "not JSON")])
+def test_what_does_not_fit_never_leaves(value, said):
+    with pytest.raises(ProtocolError, match=said):
+        encode(Spawn("a", 1, "m", "t", "d", "f", {"x": value}, 1, 1))
 
 
 @given(st.binary(max_size=200) | st.sampled_from([b'{"type":"kill"}', b'{"type":"exited","pid":"x"}', b"[" * 5000]))
@@ -159,11 +139,8 @@ def test_lines_come_whole_however_they_are_cut(texts, size):
     assert lines.tail_is_all
 
 
-def test_lines_of_a_terminal_the_last_one_and_bytes_that_are_no_text():
-    assert heard(b"one\r\ntw", b"o\xff")[0] == ["one", "two\ufffd"]
-
-
 def test_a_stream_without_line_ends_is_told_in_pieces():
+    assert heard(b"one\r\ntw", b"o\xff")[0] == ["one", "two\ufffd"]
     found, lines = heard(b"x" * (2 * MAX_LINE_BYTES + 5))
     assert [len(line) for line in found] == [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]
     assert (len(lines.tail), lines.tail_is_all) == (1000, False)

@@ -1,5 +1,6 @@
 """Whether several submits could be taken in, before any is: Dispatcher.check, and targets that no phone has."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -53,33 +54,41 @@ def test_labels_for_no_elements_are_refused_before_there_is_a_job():
         spec_from_wire(KINDS, given)
 
 
-def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():
-    gpu = Gpu("adreno", "Adreno 630")
-    views = [
-        replace(phone(name), identity=DeviceIdentity(targets={"cpu": {}, name: {}}, gpu=gpu)) for name in ("p1", "p2")
-    ]
-    wanted = RunSpec(on="android", model="0" * 64, name="net", target="p2")
-    ids = ("a", "b", "c")
-    assert len(plan(wanted, "alice", views, NOW, ids, must_match=True).jobs) == 1
-    with raises_code(Code.BAD_SPEC, match="has the target 'adreno'") as raised:
-        plan(replace(wanted, target="adreno"), "alice", views, NOW, ids, must_match=True)
-    assert raised.value.hint.startswith("targets: cpu, p1, p2; a virtual phone runs on its host")
-    assert str(raised.value).endswith(
-        ": p1 has no GPU that is known to be usable (Adreno 630); p2 has no GPU that is known to be usable (Adreno 630)"
-    )
-    for text, why, hint in (
-        ("adrenno", "there is no target of that name", "did you mean 'adreno'? targets: cpu, p1, p2"),
-        ("nosuch", "there is no target of that name", "targets: cpu, p1, p2"),
-        ("adreno-clml", "CLML needs a TVM that was built with USE_CLML", "targets: cpu"),
-        ("rpi4", "a name for what is compiled without a phone", "farm compile --target rpi4"),
-    ):
-        with raises_code(Code.BAD_SPEC, match=why) as raised:
-            plan(replace(wanted, target=text), "alice", views, NOW, ids, must_match=True)
-        assert raised.value.hint.startswith(hint)
-    mali = [
-        replace(phone("p"), identity=DeviceIdentity(targets={"cpu": {}, "opencl": {}}, gpu=Gpu("mali", "Mali-G77")))
-    ]
-    with raises_code(Code.BAD_SPEC, match="'adreno': p has Mali-G77, which it is not for"):
-        plan(replace(wanted, target="adreno"), "alice", mali, NOW, ids, must_match=True)
-    unknown = [*views, phone("p3")]
-    assert len(plan(replace(wanted, target="adreno"), "alice", unknown, NOW, ids, must_match=True).jobs) == 1
+ADRENO, MALI = Gpu("adreno", "Adreno 630"), Gpu("mali", "Mali-G77")
+UNUSABLE = (
+    "p1 has no GPU that is known to be usable (Adreno 630); p2 has no GPU that is known to be usable (Adreno 630)"
+)
+
+
+def known(name, gpu, *targets):
+    return replace(phone(name), identity=DeviceIdentity(targets={each: {} for each in targets}, gpu=gpu))
+
+
+VIEWS = [known("p1", ADRENO, "cpu", "p1"), known("p2", ADRENO, "cpu", "p2")]
+
+
+def planned(target, views):
+    wanted = RunSpec(on="android", model="0" * 64, name="net", target=target)
+    return plan(wanted, "alice", views, NOW, ("a", "b", "c"), must_match=True).jobs
+
+
+@pytest.mark.parametrize(
+    ("target", "views", "why", "hint"),
+    [
+        ("adreno", VIEWS, rf"has the target 'adreno': {re.escape(UNUSABLE)}", "targets: cpu, p1, p2; a virtual phone"),
+        ("adrenno", VIEWS, "there is no target of that name", "did you mean 'adreno'? targets: cpu, p1, p2"),
+        ("nosuch", VIEWS, "there is no target of that name", "targets: cpu, p1, p2"),
+        ("adreno-clml", VIEWS, "CLML needs a TVM that was built with USE_CLML", "targets: cpu"),
+        ("rpi4", VIEWS, "a name for what is compiled without a phone", "farm compile --target rpi4"),
+        ("adreno", [known("p", MALI, "cpu", "opencl")], "'adreno': p has Mali-G77, which it is not for", "targets: "),
+    ],
+)
+def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are(target, views, why, hint):
+    with raises_code(Code.BAD_SPEC, match=why) as raised:
+        planned(target, views)
+    assert raised.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(("target", "views"), [("p2", VIEWS), ("adreno", [*VIEWS, phone("p3")])])
+def test_a_phone_that_has_the_target_or_is_not_known_yet_will_do(target, views):
+    assert len(planned(target, views)) == 1

@@ -19,7 +19,8 @@ from farm.model.device import Life, Service
 from farm.model.job import AttemptState, JobState
 from farm.model.requests import NoSuchLeaseError
 from tests.support.errors import raises_code
-from tests.unit.jobs.dispatching import Farm, running
+from tests.support.waiting import HANG_S
+from tests.unit.jobs.dispatching import killed, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
 
 
@@ -82,21 +83,16 @@ async def test_no_phone_could_match(farm):
     assert len(farm.store.jobs.live()) == 1
 
 
-async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
-    async with running(tmp_path / "farm.db", "p1", quota=UserConfig(jobs=1)) as farm:
-        first = await farm.submit(key="k")
-        assert (await farm.submit(key="k")).ids == first.ids
+async def test_the_same_key_again_or_at_once_adds_nothing_whatever_the_quota(tmp_path):
+    async with running(tmp_path / "farm.db", "p1", quota=UserConfig(jobs=2)) as farm:
+        first, twin = await asyncio.gather(farm.submit(key="k"), farm.submit(key="k"))
+        await farm.submit(key="other")
+        assert first.ids == twin.ids == (await farm.submit(key="k")).ids
         assert (await farm.submit(key="k", user="bob")).ids != first.ids
         with raises_code(Code.QUOTA_EXCEEDED):
-            await farm.submit(key="other")
-        assert len(farm.store.jobs.live()) == 2
-
-
-async def test_the_same_key_twice_at_once_adds_nothing_twice(farm):
-    first, second = await asyncio.gather(farm.submit(key="k"), farm.submit(key="k"))
-    assert first.ids == second.ids
-    assert len(farm.store.jobs.live()) == 1
-    assert [event.kind for event in farm.store.events.since(0)].count("job.submitted") == 1
+            await farm.submit(key="another")
+        assert len(farm.store.jobs.live()) == 3
+        assert [event.kind for event in farm.store.events.since(0)].count("job.submitted") == 3
 
 
 async def test_quotas_of_a_user(tmp_path):
@@ -131,59 +127,41 @@ async def test_a_phones_fault_goes_to_another_phone(farm):
 
 async def test_a_phone_that_failed_is_taken_again_when_the_other_goes(farm):
     farm.devices.change(phone("p2", Life.STARTING))
-    job_id = await farm.one()
-    await farm.started()
-    await farm.ends(job_id, PhoneError("wrong numbers"))
-    assert (await farm.waits(job_id)) == "every phone is busy"
+    job = await farm.tried(PhoneError("wrong numbers"))
+    assert (await farm.waits(job.id)) == "every phone is busy"
     farm.devices.change(phone("p2", Life.GONE))
     assert (await farm.started()).lease.device == "p1"
 
 
 async def test_the_hosts_fault_waits_a_little(farm):
-    job_id = await farm.one()
-    await farm.started()
-    await farm.ends(job_id, HostError("no room"))
-    assert "tried again in" in (await farm.waits(job_id))
+    job = await farm.tried(HostError("no room"))
+    assert "tried again in" in (await farm.waits(job.id))
     assert (await farm.started()).attempt.number == 2
 
 
-async def test_a_bug_of_an_executor_is_farms_own_fault(farm):
-    job_id = await farm.one(max_attempts=1)
-    await farm.started()
-    await farm.ends(job_id, RuntimeError("oops"))
-    assert farm.job(job_id).error["fault"] == "farm"
+@pytest.mark.parametrize(
+    ("raised", "tries", "fault", "said"),
+    [
+        (RuntimeError("oops"), 1, "farm", "oops"),
+        (FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/state/bundles"), 1, "host", "/state/bundles"),
+        (UserError("no such model"), 3, "user", "no such model"),  # it is final
+    ],
+)
+async def test_an_error_is_told_with_whose_fault_it_is(farm, raised, tries, fault, said):
+    job = await farm.tried(raised, max_attempts=tries)
+    assert (job.state, job.error["fault"]) == (JobState.FAILED, fault)
+    assert said in job.error["message"]
+    assert ("bug" in job.error["hint"]) is (fault == "farm")
 
 
-async def test_a_folder_of_the_hosts_that_is_gone_is_the_hosts_fault_and_no_bug(farm):
-    job_id = await farm.one(max_attempts=1)
-    await farm.started()
-    await farm.ends(job_id, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/state/bundles"))
-    error = farm.job(job_id).error
-    assert (error["fault"], "/state/bundles" in error["message"], "bug" in error["hint"]) == ("host", True, False)
-
-
-async def test_a_users_fault_is_final(farm):
-    job_id = await farm.one()
-    await farm.started()
-    await farm.ends(job_id, UserError("no such model"))
-    assert farm.job(job_id).state is JobState.FAILED
-
-
-async def test_a_toolchain_that_is_down_is_no_try_of_the_jobs(farm):
+@pytest.mark.parametrize("error", [ToolchainError("toolchain default is not up"), YieldedError()])
+async def test_a_toolchain_that_is_down_and_giving_way_are_no_try_of_the_jobs(farm, error):
     job_id = await farm.one(max_attempts=1)
     for number in range(1, 5):
         assert (await farm.started()).attempt.number == number
-        await farm.ends(job_id, ToolchainError("toolchain default is not up"))
+        await farm.ends(job_id, error)
     assert farm.job(job_id).state is not JobState.FAILED
     assert farm.job(job_id).uncounted == 4
-
-
-async def test_what_gives_way_goes_on_later(farm):
-    job_id = await farm.one(max_attempts=1)
-    await farm.started()
-    await farm.ends(job_id, YieldedError())
-    assert (await farm.started()).attempt.number == 2
-    assert farm.job(job_id).uncounted == 1
 
 
 @pytest.mark.parametrize(
@@ -222,26 +200,28 @@ async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
 async def test_a_phone_that_goes_with_the_adb_server_while_the_database_is_away_costs_its_job_no_try(farm, monkeypatch):
     gone = replace(phone("p1", Life.GONE), reason="not listed by adb", external_cause="the adb server went away")
     job_id = await farm.one(max_attempts=2)
-    device = (await farm.started()).attempt.device
+    device, attempts = (await farm.started()).attempt.device, farm.store.jobs.attempts
 
     def away(_):
-        monkeypatch.undo()
+        farm.store.jobs.attempts = attempts
         raise HostError("the database cannot be read", Code.STORE_READ_FAILED)
 
     monkeypatch.setattr("farm.jobs.attempt_run.READ_AGAIN_S", 0.0)
-    monkeypatch.setattr(farm.store.jobs, "attempts", away)
+    farm.store.jobs.attempts = away
     farm.leases.take(device, PhoneLostError.of(gone))
     ended = await farm.until("attempt.ended", f"{job_id}.1")
     assert ended.data["error"]["code"] == "host_link_lost"
     assert (await farm.started()).attempt.number == 2
 
 
-async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_job(farm, monkeypatch):
+async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_job(farm):
+    when_revoked = farm.leases.when_revoked
+
     def over(lease_id):
-        monkeypatch.undo()
+        farm.leases.when_revoked = when_revoked
         raise NoSuchLeaseError(f"there is no lease {lease_id!r}")
 
-    monkeypatch.setattr(farm.leases, "when_revoked", over)
+    farm.leases.when_revoked = over
     job_id = await farm.one()
     ended = await farm.until("attempt.ended", f"{job_id}.1")
     assert (ended.data["error"]["code"], ended.data["error"]["fault"]) == ("phone_lost", "phone")
@@ -261,24 +241,20 @@ async def test_a_broken_session_is_told_as_the_lost_phone_that_it_was(farm):
     assert (ended.data["error"]["code"], ended.data["error"]["evidence"]) == ("phone_lost", "connection reset")
 
 
-async def test_a_pulled_phone_that_adb_lists_as_offline_for_a_moment_is_told_as_gone(farm):
+@pytest.mark.parametrize(("limit_s", "told"), [(HANG_S, "p1 is gone"), (0.0, "p1 is offline")])
+async def test_a_phone_that_adb_lists_as_offline_is_told_as_gone_when_it_is_so_in_a_moment(
+    farm, monkeypatch, limit_s, told
+):
+    monkeypatch.setattr("farm.jobs.attempt_run.UNLISTED_LIMIT_S", limit_s)
     await farm.one()
     await farm.started()
     farm.devices.change(phone("p1", Life.OFFLINE))
     farm.leases.take("p1", PhoneLostError("p1 is offline"))
-    await asyncio.sleep(0)
-    farm.devices.change(phone("p1", Life.GONE))
-    ended = await farm.until("attempt.ended")
-    assert (ended.data["error"]["code"], ended.data["error"]["message"]) == ("phone_lost", "p1 is gone")
-
-
-async def test_a_phone_that_stays_offline_is_told_as_offline(farm, monkeypatch):
-    monkeypatch.setattr("farm.jobs.attempt_run.UNLISTED_LIMIT_S", 0)
-    await farm.one()
-    await farm.started()
-    farm.devices.change(phone("p1", Life.OFFLINE))
-    farm.leases.take("p1", PhoneLostError("p1 is offline"))
-    assert (await farm.until("attempt.ended")).data["error"]["message"] == "p1 is offline"
+    if limit_s:
+        await asyncio.sleep(0)
+        farm.devices.change(phone("p1", Life.GONE))
+    error = (await farm.until("attempt.ended")).data["error"]
+    assert (error["code"], error["message"]) == ("phone_lost", told)
 
 
 async def test_cancelled_while_it_waits_and_while_it_runs(farm):
@@ -354,55 +330,38 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
         await farm.submit(after=("nothing",))
 
 
-async def test_what_an_array_waits_for_is_looked_up_once(tmp_path, monkeypatch):
-    looked_up = []
-    monkeypatch.setattr(
-        "farm.head.dispatcher.ended_before",
-        lambda jobs, names: looked_up.append(tuple(names)) or ended_before(jobs, names),
-    )
-    async with running(tmp_path / "farm.db", "p1", "p2", "p3") as farm:
-        first, other = await farm.submit(devices="all", hold=True), await farm.one(hold=True)
-        second = await farm.submit(devices="all", after=(first.array, other))
-        assert looked_up == [(first.array, other)]
-        assert {farm.job(each).state for each in second.ids} == {JobState.BLOCKED}
-
-
-async def test_what_a_job_waits_for_may_end_while_the_store_is_read(tmp_path, monkeypatch):
+async def test_what_a_job_waits_for_may_end_while_the_store_is_read(farm):
     """A server is read in a thread: the queue has forgotten the first job by then."""
-    async with running(tmp_path / "farm.db", "p1") as farm:
-        first = await farm.one()
-        await farm.started()
-        read = farm.store.read
+    first = await farm.one()
+    await farm.started()
+    read = farm.store.read
 
-        async def ends_meanwhile(function, *arguments):
-            found = await read(function, *arguments)
-            if function is ended_before and found == {}:
-                await farm.ends(first, {})
-            return found
+    async def ends_meanwhile(function, *arguments):
+        found = await read(function, *arguments)
+        if function is ended_before and found == {}:
+            await farm.ends(first, {})
+        return found
 
-        monkeypatch.setattr(farm.store, "read", ends_meanwhile)
-        await farm.one(after=(first,))
-        await farm.started()
+    farm.store.read = ends_meanwhile
+    await farm.one(after=(first,))
+    await farm.started()
 
 
 @pytest.mark.parametrize("ends", [({}, {}), ({}, UserError("no")), (None, {}), (None, UserError("no")), (None, None)])
 async def test_what_jobs_waited_for_is_known_after_a_restart(tmp_path, ends):
     """Each end of two jobs of an array: done, failed, or not yet."""
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1", "p2")
-    await farm.start()
-    first = await farm.submit(devices="all")
-    for _ in first.ids:
-        await farm.started()
-    for job_id, end in zip(first.ids, ends, strict=True):
-        if end is not None:
-            await farm.ends(job_id, end)
-    farm.devices.change(phone("p1", Life.OFFLINE))
-    farm.devices.change(phone("p2", Life.OFFLINE))
-    alone = await farm.one(hold=True)
-    (later,) = (await farm.submit(hold=True, after=(first.array,))).ids
-    (behind,) = (await farm.submit(hold=True, after=(alone,))).ids
-    farm.crash()
+    async with killed(path, "p1", "p2") as farm:
+        first = await farm.submit(devices="all")
+        for _ in first.ids:
+            await farm.started()
+        for job_id, end in zip(first.ids, ends, strict=True):
+            if end is not None:
+                await farm.ends(job_id, end)
+        for name in ("p1", "p2"):
+            farm.devices.change(phone(name, Life.OFFLINE))
+        alone = await farm.one(hold=True)
+        later, behind = [await farm.one(hold=True, after=(each,)) for each in (first.array, alone)]
     async with running(path) as again:
         failed = any(isinstance(end, UserError) for end in ends)
         if not failed:
@@ -422,8 +381,7 @@ async def test_what_waits_for_a_failure_is_cancelled(farm):
     await farm.ends(first, UserError("wrong"))
     await farm.until("job.cancelled", second)
     assert first in farm.job(second).error["message"]
-    third = await farm.one(after=(second,))
-    await farm.until("job.cancelled", third)
+    await farm.until("job.cancelled", await farm.one(after=(second,)))
 
 
 async def test_a_deadline_ends_what_waits_and_what_runs(farm):

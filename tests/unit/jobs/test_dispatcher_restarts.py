@@ -7,19 +7,18 @@ import pytest
 
 from farm.common.errors import PhoneError
 from farm.head.queue.model import ClockReading
+from farm.head.queue.retry import MOST_CRASHES
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import AttemptState, JobState
-from tests.unit.jobs.dispatching import Farm, running
+from tests.unit.jobs.dispatching import Farm, killed, running
 
 
 async def test_a_killed_daemons_jobs_go_on(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1")
-    await farm.start()
-    runs, waits = await farm.one(), await farm.one()
-    array = await farm.submit(devices=2, hold=True)
-    await farm.started()
-    farm.crash()
+    async with killed(path, "p1") as farm:
+        runs, waits = await farm.one(), await farm.one()
+        array = await farm.submit(devices=2, hold=True)
+        await farm.started()
     async with running(path, "p1", "p2") as again:
         both = {(await again.started()).job.id, (await again.started()).job.id}
         assert both == {runs, waits}
@@ -30,44 +29,32 @@ async def test_a_killed_daemons_jobs_go_on(tmp_path):
         kinds = {event.kind for event in again.store.events.since(0)}
         assert {"lease.released", "job.queued"} <= kinds
         assert {again.job(each).state for each in array.ids} == {JobState.HELD}
-        await again.ends(runs, {})
-        await again.ends(waits, {})
 
 
 async def test_a_daemon_killed_in_the_second_attempt_leaves_no_reason_of_the_first(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1", "p2")
-    await farm.start()
-    job_id = await farm.one()
-    await farm.started()
-    farm.executor.end(job_id, PhoneError("the first phone hung"))
-    second = await farm.started()
-    assert farm.job(job_id).error is None
-    farm.crash()
+    async with killed(path, "p1", "p2") as farm:
+        job_id = (await farm.tried(PhoneError("the first phone hung"))).id
+        await farm.started()
+        assert farm.job(job_id).error is None
     async with running(path) as again:
         assert again.job(job_id).error["code"] == "daemon_died"
         first, second = again.store.jobs.attempts(job_id)
         assert (first.error["message"], second.error["code"]) == ("the first phone hung", "daemon_died")
 
 
-async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.head.queue.retry.MOST_CRASHES", 2)
+async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path):
     path = tmp_path / "farm.db"
-    for _ in range(4):  # an upgrade is no crash
-        async with running(path, "p1") as farm:
+    stops, crashes = MOST_CRASHES + 1, MOST_CRASHES  # an upgrade is no crash
+    for ends in [running] * stops + [killed] * crashes:
+        async with ends(path, "p1") as farm:
             job_id = await farm.one(key="the same")
             await farm.started()
-    for _ in range(2):
-        farm = Farm(path, "p1")
-        await farm.start()
-        job_id = await farm.one(key="the same")
-        await farm.started()
-        farm.crash()
     async with running(path, "p1") as again:
         job = again.job(job_id)
         assert (job.state, job.error["code"]) == (JobState.FAILED, "interrupted_too_often")
         how = [attempt.error["code"] for attempt in again.store.jobs.attempts(job_id)]
-        assert how == ["daemon_stopped"] * 4 + ["daemon_died"] * 2
+        assert how == ["daemon_stopped"] * stops + ["daemon_died"] * crashes
         assert again.leases.waiting == {}
 
 

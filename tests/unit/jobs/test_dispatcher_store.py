@@ -20,11 +20,11 @@ from tests.unit.jobs.fakes import phone
 class FullDisk:
     """Lets writes of the job table fail until there is room."""
 
-    def __init__(self, store, monkeypatch):
+    def __init__(self, store):
         self.full = False
         self.tried = asyncio.Event()
         for name in ("start", "finish", "save", "add"):
-            monkeypatch.setattr(store.jobs, name, self._unless_full(getattr(store.jobs, name)))
+            setattr(store.jobs, name, self._unless_full(getattr(store.jobs, name)))
 
     def _unless_full(self, write):
         async def attempt(*args, **kwargs):
@@ -38,7 +38,7 @@ class FullDisk:
 
 async def test_a_full_disk_loses_no_result_and_doubles_none(farm, monkeypatch):
     monkeypatch.setattr("farm.store.database.RETRY_S", 0.01)
-    disk = FullDisk(farm.store, monkeypatch)
+    disk = FullDisk(farm.store)
     job_id = await farm.one()
     running = await farm.started()
     disk.full = True
@@ -56,7 +56,7 @@ async def test_a_full_disk_loses_no_result_and_doubles_none(farm, monkeypatch):
     assert [event.kind for event in farm.store.events.since(0)].count("job.done") == 1
 
 
-DEEP: list = []
+DEEP = []
 DEEP.append(DEEP)
 
 
@@ -79,18 +79,15 @@ async def test_a_result_that_cannot_be_kept_fails_its_attempt_and_nothing_else(f
 async def test_what_a_failed_attempt_gave_cannot_be_kept_but_its_error_is(farm):
     error = FailedWithResultError("exit code 1")
     error.result = {"seconds": float("inf")}
-    job_id = await farm.one()
-    await farm.started()
-    await farm.ends(job_id, error)
-    assert farm.job(job_id).error["message"] == "exit code 1"
+    assert (await farm.tried(error)).error["message"] == "exit code 1"
 
 
 class Refusing:
     """Lets a write of the job table raise as long as it is about to write one of these states."""
 
-    def __init__(self, store, monkeypatch, name, *states):
+    def __init__(self, store, name, *states):
         self.write, self.states = getattr(store.jobs, name), states
-        monkeypatch.setattr(store.jobs, name, self)
+        setattr(store.jobs, name, self)
 
     async def __call__(self, *args, **options):
         if any(job.state in self.states for job in args if isinstance(job, Job)):
@@ -99,11 +96,11 @@ class Refusing:
 
 
 @pytest.mark.parametrize("error", [None, HostError("no room")])
-async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm, monkeypatch, error):
+async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm, error):
     job_id = await farm.one()
     after = await farm.one(after=(job_id,))
     running = await farm.started()
-    Refusing(farm.store, monkeypatch, "finish", JobState.DONE, JobState.QUEUED)
+    Refusing(farm.store, "finish", JobState.DONE, JobState.QUEUED)
     await farm.ends(job_id, error or {"answer": 42})
     job, (attempt,) = farm.job(job_id), farm.store.jobs.attempts(job_id)
     assert (job.state, job.error["message"], job.not_before) == (JobState.FAILED, "ValueError: a bug", None)
@@ -116,24 +113,23 @@ async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm, monkeypa
 
 async def test_an_end_that_can_be_kept_in_no_form_frees_the_phone_and_is_taken_up_at_the_next_start(tmp_path):
     path = tmp_path / "farm.db"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        async with running(path, "p1") as farm:
-            job_id = await farm.one()
-            lease = (await farm.started()).lease
-            Refusing(farm.store, monkeypatch, "finish", *JobState)
-            farm.executor.end(job_id, {"answer": 42})
-            await until(lambda: not farm.dispatcher.is_live(job_id))
-            assert farm.leases.released == [lease.id]
+    async with running(path, "p1") as farm:
+        job_id = await farm.one()
+        lease = (await farm.started()).lease
+        Refusing(farm.store, "finish", *JobState)
+        farm.executor.end(job_id, {"answer": 42})
+        await until(lambda: not farm.dispatcher.is_live(job_id))
+        assert farm.leases.released == [lease.id]
     async with running(path, "p1") as again:
         assert (await again.started()).job.id == job_id
         assert again.store.jobs.attempts(job_id)[0].error["code"] == "daemon_died"
 
 
-async def test_a_state_that_the_store_refuses_becomes_a_failure(farm, monkeypatch):
-    farm.devices.change(phone("p1", Life.OFFLINE))
-    farm.devices.change(phone("p2", Life.OFFLINE))
+async def test_a_state_that_the_store_refuses_becomes_a_failure(farm):
+    for name in ("p1", "p2"):
+        farm.devices.change(phone(name, Life.OFFLINE))
     job_id = await farm.one()
-    Refusing(farm.store, monkeypatch, "save", JobState.HELD)
+    Refusing(farm.store, "save", JobState.HELD)
     farm.dispatcher.hold(job_id)
     await farm.dispatcher.settled(job_id)
     assert (farm.job(job_id).state, farm.job(job_id).error["message"]) == (JobState.FAILED, "ValueError: a bug")
@@ -149,7 +145,7 @@ async def test_an_attempt_that_cannot_begin_gives_its_phone_back_and_begins_late
             raise ValueError("a bug")
         return await start(*args, **options)
 
-    monkeypatch.setattr(farm.store.jobs, "start", fails_once)
+    farm.store.jobs.start = fails_once
     job_id = await farm.one()
     assert (await farm.started()).attempt.id == f"{job_id}.1"
     assert len(farm.leases.released) == 1

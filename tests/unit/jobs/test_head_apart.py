@@ -1,5 +1,7 @@
 """What a host keeps for a head in another process: the ends of attempts, also of those that a dead daemon left."""
 
+from unittest.mock import AsyncMock
+
 import pytest
 from sqlalchemy import text
 
@@ -8,7 +10,7 @@ from farm.head.messages import JobSaved, LeaseEnded
 from farm.model.job import AttemptState, JobState
 from farm.store.mailbox import Letter
 from farm.store.writer import StoreWriteError
-from tests.unit.jobs.dispatching import Farm
+from tests.unit.jobs.dispatching import Farm, killed
 
 
 class ApartHead(LocalHead):
@@ -54,8 +56,6 @@ async def of_host(farm, host, lease):
 async def test_what_a_job_becomes_is_posted_with_the_end_of_its_attempt(tmp_path):
     farm = apart(tmp_path / "farm.db", "p1")
     await farm.start()
-    job = await farm.one()
-    await farm.started()
     finish, refused = farm.store.jobs.finish, []
 
     async def refuse_once(*args, **kwargs):
@@ -64,25 +64,21 @@ async def test_what_a_job_becomes_is_posted_with_the_end_of_its_attempt(tmp_path
         raise StoreWriteError("no space")
 
     farm.store.jobs.finish = refuse_once
-    await farm.ends(job, {})
+    job = await farm.tried({})
     assert refused == [[]]
     (saved,) = letters(farm)
-    assert '"JobSaved"' in saved
-    assert job in saved
-    assert '"done"' in saved
+    assert all(word in saved for word in ('"JobSaved"', job.id, '"done"'))
     await farm.stop()
     farm.store.close()
 
 
 async def test_a_host_ends_only_what_its_own_daemon_left(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1", "p2")
-    await farm.start()
-    mine, others = await farm.one(), await farm.one()
-    for _ in range(2):
-        run = await farm.started()
-        await of_host(farm, "one" if run.job.id == mine else "two", run.lease.id)
-    farm.crash()
+    async with killed(path, "p1", "p2") as farm:
+        mine, others = await farm.one(), await farm.one()
+        for _ in range(2):
+            run = await farm.started()
+            await of_host(farm, "one" if run.job.id == mine else "two", run.lease.id)
     again = apart(path)
     await again.attempts.recover(hosts=("one",))
     assert again.job(mine).state is JobState.RUNNING  # until the head has decided
@@ -96,19 +92,12 @@ async def test_a_host_ends_only_what_its_own_daemon_left(tmp_path):
 
 async def test_ending_goes_on_where_the_store_could_not_write(tmp_path):
     path = tmp_path / "farm.db"
-    farm = Farm(path, "p1")
-    await farm.start()
-    job = await farm.one()
-    await farm.started()
-    farm.crash()
+    async with killed(path, "p1") as farm:
+        job = await farm.one()
+        await farm.started()
     again = apart(path)
     await again.attempts.recover()
-    end = again.store.leases.end
-
-    async def refuse(*_, **__):
-        raise StoreWriteError("no space")
-
-    again.store.leases.end = refuse
+    end, again.store.leases.end = again.store.leases.end, AsyncMock(side_effect=StoreWriteError("no space"))
     with pytest.raises(StoreWriteError):
         await again.attempts.end_left()
     again.store.leases.end = end

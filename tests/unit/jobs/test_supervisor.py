@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -19,13 +20,23 @@ from farm.jobs.zygote import ToolchainError, Zygote
 from farm.model.toolchain import Toolchain
 from tests.support.waiting import until
 
+NO_DESCRIPTOR = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)  # never started
-    told = []
+
+@pytest.fixture
+def supervisor(tmp_path):
+    (tmp_path / "attempts").mkdir()
+    return Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
+
+
+def task(timeout_s=600.0):
+    return Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s)
+
+
+async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(supervisor):
+    told = []  # the supervisor is never started
     host = SimpleNamespace(progressed=lambda step, fields: told.append((step, fields)))
-    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=0.0)
-    attempt = asyncio.create_task(supervisor.run("default", task, host))
+    attempt = asyncio.create_task(supervisor.run("default", task(0.0), host))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not attempt.done()  # its time has not begun
@@ -34,25 +45,18 @@ async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
     await asyncio.gather(attempt, return_exceptions=True)
 
 
-async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms(tmp_path, monkeypatch):
-    def none_left(_):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(module, "WorkerOutput", none_left)
-    (tmp_path / "attempts").mkdir()
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)
+async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms(supervisor, monkeypatch):
+    monkeypatch.setattr(module, "WorkerOutput", Mock(side_effect=NO_DESCRIPTOR))
     supervisor._slots["default"].zygote = SimpleNamespace(ended=asyncio.Event())
-    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=9.0)
     with pytest.raises(HostError, match="this host cannot start a worker: Too many open files") as raised:
-        await supervisor.run("default", task, SimpleNamespace())
+        await supervisor.run("default", task(), SimpleNamespace())
     assert "ulimit -n" in raised.value.hint
 
 
 async def test_a_standstill_of_the_daemon_is_no_silence_of_a_worker(monkeypatch):
     loop = asyncio.get_running_loop()
     clock, now = loop.time, loop.time()
-    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=600.0)
-    attempt = LiveAttempt(task, None, HeartbeatWatch(now, now, greeted=True))
+    attempt = LiveAttempt(task(), None, HeartbeatWatch(now, now, greeted=True))
     zygote = SimpleNamespace(exited=lambda _: asyncio.Event().wait())
     outcome = asyncio.create_task(Supervisor._outcome(None, attempt, zygote, SimpleNamespace(tail="")))
     await asyncio.sleep(0)
@@ -75,28 +79,22 @@ async def test_a_fifo_in_the_logs_place_does_not_hold_a_start(tmp_path):
     assert log.is_file()
 
 
-async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):
+async def test_no_mistake_ends_who_keeps_a_toolchain_up(supervisor, monkeypatch):
     """The toolchain was waited for without an end, and nothing told why."""
     begun, wrong = [], [ValueError("at its start"), OSError("at its end")]
 
-    class Zygote:
-        def __init__(self):
-            self.ended = asyncio.Event()
+    async def start(*_):
+        if len(wrong) == 2:
+            raise wrong.pop(0)
+        begun.append(SimpleNamespace(ended=asyncio.Event(), stop=stop))
+        return begun[-1]
 
-        @classmethod
-        async def start(cls, *_):
-            if len(wrong) == 2:
-                raise wrong.pop(0)
-            begun.append(cls())
-            return begun[-1]
+    async def stop():
+        if wrong:
+            raise wrong.pop(0)
 
-        async def stop(self):
-            if wrong:
-                raise wrong.pop(0)
-
-    monkeypatch.setattr(module, "Zygote", Zygote)
+    monkeypatch.setattr(Zygote, "start", start)
     monkeypatch.setattr(module, "RESTART", BackOff(0.0, 0.0))
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)
     await supervisor.start()
     try:
         await until(lambda: begun)
@@ -135,9 +133,8 @@ async def test_what_cannot_be_removed_at_a_start_is_a_line_and_the_start_goes_on
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(tmp_path, monkeypatch, turns):
+async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(supervisor, monkeypatch, turns):
     """asyncio.wait_for of Python 3.11 loses such a cancellation: a daemon that stopped then never ended."""
-    supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
     received, stops = Zygote._received, []
 
     async def stop():
@@ -154,17 +151,11 @@ async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(tmp_path, monkeypa
     await until(lambda: stops and stops[0].done())
 
 
-@pytest.mark.parametrize(
-    ("error", "traceback"), [(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), False), (LookupError("ours"), True)]
-)
+@pytest.mark.parametrize(("error", "traceback"), [(NO_DESCRIPTOR, False), (LookupError("ours"), True)])
 async def test_a_host_that_starts_no_zygote_is_one_line_and_a_mistake_of_ours_is_told_with_its_place(
-    tmp_path, monkeypatch, caplog, error, traceback
+    supervisor, monkeypatch, caplog, error, traceback
 ):
-    async def refuse(*_):
-        raise error
-
-    monkeypatch.setattr(Zygote, "start", refuse)
-    supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
+    monkeypatch.setattr(Zygote, "start", AsyncMock(side_effect=error))
     await supervisor.start()
     await until(lambda: caplog.records)
     await supervisor.stop()

@@ -1,13 +1,10 @@
 """What the daemon has another user do: it begins at once, and nobody waits for it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import threading
-from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,17 +16,17 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become ano
 
 
 @as_root
-def test_groups_of_another_user_end() -> None:
+def test_groups_of_another_user_end():
     sleeper = subprocess.Popen(["sleep", "600"], user=NOBODY.uid, group=NOBODY.gid, extra_groups=[], process_group=0)
     kill_groups([sleeper.pid], NOBODY)
     assert sleeper.wait(60) == -signal.SIGKILL
 
 
-def test_nobody_waits_for_a_kill_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fifo, begun = tmp_path / "fifo", list[subprocess.Popen[bytes]]()
+def test_nobody_waits_for_a_kill_that_hangs(tmp_path, monkeypatch):
+    fifo, begun = tmp_path / "fifo", []
     os.mkfifo(fifo)
 
-    def hangs(user: WorkerUser, *command: str) -> subprocess.Popen[bytes]:
+    def hangs(*_):
         begun.append(subprocess.Popen(["sh", "-c", f"read line < {fifo}"]))
         return begun[0]
 
@@ -43,12 +40,8 @@ def test_nobody_waits_for_a_kill_that_hangs(tmp_path: Path, monkeypatch: pytest.
     assert begun[0].returncode == 0  # somebody has seen it out: it is no zombie
 
 
-def test_a_host_without_memory_for_a_process_is_reported(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    def none_left(*_: Any) -> subprocess.Popen[bytes]:
-        raise BlockingIOError("Resource temporarily unavailable")
-
+def test_a_host_without_memory_for_a_process_is_reported(monkeypatch, caplog, tmp_path):
+    none_left = Mock(side_effect=BlockingIOError("Resource temporarily unavailable"))
     monkeypatch.setattr(worker_user, "_as_user", none_left)
     kill_groups([4711], NOBODY)
     assert "process groups 4711" in caplog.text

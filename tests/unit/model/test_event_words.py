@@ -1,12 +1,8 @@
 """Events as sentences."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from farm.model.event_kinds import KINDS, EventKind
+from farm.model.event_kinds import KINDS
 from farm.model.event_words import event_words
 
 AT = "2026-11-22T06:00:00+00:00"
@@ -14,12 +10,12 @@ SHA = "ab" * 32
 LISTS = ("devices", "classes", "applied", "restart")
 
 
-def words(kind: str, /, **data: Any) -> str:
+def words(kind, /, **data):
     return event_words({"seq": 1, "at": AT, "kind": kind, "subject": "pixel", "data": data})
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
-def test_every_kind_of_event_has_a_sentence_of_its_own(kind: EventKind) -> None:
+def test_every_kind_of_event_has_a_sentence_of_its_own(kind):
     texts = {name: f"its-{name}" for name in kind.data}
     lists = {name: [f"its-{name}"] for name in kind.data if name in LISTS}
     numbers = {name: 70.0 for name in kind.data if name.endswith(("_s", "seconds")) or "bytes" in name}
@@ -61,5 +57,5 @@ SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_u
         ("later.kind", {"reason": "who knows", "list": [{}]}, "later.kind pixel: who knows"),
     ],
 )
-def test_an_event_in_words(kind: str, data: dict[str, Any], sentence: str) -> None:
+def test_an_event_in_words(kind, data, sentence):
     assert words(kind, **data) == sentence

@@ -1,5 +1,6 @@
 """What becomes of a candidate whose try went wrong."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,38 +21,45 @@ ENDS = st.lists(
 )
 
 
-def test_an_end_that_says_something_is_an_answer():
-    assert after_try(CandidateTries(), TryEnd.MEASURED, "", 10) == Decision()
-    assert after_try(CandidateTries(), TryEnd.REFUSED, "no memory", 10) == Decision(
-        error="the phone could not run it: no memory"
-    )
-    assert after_try(CandidateTries(), TryEnd.TIMEOUT, "", 2.5).error == "timeout: no result after 2.5 s"
+@pytest.mark.parametrize(
+    ("before", "end", "why", "answer"),
+    [
+        ({}, TryEnd.MEASURED, "", ""),
+        ({}, TryEnd.REFUSED, "no memory", "the phone could not run it: no memory"),
+        ({}, TryEnd.TIMEOUT, "", "timeout: no result after 2.5 s"),
+        (
+            {"untouched": MAX_UNTOUCHED - 1},
+            TryEnd.UNTOUCHED,
+            "no",
+            f"no phone could take it, {MAX_UNTOUCHED} times: no",
+        ),
+    ],
+)
+def test_an_end_that_says_something_is_an_answer(before, end, why, answer):
+    assert after_try(CandidateTries(**before), end, why, 2.5) == Decision(error=answer)
 
 
-def test_a_first_death_is_followed_by_a_try_alone():
-    verdict = after_try(CandidateTries(), TryEnd.DIED, "", 10)
-    assert verdict == Decision(again=CandidateTries(deaths=1))
-    assert verdict.again.alone
-    assert not CandidateTries().alone
+@pytest.mark.parametrize(
+    ("before", "end", "then", "alone"),
+    [
+        ({}, TryEnd.DIED, {"deaths": 1}, True),
+        ({}, TryEnd.UNTOUCHED, {"untouched": 1}, False),  # a phone that is gone costs no candidate
+        ({"deaths": 1}, TryEnd.LOST, {"deaths": 1, "losses": 1}, True),
+    ],
+)
+def test_a_candidate_is_tried_again_after_a_death_alone(before, end, then, alone):
+    found = after_try(CandidateTries(**before), end, "", 10)
+    assert found == Decision(again=CandidateTries(**then))
+    assert found.again.alone is alone
 
 
-def test_dying_alone_after_that_is_poison():
-    verdict = after_try(CandidateTries(deaths=1), TryEnd.DIED, "kShutdown", 10)
-    assert verdict.poison
-    assert verdict.again is None
-    assert "kShutdown" in verdict.error
-
-
-def test_a_phone_that_is_gone_costs_no_candidate():
-    assert after_try(CandidateTries(), TryEnd.UNTOUCHED, "", 10) == Decision(again=CandidateTries(untouched=1))
-    assert not CandidateTries(untouched=1).alone
-    assert after_try(CandidateTries(deaths=1), TryEnd.LOST, "", 10) == Decision(
-        again=CandidateTries(deaths=1, losses=1)
-    )
-
-
-def test_what_loses_phone_after_phone_alone_is_poison():
-    assert after_try(CandidateTries(deaths=1, losses=MAX_LOSSES - 1), TryEnd.LOST, "", 10).poison
+@pytest.mark.parametrize(
+    ("losses", "end", "told"), [(0, TryEnd.DIED, "kShutdown"), (MAX_LOSSES - 1, TryEnd.LOST, "were lost")]
+)
+def test_what_dies_or_loses_its_phone_alone_after_that_is_poison(losses, end, told):
+    found = after_try(CandidateTries(deaths=1, losses=losses), end, "kShutdown", 10)
+    assert (found.poison, found.again) == (True, None)
+    assert told in found.error
 
 
 def test_what_finds_no_memory_a_second_time_alone_fails_and_is_no_poison():
@@ -61,11 +69,6 @@ def test_what_finds_no_memory_a_second_time_alone_fails_and_is_no_poison():
     assert (verdict.again, verdict.poison) == (None, False)
     assert verdict.error.startswith("out of memory")
     assert "8e+04 MB" in verdict.error
-
-
-def test_what_no_phone_can_take_is_answered_with_the_phones_reason():
-    verdict = after_try(CandidateTries(untouched=MAX_UNTOUCHED - 1), TryEnd.UNTOUCHED, "no session: refused", 10)
-    assert verdict == Decision(error=f"no phone could take it, {MAX_UNTOUCHED} times: no session: refused")
 
 
 @given(ENDS)

@@ -26,7 +26,7 @@ print(package.metal.__name__)
 """
 
 
-def test_other_parts_come_when_they_are_asked_for() -> None:
+def test_other_parts_come_when_they_are_asked_for():
     done = subprocess.run(
         [sys.executable, "-c", LOADED], env=environment(), capture_output=True, text=True, check=False
     )

@@ -1,21 +1,19 @@
 """Where candidates are built: both sides have work, what is late is built here too, nothing is placed twice."""
 
-from __future__ import annotations
-
 from farm.tuning.placement_rules import LEAST_WAIT_S, MEDIANS, Place, Placement
 
 
-def waiting(numbers: int, **slots: int) -> Placement:
-    placement = Placement(**slots)  # type: ignore[arg-type]
+def waiting(numbers, **slots):
+    placement = Placement(**slots)
     placement.waiting.extend(range(numbers))
     return placement
 
 
-def test_without_builders_all_go_to_the_hosts_own_queue_at_once() -> None:
+def test_without_builders_all_go_to_the_hosts_own_queue_at_once():
     assert waiting(5, local_slots=2).place(0.0) == [Place(number, remote=False) for number in range(5)]
 
 
-def test_builders_come_first_the_host_takes_what_it_has_cores_for_and_the_rest_waits() -> None:
+def test_builders_come_first_the_host_takes_what_it_has_cores_for_and_the_rest_waits():
     placement = waiting(6, local_slots=2, remote_slots=3)
     assert [each.remote for each in placement.place(0.0)] == [True, True, True, False, False]
     assert placement.place(1.0) == []
@@ -23,7 +21,7 @@ def test_builders_come_first_the_host_takes_what_it_has_cores_for_and_the_rest_w
     assert placement.place(1.0) == [Place(5, remote=False)]
 
 
-def test_what_is_late_is_built_here_too_and_once() -> None:
+def test_what_is_late_is_built_here_too_and_once():
     placement = waiting(1, local_slots=1, remote_slots=1)
     placement.place(0.0)
     assert placement.place(LEAST_WAIT_S - 0.1) == []
@@ -33,7 +31,7 @@ def test_what_is_late_is_built_here_too_and_once() -> None:
     assert placement.ended(0) is False
 
 
-def test_slow_builders_are_waited_for_four_times_their_median() -> None:
+def test_slow_builders_are_waited_for_four_times_their_median():
     placement = waiting(3, local_slots=1, remote_slots=3)
     placement.place(0.0)
     for number, took_s in enumerate((2.0, 3.0, 40.0)):
@@ -44,7 +42,7 @@ def test_slow_builders_are_waited_for_four_times_their_median() -> None:
     assert placement.limit_s == LEAST_WAIT_S
 
 
-def test_what_builders_do_not_build_is_built_here_at_once() -> None:
+def test_what_builders_do_not_build_is_built_here_at_once():
     placement = waiting(2, local_slots=0, remote_slots=2)
     placement.place(0.0)
     assert placement.not_built(1) == [Place(1, remote=False)]
@@ -52,7 +50,7 @@ def test_what_builders_do_not_build_is_built_here_at_once() -> None:
     assert placement.ended(0) is True  # a builder still works at it
 
 
-def test_when_the_last_builder_goes_nothing_waits() -> None:
+def test_when_the_last_builder_goes_nothing_waits():
     placement = waiting(4, local_slots=1, remote_slots=1)
     placement.place(0.0)
     assert placement.grant(0) == [Place(0, remote=False)]

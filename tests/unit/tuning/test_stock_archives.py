@@ -1,12 +1,8 @@
 """What stock's builder makes is linked on this host, and what cannot be is told once, with what repairs it."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import tarfile
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +16,9 @@ from tests.support.needs import needs
 OBJECT = b"\x7fELF and so on"
 
 
-def archive(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
+def archive(files, mode="w:gz"):
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as opened:  # type: ignore[call-overload]  # the mode is no literal
+    with tarfile.open(fileobj=made, mode=mode) as opened:  # the mode is no literal
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
@@ -31,14 +27,14 @@ def archive(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_object_files_are_found_compressed_or_not(mode: str) -> None:
+def test_object_files_are_found_compressed_or_not(mode):
     made = archive({"lib0.o": OBJECT, "../../etc/devc.o": OBJECT + b"2"}, mode)
     assert is_archive(made)
     assert objects_in(made) == [OBJECT, OBJECT + b"2"]
 
 
-def test_a_library_is_no_archive_and_stays_as_it_is() -> None:
-    said: list[str] = []
+def test_a_library_is_no_archive_and_stays_as_it_is():
+    said = []
     assert ArchiveLinker(lambda: None, said.append)(OBJECT) is OBJECT
     assert said == []
 
@@ -54,18 +50,18 @@ def test_a_library_is_no_archive_and_stays_as_it_is() -> None:
     ],
     ids=["other", "empty", "cut", "damaged", "large"],  # not by contents: archives hold the time
 )
-def test_what_holds_something_else_or_too_much_is_refused(made: bytes, why: str) -> None:
+def test_what_holds_something_else_or_too_much_is_refused(made, why):
     with pytest.raises(TarError, match=why):
         objects_in(made, most_bytes=1 << 19)
 
 
 @needs("clang")
-def test_trouble_is_told_once_with_what_mends_it(tmp_path: Path) -> None:
+def test_trouble_is_told_once_with_what_mends_it(tmp_path):
     source = tmp_path / "x.s"
     source.write_text(".globl main\nmain: nop\n")
     subprocess.run(["clang", "--target=aarch64-linux-gnu", "-c", source, "-o", tmp_path / "x.o"], check=True)
     foreign = archive({"lib0.o": (tmp_path / "x.o").read_bytes()})
-    said: list[str] = []
+    said = []
     link = ArchiveLinker(lambda: {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, said.append)
     for _ in range(3):
         with pytest.raises(CandidateError, match=r"its \.tar cannot be linked: .* cannot link"):
@@ -74,7 +70,7 @@ def test_trouble_is_told_once_with_what_mends_it(tmp_path: Path) -> None:
     assert "build for the phones' own target, {'kind': 'llvm', 'mtriple': 'x86_64-linux-gnu'}" in told
 
 
-def test_what_tvm_builds_is_linked(tmp_path: Path) -> None:
+def test_what_tvm_builds_is_linked(tmp_path):
     import ctypes
 
     import tvm
@@ -88,7 +84,7 @@ def test_what_tvm_builds_is_linked(tmp_path: Path) -> None:
     assert ctypes.CDLL(str(tmp_path / "x.so")).__tvm_ffi_main
 
 
-def test_the_line_after_rpcs_own_is_the_one_that_tells() -> None:
+def test_the_line_after_rpcs_own_is_the_one_that_tells():
     said = "RPCError: Error caught from RPC call:\nthis phone has no linker for .tar files: x.tar"
     assert tvm_errors.first_line(RuntimeError(said)) == "this phone has no linker for .tar files: x.tar"
     assert tvm_errors.first_line(RuntimeError("Error caught from RPC call:")) == "Error caught from RPC call:"

@@ -1,12 +1,10 @@
 """What a zygote imports, each of its children has: no store, no leasing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
 
-def test_workers_import_neither_the_store_nor_leasing() -> None:
+def test_workers_import_neither_the_store_nor_leasing():
     script = (
         "import sys; import farm.worker.zygote;"
         " print(sorted(name for name in sys.modules if name == 'sqlalchemy' or name.startswith('farm.leasing')))"

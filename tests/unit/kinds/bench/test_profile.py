@@ -1,7 +1,5 @@
 """Notes of runs as a profile: which times count, the shares of units, what is said of operators on the CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

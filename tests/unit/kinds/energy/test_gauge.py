@@ -1,7 +1,5 @@
 """The gauge as a meter, over a daemon that answers with lines of a phone."""
 
-from __future__ import annotations
-
 import pytest
 
 from farm.common.errors import Code

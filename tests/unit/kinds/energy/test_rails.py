@@ -1,7 +1,5 @@
 """Power rails as a meter: the worker's side over a daemon, the daemon's side over a phone, both of the tests."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import math
@@ -219,18 +217,19 @@ async def test_a_trace_before_the_failure_is_handed_out():
     await tracing.close()
 
 
-async def test_a_perfetto_that_keeps_its_trace_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(phone_side, "HAND_OUT_S", 0.01)
-    tracing = RailsTraces(FakeClient(FakeStream(stuck=True)), "serial")
-    with raises_code(Code.GAUGE_FAILED, match="did not hand its trace out"):
-        await tracing.read(last=True)
-    await tracing.close()
-
-
-async def test_a_perfetto_that_prints_without_end_is_an_error(monkeypatch):
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        ({"stuck": True}, "did not hand its trace out"),
+        ({"made": b"a" * (1 << 20) + b"a"}, "printed more than 1 MiB"),
+    ],
+)
+async def test_a_perfetto_that_keeps_its_trace_or_prints_without_end_is_an_error(monkeypatch, stream, said):
+    if "stuck" in stream:
+        monkeypatch.setattr(phone_side, "HAND_OUT_S", 0.01)
     monkeypatch.setattr(phone_side, "MOST_TRACE_BYTES", 1 << 20)
-    tracing = RailsTraces(FakeClient(FakeStream(b"a" * (1 << 20) + b"a")), "serial")
-    with raises_code(Code.GAUGE_FAILED, match="printed more than 1 MiB"):
+    tracing = RailsTraces(FakeClient(FakeStream(**stream)), "serial")
+    with raises_code(Code.GAUGE_FAILED, match=said):
         await tracing.read(last=True)
     await tracing.close()
 
@@ -241,18 +240,18 @@ async def test_a_perfetto_that_prints_without_end_is_an_error(monkeypatch):
         (ShellResult(trace(steady((1.0, 0.5))), b"", 0), 0.25),
         (
             ShellResult(b"", b"sh: perfetto: inaccessible\n or not found", 127),
-            "its perfetto ended with 127: sh: perfetto: ",
+            "perfetto ended with 127: sh: perfetto: ",
         ),
-        (ShellResult(b"", b"", 1), "its perfetto ended with 1"),
-        (ShellResult(b"", b"\x1b[31m" * 100, 1), "its perfetto ended with 1: \\x1b[31m\\x1b[31m"),
-        (ShellResult(b"", b"", 0), "its perfetto names none"),
-        (AdbTimeout("late"), "its perfetto did not end in 20 s"),
+        (ShellResult(b"", b"", 1), "perfetto ended with 1"),
+        (ShellResult(b"", b"\x1b[31m" * 100, 1), "perfetto ended with 1: \\x1b[31m\\x1b[31m"),
+        (ShellResult(b"", b"", 0), "perfetto names none"),
+        (AdbTimeout("late"), "perfetto did not end in 20 s"),
     ],
 )
 async def test_a_phone_is_asked_for_rails_by_a_short_trace(result, found):
     client = FakeClient(result=result)
     told = await rails_period(client, "serial")
-    assert told == found or (isinstance(found, str) and told.startswith(found))
+    assert told == found or (isinstance(found, str) and told.startswith(f"its {found}"))
     assert f"duration_ms: {LEARN_S * 1e3:.0f} " in client.commands[0]
     assert "battery_poll_ms: 250 collect_power_rails: true" in client.commands[0]
 

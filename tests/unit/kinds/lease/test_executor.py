@@ -31,42 +31,36 @@ class Leases:
 
     def __init__(self, seconds):
         self.wall = lambda: datetime.now(UTC)
-        self.end = datetime.now(UTC) + timedelta(seconds=seconds)
         self.adopted, self.made = [], 0
+        self.expires_at = lambda _: self.end
+        self.adopt_match_key = lambda _, sha256: self.adopted.append(sha256)
+        self._ends_in(seconds)
+
+    def _ends_in(self, seconds):
+        self.end = datetime.now(UTC) + timedelta(seconds=seconds)
+        return self.end
 
     def new_match_key(self, lease_id, *, single_use):
         assert not single_use
         self.made += 1
         return KEY if self.made == 1 else f"{KEY[:-1]}{self.made}"
 
-    def adopt_match_key(self, lease_id, sha256):
-        self.adopted.append(sha256)
-
     async def extend(self, lease_id, longest_s):
-        self.end = datetime.now(UTC) + timedelta(seconds=longest_s)
-        return self.end
-
-    def expires_at(self, lease_id):
-        return self.end
+        return self._ends_in(longest_s)
 
 
 class Phones:
     """The fleet as far as the executor knows it."""
 
+    views = tuple
+
     def __init__(self):
         self.noted, self.in_hands = [], []
-
-    def views(self):
-        return ()
-
-    def subscribe(self, callback):
-        return lambda: None
+        self.still_in_hands = self.in_hands.append
+        self.subscribe = lambda _: lambda: None
 
     async def note_before_lease(self, name):
         self.noted.append(name)
-
-    def still_in_hands(self, name):
-        self.in_hands.append(name)
 
 
 class World:

@@ -1,7 +1,5 @@
 """What a phone says about memory, and what becomes of it: rows, notes, the table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -13,8 +13,8 @@ from farm.kinds.shell import command as shell
 class Farm:
     """Its one job talks for ever."""
 
-    def __init__(self):
-        self.read = threading.Event()
+    def __init__(self, error=None):
+        self.read, self.error = threading.Event(), error
 
     def __enter__(self):
         return self
@@ -23,6 +23,8 @@ class Farm:
         return None
 
     def logs(self, job, *, attempt, follow):
+        if self.error:
+            raise self.error
         self.read.set()
         threading.Event().wait()
         yield from ()
@@ -47,14 +49,11 @@ def test_nothing_waits_for_the_output_of_a_job_that_is_not_followed_any_more(mon
 
 
 def test_output_that_cannot_be_read_is_a_warning_and_no_traceback(monkeypatch, capsys):
-    class Unreadable(Farm):
-        def logs(self, job, *, attempt, follow):
-            raise HostError("the log of shell-1.1 cannot be read: Not a directory")
-
-    monkeypatch.setattr(work, "client", Unreadable)
+    said = "the log of shell-1.1 cannot be read: Not a directory"
+    monkeypatch.setattr(work, "client", lambda: Farm(HostError(said)))
     monkeypatch.setattr(work, "submit_and_wait", lambda *_, on_event, **__: (None, (on_event(STARTED), ())[1]))
     monkeypatch.setattr(work, "finish", lambda *_, **__: None)
     shell.shell(["id"], on="android")
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("warning: the output is incomplete: the log of shell-1.1 cannot be read: Not a directory")
-    assert said.endswith("farm job show shell-1")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: the output is incomplete: {said}")
+    assert line.endswith("farm job show shell-1")

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,13 +112,8 @@ class SimulatedMeter(Meter):
     settle_periods = 1.5
 
     def __init__(self, phone, watts, fails_at_s=math.inf, period_s=0.01):
-        self.phone, self.watts, self.fails_at_s, self.read_to_s, self._period_s = (
-            phone,
-            watts,
-            fails_at_s,
-            0.0,
-            period_s,
-        )
+        self.phone, self.watts, self.fails_at_s = phone, watts, fails_at_s
+        self.read_to_s, self._period_s = 0.0, period_s
 
     def period_s(self):
         return self._period_s
@@ -205,24 +199,21 @@ def test_a_source_too_slow_for_a_run_is_named():
     assert power.notes() == ["its power is not known: a reading every 9 s is too rare between two looks at the phone"]
 
 
-class NoDaemon:
-    """It is told the steps."""
-
-    def progress(self, step):
-        self.step = step
-
-
-def test_a_phone_without_a_source_and_one_whose_meter_does_not_start_have_no_power():
-    for source, why in (
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
         (PowerSource(none="p has no power meter"), "p has no power meter"),
         (PowerSource(meter=("/absent/meter",)), "the power meter (/absent/meter) cannot be started"),
-    ):
-        with run_power(source, NoDaemon()) as power:
-            look = power.around(PhoneCondition)
-            look(), look()
-            power.end()
-        assert (power.watts, power.about()) == ([None], None)
-        assert [each.startswith(f"its power is not known: {why}") for each in power.notes()] == [True]
+    ],
+)
+def test_a_phone_without_a_source_and_one_whose_meter_does_not_start_have_no_power(source, why):
+    with run_power(source, SimpleNamespace(progress=lambda _: None)) as power:
+        look = power.around(PhoneCondition)
+        look(), look()
+        power.end()
+    assert (power.watts, power.about()) == ([None], None)
+    (note,) = power.notes()
+    assert note.startswith(f"its power is not known: {why}")
 
 
 def test_columns_of_power_stand_only_where_there_is_power(capsys):

@@ -1,12 +1,8 @@
 """The end of a tuning with little time: what fits is a result, what does not is named."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,7 @@ from farm.kinds.tune.worker import Ending, search_limit_s, within
 from farm.measure.comparison import compare
 
 
-def test_the_speed_up_is_the_ratio_of_the_times_beside_it() -> None:
+def test_the_speed_up_is_the_ratio_of_the_times_beside_it():
     """A phone that grew slower within the run: the medians of both builds have another ratio than the pairs."""
     slower = np.linspace(1, 2, 40)
     found = compare(6.757e-3 * slower, 6.757e-3 / 4.27 * slower)
@@ -30,16 +26,16 @@ def test_the_speed_up_is_the_ratio_of_the_times_beside_it() -> None:
     assert gain["answer"] == "faster"
 
 
-def test_the_search_leaves_what_builds_take_on_this_host() -> None:
+def test_the_search_leaves_what_builds_take_on_this_host():
     assert search_limit_s(search_s=30.0, left_s=36.0, build_s=0.5) == 30.0
     assert search_limit_s(search_s=30.0, left_s=36.0, build_s=5.0) == 18.0
     assert search_limit_s(search_s=30.0, left_s=36.0, build_s=60.0) == 9.0
 
 
-def test_an_end_that_does_not_fit_names_the_part_and_keeps_what_was_done() -> None:
+def test_an_end_that_does_not_fit_names_the_part_and_keeps_what_was_done():
     reached, never = threading.Event(), threading.Event()
 
-    def end(found: dict[str, Any], note: Callable[[str], None]) -> None:
+    def end(found, note):
         note("packing")
         found["package"] = "p"
         note("compiling with the best schedules")
@@ -52,21 +48,21 @@ def test_an_end_that_does_not_fit_names_the_part_and_keeps_what_was_done() -> No
     never.set()
 
 
-def test_an_end_that_fits_is_whole_and_its_error_is_raised() -> None:
+def test_an_end_that_fits_is_whole_and_its_error_is_raised():
     assert within(60, lambda found, _: found.update(speedup=1)) == {"speedup": 1, "left_out": ""}
 
-    def fails(_: object, __: object) -> None:
+    def fails(_, __):
         raise PhoneError("it failed")
 
     with pytest.raises(PhoneError, match="it failed"):
         within(60, fails)
 
 
-def test_nothing_is_told_after_the_end() -> None:
-    said: list[str] = []
+def test_nothing_is_told_after_the_end():
+    said = []
 
     class Tell:
-        def progress(self, step: str, **_: Any) -> None:
+        def progress(self, step, **_):
             said.append(step)
 
     Ending(Tell(), said.append, time.monotonic() + 1000).progress("packing")
@@ -75,7 +71,7 @@ def test_nothing_is_told_after_the_end() -> None:
     assert said == ["packing", "packing"]
 
 
-def test_what_was_left_out_is_printed() -> None:
+def test_what_was_left_out_is_printed():
     result = {
         "trials": 9, "wanted_trials": 64, "earlier_trials": 0, "ended": "timeout", "search_s": 20.0, "phones": [],
         "tasks": [], "left_out": "compiling with the best schedules",

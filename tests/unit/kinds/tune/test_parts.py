@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -21,24 +22,21 @@ class Daemon:
     """What a worker's channel does, with a memory."""
 
     def __init__(self):
-        self.artifacts, self.named, self.lines = {}, [], []
+        self.artifacts, self.named, self.lines = [], [], []
+        self.log = lambda text, level="info": self.lines.append((level, text))
 
     def put_artifact(self, data):
-        name = f"{len(self.artifacts):064x}"
-        self.artifacts[name] = data
-        return name
+        self.artifacts.append(data)
+        return str(len(self.artifacts) - 1)
 
     def artifact(self, name):
-        if name not in self.artifacts:
+        if not name.isdecimal():
             raise HostError("artifact 0 cannot be had from another host")
-        return self.artifacts[name]
+        return self.artifacts[int(name)]
 
     def call(self, verb, **fields):
         assert verb == "records.part"
         self.named = [*(() if fields["first"] else self.named), fields["artifact"]]
-
-    def log(self, text, level="info"):
-        self.lines.append((level, text))
 
 
 def test_the_next_attempt_has_the_trials_of_the_one_before(tmp_path):
@@ -71,42 +69,33 @@ def test_a_search_goes_on_without_parts_that_nobody_has(tmp_path):
     assert "cannot be had" in daemon.lines[0][1]
 
 
-class Context:
-    def __init__(self):
-        self.saved, self.lines = [], []
-
-    async def save_facts(self, facts):
-        self.saved.append(facts)
-
-    def log(self, *line):
-        self.lines.append(line)
+@pytest.fixture
+def context():
+    lines = []
+    return SimpleNamespace(save_facts=AsyncMock(), lines=lines, log=lambda *line: lines.append(line))
 
 
-async def test_a_part_is_named_when_it_has_its_second_copy():
-    context, copied = Context(), asyncio.Event()
+def parts_saved(context):
+    return [call.args[0]["parts"] for call in context.save_facts.call_args_list]
 
-    async def second_copy(_sha256):
-        await copied.wait()
 
-    kept = KeptParts(context, second_copy)
+async def test_a_part_is_named_when_it_has_its_second_copy(context):
+    copied = asyncio.Event()
+    kept = KeptParts(context, lambda _sha256: copied.wait())
     kept.add({"artifact": A, "first": True})
     kept.add({"artifact": B, "first": False})
-    assert context.saved == []
+    assert parts_saved(context) == []
     copied.set()
     await kept.close()
-    assert context.saved == [{"parts": [A]}, {"parts": [A, B]}]
+    assert parts_saved(context) == [[A], [A, B]]
 
 
-async def test_a_first_part_takes_the_place_of_all_before():
-    async def second_copy(_sha256):
-        raise HostError("no other host answers")
-
-    context = Context()
-    kept = KeptParts(context, second_copy)
+async def test_a_first_part_takes_the_place_of_all_before(context):
+    kept = KeptParts(context, AsyncMock(side_effect=HostError("no other host answers")))
     for artifact, first in ((A, True), (B, False), (C, True)):
         kept.add({"artifact": artifact, "first": first})
     await kept.close()
-    assert context.saved[-1] == {"parts": [C]}
+    assert parts_saved(context)[-1] == [C]
     assert len(context.lines) == 3
 
 

@@ -1,12 +1,8 @@
 """What is kept of a tuning that came to no end of its own: its latest attempt's trials, wherever they are."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,25 +17,25 @@ from tests.unit.compiler.test_records import LLVM, set_of
 class Daemon:
     """Artifacts and kept sets."""
 
-    def __init__(self) -> None:
-        self.kept: list[dict[str, Any]] = []
+    def __init__(self):
+        self.kept = []
 
-    def artifact(self, sha256: str) -> bytes:
+    def artifact(self, sha256):
         assert sha256 == "prior"
         return packed(set_of(("a", 9, 0.001), ("other", 9, 0.001)))
 
-    def put_artifact(self, data: bytes) -> str:
+    def put_artifact(self, data):
         self.put = data
         return "put"
 
-    def keep_records(self, **fields: Any) -> int:
+    def keep_records(self, **fields):
         self.kept.append(fields)
         return 7
 
-    def log(self, text: str) -> None: ...
+    def log(self, text): ...
 
 
-def attempt(cache: Path, toolchain: str, model: str, at_s: float, *tiles: int) -> Path:
+def attempt(cache, toolchain, model, at_s, *tiles):
     """A folder of job j1, as the worker of that toolchain left it."""
     folder = cache / toolchain / TUNING / f"{model}-llvm" / "j1"
     folder.mkdir(parents=True)
@@ -50,13 +46,13 @@ def attempt(cache: Path, toolchain: str, model: str, at_s: float, *tiles: int) -
     return folder
 
 
-def salvaged(cache: Path, daemon: Daemon, prior: str | None = None) -> dict[str, Any]:
+def salvaged(cache, daemon, prior=None):
     payload = {"job": "j1", "name": "net.onnx", "cache": str(cache / "default"), "prior": prior}
-    return main(payload, daemon)  # type: ignore[arg-type]
+    return main(payload, daemon)
 
 
 @pytest.mark.parametrize(("prior", "records"), [(None, 2), ("prior", 3)])
-def test_the_latest_attempt_is_kept_under_what_it_tuned_for(tmp_path: Path, prior: str | None, records: int) -> None:
+def test_the_latest_attempt_is_kept_under_what_it_tuned_for(tmp_path, prior, records):
     attempt(tmp_path, "default", "old", 100.0, 1)
     attempt(tmp_path, "newer", "new", 200.0, 1, 2)  # its phone, whose toolchain that is, is gone
     attempt(tmp_path, "third", "begun", 300.0)  # nothing measured yet
@@ -67,7 +63,7 @@ def test_the_latest_attempt_is_kept_under_what_it_tuned_for(tmp_path: Path, prio
     assert kept["records"] == records == len(read_records(daemon.put).set.records)
 
 
-def test_where_nothing_was_measured_nothing_is_kept(tmp_path: Path) -> None:
+def test_where_nothing_was_measured_nothing_is_kept(tmp_path):
     daemon = Daemon()
     assert salvaged(tmp_path, daemon) == {"trials": 0}
     folder = attempt(tmp_path, "default", "begun", 100.0)
@@ -79,7 +75,7 @@ def test_where_nothing_was_measured_nothing_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"model": "new"', "[" * 100_000, "[]", '{"model": "new"}'])
-def test_a_torn_note_of_the_model_is_named(tmp_path: Path, text: str) -> None:
+def test_a_torn_note_of_the_model_is_named(tmp_path, text):
     folder = attempt(tmp_path, "default", "new", 100.0, 1)
     (folder / MODEL).write_text(text)
     with pytest.raises(HostError, match=re.escape(f"{folder / MODEL} is damaged")):

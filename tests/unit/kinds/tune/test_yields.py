@@ -1,7 +1,5 @@
 """A tuning attempt gives its worker slot up when it is asked to, and asks only now and then."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -10,14 +8,14 @@ from farm.jobs.attempt import YieldedError
 from farm.kinds.tune.worker import ASK_S, yielding
 
 
-def test_it_asks_now_and_then_and_ends_when_it_should() -> None:
+def test_it_asks_now_and_then_and_ends_when_it_should():
     now_s, asked, answer = [0.0], [0], [False]
 
-    def wanted() -> bool:
+    def wanted():
         asked[0] += 1
         return answer[0]
 
-    look = yielding(SimpleNamespace(yield_wanted=wanted), clock=lambda: now_s[0])  # type: ignore[arg-type]
+    look = yielding(SimpleNamespace(yield_wanted=wanted), clock=lambda: now_s[0])
     look()
     now_s[0] = ASK_S
     look()

@@ -1,7 +1,5 @@
 """What a phone wrote down while it was alone: the joules, and each way in which it can have gone wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -83,15 +81,20 @@ def test_a_run_that_went_wrong_is_one_clear_error(text, said, boot, code, match)
         found(text, said, boot)
 
 
-def test_marks_that_are_not_whole_are_left_out():
-    assert read_marks(
-        "boot x\nidle 1.00 \nrest 2.00 4\nbusy\nbusy z\nidle 3.00 \nbusy 4.00 \nrest 5.00 0\nend 6.00"
-    ) == (RunRecord("x"))
-    assert read_marks("\x00\xff\n\nidle") == RunRecord()
-    assert (
-        read_marks(f"idle ²\nidle 1\nbusy 2\nrest 3 {'9' * 5000}\nend 4\nidle 1\nbusy 2\nrest 3 ²\nend 4")
-        == RunRecord()
-    )
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        (
+            "boot x\nidle 1.00 \nrest 2.00 4\nbusy\nbusy z\nidle 3.00 \nbusy 4.00 \nrest 5.00 0\nend 6.00",
+            RunRecord("x"),
+        ),
+        ("\x00\xff\n\nidle", RunRecord()),
+        (f"idle ²\nidle 1\nbusy 2\nrest 3 {'9' * 5000}\nend 4\nidle 1\nbusy 2\nrest 3 ²\nend 4", RunRecord()),
+    ],
+    ids=["places", "bytes", "numbers"],
+)
+def test_marks_that_are_not_whole_are_left_out(text, record):
+    assert read_marks(text) == record
 
 
 def test_a_torn_last_line_of_the_gauge_is_left_out():
