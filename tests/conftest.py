@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler
+    # looptime asks for the loop of each test: without one asyncio would make one, which nobody closes.
+    asyncio.set_event_loop(None)
     # A loaded host is no failure. Half as many examples as Hypothesis has: each run tries others, and CI is two runs.
     settings.register_profile("farm", deadline=None, max_examples=50)
     settings.load_profile("farm")
