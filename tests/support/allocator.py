@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import AllocatorPolicy, Grant, Holding
+from farm.head.config import UserConfig
 from farm.model.device import DeviceView, Life
 from farm.model.requests import LeaseRequest, LeaseSource
 
@@ -92,6 +93,28 @@ class Lab:
             self.now_s = look_s
             self.decide(Allocator.clock_advanced)
         self.now_s = until_s
+
+    def changed(self, view: DeviceView | str) -> dict[str, str]:
+        """A device is told anew; which requests get which devices."""
+        grants = self.decide(Allocator.device_changed, phone(view) if isinstance(view, str) else view)
+        return {grant.request_id: grant.device for grant in grants}
+
+    def paused(self, why: str = "") -> dict[str, str]:
+        """Nothing is handed out while there is a reason; which requests get which devices."""
+        return {grant.request_id: grant.device for grant in self.decide(Allocator.paused, why)}
+
+    def quotas(self, default: UserConfig, **users: UserConfig) -> list[Grant]:
+        return self.decide(Allocator.quotas_changed, default, users)
+
+    def why(self, request_id: str, *args: Any, **more: Any) -> dict[str, str]:
+        """`reasons` of a request that is described as in `want`."""
+        return self.reasons(request_id, lease_request(*args, **more))
+
+    def limits(self, **more: Any) -> tuple[str, ...]:
+        return self.allocator.limits(lease_request(**more))
+
+    def estimate_s(self, request_id: str) -> float | None:
+        return self.allocator.estimate_s(request_id, self.now_s)
 
     def holders(self) -> dict[str, str]:
         return {device: holding.request_id for device, holding in self.allocator.held.items()}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from farm.simulation.postgres import PostgresServer, as_server_user, missing_packages, new_server, server_folder
 from farm.store.engine import server_engine
@@ -82,6 +84,17 @@ def pooler(server: str, *, ignores_options: bool) -> Iterator[Path]:
         finally:
             running.terminate()
             running.wait()
+
+
+@contextmanager
+def silent_proxy(url: str) -> Iterator[SilentProxy]:
+    """A SilentProxy before a database."""
+    with tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp") as folder:  # a socket's path must be short
+        proxy = SilentProxy(url, Path(folder))
+        try:
+            yield proxy
+        finally:
+            proxy.close()
 
 
 class SilentProxy:
@@ -155,13 +168,20 @@ class SilentProxy:
                 to.sendall(some)
 
 
-def new_database(server: str) -> str:
-    """The URL of a new, empty database."""
+def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Execute statements as another client does; the rows of the last, if it has some."""
     import psycopg
 
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        for each in statements:
+            cursor = connection.execute(each)
+        return cursor.fetchall() if cursor.description else []
+
+
+def new_database(server: str) -> str:
+    """The URL of a new, empty database."""
     name = f"farm_{os.getpid()}_{next(_COUNT)}"
-    with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+    run(server, f"CREATE DATABASE {name}")
     return server.replace("/postgres?", f"/{name}?")
 
 

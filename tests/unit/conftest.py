@@ -44,3 +44,14 @@ def background():
 @pytest.fixture
 def snapshot(request):
     return Snapshot(request.node)
+
+
+@pytest.fixture
+def numbers(monkeypatch):
+    """Change named numbers of a module for one test: `numbers(writer, PROBE_S=0.02)`."""
+
+    def change(module, **values):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+    return change

@@ -6,9 +6,9 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.config import UserConfig
 from farm.model.device import Closed, Life, Service
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, lease_request, phone
+from tests.support.allocator import Lab, phone
 
-BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
+BENCH, TUNE = LeaseClass.BENCH, LeaseClass.TUNE
 WARM = "skin 41.2 °C is above 38 °C for bench"
 STARVED_S, HOLD_S, SLICE_S = 100.0, 400.0, 20.0
 
@@ -25,12 +25,16 @@ def kept(lab):
     return {device: each.owner for device, each in lab.allocator._state.cooling_claims.items()}
 
 
+def waits_for(seconds, lab):
+    """Bob's bench comes and has waited."""
+    lab.want("bench", user="bob", lease_class=BENCH, longest_s=30.0)
+    lab.later(seconds)
+    return lab
+
+
 def starving(*phones):
     """Bob's bench has just begun to starve; whoever had phones gave them back long ago."""
-    lab = lab_of(*phones)
-    lab.want("bench", user="bob", lease_class=BENCH, longest_s=30.0)
-    lab.later(STARVED_S)
-    return lab
+    return waits_for(STARVED_S, lab_of(*phones))
 
 
 def test_a_farm_kept_warm_by_tuning_serves_a_bench_after_starvation_and_one_cooling():
@@ -44,7 +48,7 @@ def test_a_farm_kept_warm_by_tuning_serves_a_bench_after_starvation_and_one_cool
         if holding is None:
             cool_since_s = lab.now_s if cool_since_s is None else cool_since_s
             if lab.now_s - cool_since_s >= 300.0:
-                lab.decide(Allocator.device_changed, phone("a"))
+                lab.changed("a")
         elif holding.asked or lab.now_s - holding.since_s > 50.0:
             tunes += 1
             lab.want(f"t{tunes}", lease_class=TUNE)
@@ -60,21 +64,19 @@ def test_while_a_phone_is_kept_cool_others_wait_and_are_told_why():
     lab = starving(warm("a", 270.0))
     assert kept(lab) == {"a": "bob's bench"}
     assert lab.want("tune", lease_class=TUNE) == ""
-    assert lab.allocator.estimate_s("tune", lab.now_s) == HOLD_S + 30.0
+    assert lab.estimate_s("tune") == HOLD_S + 30.0
     assert lab.want("job", priority=9) == ""
-    assert lab.reasons("tune", lease_request(lease_class=TUNE)) == {"a": "kept cool for bob's bench, about 3 min"}
-    assert lab.reasons("bench", lease_request(user="bob", lease_class=BENCH))["a"].endswith(
-        "; kept cool for it, 7 min more at most"
-    )
-    assert lab.allocator.estimate_s("bench", lab.now_s) == 270.0 - STARVED_S
-    lab.decide(Allocator.device_changed, phone("a"))
+    assert lab.why("tune", lease_class=TUNE) == {"a": "kept cool for bob's bench, about 3 min"}
+    why = lab.why("bench", user="bob", lease_class=BENCH)["a"]
+    assert why.endswith("; kept cool for it, 7 min more at most")
+    assert lab.estimate_s("bench") == 270.0 - STARVED_S
+    lab.changed("a")
     assert lab.holders() == {"a": "bench"}
     assert lab.end("a") == "job"
 
 
 def test_when_nobody_knows_how_long_it_takes_the_end_of_the_claim_is_told():
-    lab = starving(warm("a"))
-    assert lab.reasons("", lease_request()) == {"a": "kept cool for bob's bench, 7 min at most"}
+    assert starving(warm("a")).why("") == {"a": "kept cool for bob's bench, 7 min at most"}
 
 
 def test_a_persons_own_lease_is_not_kept_from_it_unless_it_tunes():
@@ -98,10 +100,6 @@ def test_the_claim_passes_on_when_somebody_gets_the_phone_who_does_not_yield():
     assert kept(lab) == {}
 
 
-def test_the_phone_is_claimed_that_opens_soonest():
-    assert kept(starving(warm("a"), warm("b", 200.0), warm("c", 150.0))) == {"c": "bob's bench"}
-
-
 def test_a_claim_ends_and_its_line_starves_anew_before_the_next():
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
@@ -117,9 +115,7 @@ def test_a_claim_ends_and_its_line_starves_anew_before_the_next():
 
 
 def test_a_tune_lease_keeps_its_phone_for_its_slice():
-    lab = lab_of(warm("a", 100.0))
-    lab.want("bench", user="bob", lease_class=BENCH)
-    lab.later(STARVED_S - 5.0)
+    lab = waits_for(STARVED_S - 5.0, lab_of(warm("a", 100.0)))
     lab.want("tune", lease_class=TUNE)
     lab.later(SLICE_S - 1.0)
     assert (kept(lab), lab.asked()) == ({"a": "bob's bench"}, [])
@@ -140,61 +136,59 @@ def test_who_starves_for_longer_goes_before():
     assert lab.end("a") == ""
 
 
+KEPT = {"a": "bob's bench"}
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("phones", "claimed"),
     [
-        pytest.param(phone("b"), id="open"),
-        pytest.param(warm("b", 5.0, heat=False), id="waits for a neighbour"),
-        pytest.param(phone("b", life=Life.GONE), id="gone"),
-        pytest.param(phone("b", service=Service.DRAINING), id="draining"),
+        ([warm("a"), warm("b", 200.0), warm("c", 150.0)], {"c": "bob's bench"}),  # the one that opens soonest
+        # Of one that waits for a neighbour nobody knows whether it ever opens.
+        ([warm("a"), warm("b", 5.0, heat=False)], KEPT),
+        ([warm("a"), phone("b", life=Life.GONE)], KEPT),
+        ([warm("a"), phone("b", service=Service.DRAINING)], KEPT),
+        ([warm("a", heat=False)], {}),
     ],
+    ids=["the soonest", "waits for a neighbour", "gone", "draining", "closed for other reasons"],
 )
-def test_only_phones_that_it_might_have_soon_count(other):
-    lab = lab_of(warm("a"), other)
-    if other.leasable and not other.closed:
-        lab.want("tune", lease_class=TUNE, device="b")
-    lab.want("bench", user="bob", lease_class=BENCH)
-    lab.later(STARVED_S)
-    # An open phone is asked for as ever; of one that waits for a neighbour nobody knows whether it ever opens.
-    assert (kept(lab), lab.asked()) == (
-        ({}, ["b"]) if not other.closed and other.leasable else ({"a": "bob's bench"}, [])
-    )
+def test_the_phone_is_claimed_that_it_might_have_soon(phones, claimed):
+    lab = starving(*phones)
+    assert (kept(lab), lab.asked()) == (claimed, [])
 
 
-def test_an_open_phone_in_a_persons_hands_is_no_reason_not_to_claim():
-    lab = lab_of(warm("a"), phone("b"))
-    lab.want("person", personal=True, device="b")
-    lab.want("bench", user="bob", lease_class=BENCH)
-    lab.later(STARVED_S)
-    assert kept(lab) == {"a": "bob's bench"}
-
-
-def test_phones_that_are_closed_for_other_reasons_are_not_kept():
-    assert kept(starving(warm("a", heat=False))) == {}
+@pytest.mark.parametrize(
+    ("holder", "claimed", "asked"),
+    [({"lease_class": TUNE}, {}, ["b"]), ({"personal": True}, KEPT, [])],
+    ids=["a tuning is asked as ever", "a person is not"],
+)
+def test_while_somebody_has_an_open_phone(holder, claimed, asked):
+    lab = lab_of(warm("a"), "b")
+    lab.want("holder", device="b", **holder)
+    waits_for(STARVED_S, lab)
+    assert (kept(lab), lab.asked()) == (claimed, asked)
 
 
 def test_a_user_who_may_have_no_more_claims_nothing():
     lab = lab_of(warm("a"), "b")
-    lab.decide(Allocator.quotas_changed, UserConfig(devices=1), {})
+    lab.quotas(UserConfig(devices=1))
     lab.want("mine", user="bob", device="b", personal=True)
-    lab.want("bench", user="bob", lease_class=BENCH)
-    lab.later(2 * STARVED_S)
+    waits_for(2 * STARVED_S, lab)
     assert kept(lab) == {}
-    lab.decide(Allocator.lease_ended, "b", "")
-    assert lab.holders() == {"b": "bench"}
+    assert lab.end("b") == "bench"
 
 
-def test_who_withdraws_gives_the_claim_back():
+@pytest.mark.parametrize(
+    ("happens", "granted"),
+    [
+        ((Allocator.request_withdrawn, "bench"), {"tune": "a"}),
+        ((Allocator.device_changed, phone("b")), {"bench": "b", "tune": "a"}),
+    ],
+    ids=["it withdraws", "it is served with another phone"],
+)
+def test_who_needs_the_claim_no_more_gives_it_back(happens, granted):
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
-    assert [grant.request_id for grant in lab.decide(Allocator.request_withdrawn, "bench")] == ["tune"]
-
-
-def test_who_is_served_with_another_phone_gives_the_claim_back():
-    lab = starving(warm("a"))
-    lab.want("tune", lease_class=TUNE)
-    granted = lab.decide(Allocator.device_changed, phone("b"))
-    assert {grant.request_id: grant.device for grant in granted} == {"bench": "b", "tune": "a"}
+    assert {grant.request_id: grant.device for grant in lab.decide_each(happens)} == granted
 
 
 def test_each_line_has_one_claim_and_each_phone_serves_one():

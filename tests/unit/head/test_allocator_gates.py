@@ -7,7 +7,7 @@ import pytest
 from farm.head.allocator.allocator import Allocator
 from farm.model.device import Closed, Heat, UsbPlace
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, lease_request, phone
+from tests.support.allocator import Lab, phone
 
 BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
 WARM = "skin 41.2 °C is above 38 °C for bench"
@@ -19,11 +19,12 @@ def warm(name, *classes, opens_in_s=None, **facts):
 
 def test_a_class_waits_for_a_device_that_is_open_to_it_and_others_do_not():
     lab = Lab(warm("a", BENCH))
-    assert lab.want("bench", lease_class=BENCH) == ""
-    assert lab.want("tune", lease_class=TUNE) == "a"
-    lab.end("a")
+    assert lab.want("bench", priority=9, lease_class=BENCH) == ""
+    for other in (TUNE, INTERACTIVE):  # each class has a queue of its own, whatever its priority
+        assert lab.want(f"{other}", priority=0, lease_class=other) == "a"
+        lab.end("a")
     assert lab.holders() == {}  # free, and closed to who waits
-    assert [grant.request_id for grant in lab.decide(Allocator.device_changed, phone("a"))] == ["bench"]
+    assert lab.changed("a") == {"bench": "a"}
 
 
 def test_of_two_devices_the_open_one_is_given():
@@ -38,23 +39,9 @@ def test_when_several_come_free_as_many_as_possible_are_served_across_classes():
     lab.want("first")
     lab.want("bench", lease_class=BENCH)
     lab.want("more", user="bob")
-    lab.decide(Allocator.device_changed, warm("a", BENCH))
-    assert lab.holders() == {"a": "first"}
-    lab.decide(Allocator.device_changed, phone("b"))
-    assert lab.holders()["b"] in {"bench", "more"}
-
-
-def test_users_of_one_class_cannot_starve_another_class_of_the_same_user():
-    """Each class has a queue of its own: the head of one does not block what another could have."""
-    lab = Lab(warm("a", BENCH))
-    lab.want("b1", lease_class=BENCH)
-    assert lab.want("i1", lease_class=INTERACTIVE) == "a"
-
-
-def test_the_class_of_a_priority_request_does_not_hold_a_device_that_is_closed_to_it():
-    lab = Lab(warm("a", BENCH))
-    lab.want("bench", priority=9, lease_class=BENCH)
-    assert lab.want("low", priority=0) == "a"
+    assert lab.changed(warm("a", BENCH)) == {"first": "a"}
+    assert lab.changed("b").keys() <= {"bench", "more"}
+    assert "b" in lab.holders()
 
 
 def test_a_starved_line_is_served_first_once_the_device_is_open_to_it():
@@ -63,18 +50,18 @@ def test_a_starved_line_is_served_first_once_the_device_is_open_to_it():
     lab.want("bench", lease_class=BENCH, priority=0)
     lab.want("next", priority=5)
     lab.now_s += 200.0
-    lab.decide(Allocator.device_changed, phone("a"))
+    lab.changed("a")
     assert lab.end("a") == "bench"
 
 
 def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
     lab = Lab("a", min_slice_s=60.0)
     lab.want("tune", lease_class=TUNE)
-    lab.decide(Allocator.device_changed, warm("a", BENCH))
+    lab.changed(warm("a", BENCH))
     assert lab.asked() == []
-    lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=60.0))
+    lab.changed(warm("a", BENCH, TUNE, opens_in_s=60.0))
     assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}, about 60 s")]
-    lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=50.0))
+    lab.changed(warm("a", BENCH, TUNE, opens_in_s=50.0))
     assert lab.asked() == ["a"]  # once
 
 
@@ -82,7 +69,7 @@ def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
 def test_others_keep_their_device_when_it_closes(lease_class):
     lab = Lab("a")
     lab.want("r", lease_class=lease_class)
-    lab.decide(Allocator.device_changed, warm("a", *LeaseClass, heat=Heat.COOLING))
+    lab.changed(warm("a", *LeaseClass, heat=Heat.COOLING))
     assert lab.asked() == []
     assert lab.holders() == {"a": "r"}
 
@@ -100,17 +87,12 @@ def test_nobody_is_asked_to_yield_for_a_request_that_could_not_have_the_device()
 def test_the_reason_names_figure_limit_and_estimate():
     lab = Lab(warm("a", BENCH, opens_in_s=170.0))
     lab.want("bench", lease_class=BENCH)
-    assert lab.reasons("bench", lease_request(lease_class=BENCH)) == {"a": f"{WARM}, about 3 min"}
-    assert lab.reasons("", lease_request()) == {"a": "free"}
+    assert lab.why("bench", lease_class=BENCH) == {"a": f"{WARM}, about 3 min"}
+    assert lab.why("") == {"a": "free"}
     lab.want("other", longest_s=60.0)
-    assert lab.reasons("bench", lease_request(lease_class=BENCH))["a"].endswith(
-        f"60 s more at most; {WARM}, about 3 min"
-    )
-
-
-def test_a_device_that_cools_for_everybody_says_why():
-    lab = Lab(warm("a", *LeaseClass, heat=Heat.COOLING, opens_in_s=20.0))
-    assert lab.reasons("", lease_request()) == {"a": f"{WARM}, about 20 s"}
+    assert lab.why("bench", lease_class=BENCH)["a"].endswith(f"60 s more at most; {WARM}, about 3 min")
+    cools = Lab(warm("a", *LeaseClass, heat=Heat.COOLING, opens_in_s=20.0))
+    assert cools.why("") == {"a": f"{WARM}, about 20 s"}
 
 
 def test_estimates_count_the_time_until_the_device_opens():
@@ -127,12 +109,12 @@ def test_estimates_count_the_time_until_the_device_opens():
 def test_an_estimate_is_unknown_when_nobody_knows_when_the_device_opens():
     lab = Lab(warm("a", BENCH))
     lab.want("bench", lease_class=BENCH)
-    assert lab.allocator.estimate_s("bench", lab.now_s) is None
+    assert lab.estimate_s("bench") is None
     cooling = warm("b", *LeaseClass, heat=Heat.COOLING, opens_in_s=30.0)
-    lab.decide(Allocator.device_changed, cooling)
-    assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0  # the other one
-    lab.decide(Allocator.device_changed, replace(cooling, adopted=False))
-    assert lab.allocator.estimate_s("bench", lab.now_s) is None
+    lab.changed(cooling)
+    assert lab.estimate_s("bench") == 30.0  # the other one
+    lab.changed(replace(cooling, adopted=False))
+    assert lab.estimate_s("bench") is None
 
 
 # --- a quiet hub ------------------------------------------------------------------------------------------------------
@@ -142,74 +124,64 @@ def on_hub(name, hub="1-4", **facts):
     return phone(name, place=UsbPlace(hub, 1, f"{hub}.1"), **facts)
 
 
-def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
-    lab = Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
-    lab.want("other", device="b")
-    lab.want("elsewhere", device="far")
-    assert lab.want("quiet", device="a", quiet_hub=True) == ""
-    assert lab.reasons("quiet", lease_request(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
-    lab.end("far")
-    assert "a" not in lab.holders()
-    lab.decide(Allocator.lease_ended, "b", "")
-    assert lab.holders() == {"a": "quiet"}
+@pytest.fixture
+def hub():
+    """Three phones, of which two are on one hub."""
+    return Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
 
 
-def test_a_request_for_a_quiet_hub_is_told_the_time_of_its_neighbours():
-    lab = Lab(on_hub("a"), on_hub("b"))
-    lab.want("other", device="b", longest_s=114.0)
-    lab.want("quiet", device="a", quiet_hub=True)
-    assert lab.allocator.estimate_s("quiet", lab.now_s) == 114.0
+def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back(hub):
+    hub.want("other", device="b", longest_s=114.0)
+    hub.want("elsewhere", device="far")
+    assert hub.want("quiet", device="a", quiet_hub=True) == ""
+    assert hub.why("quiet", device="a", quiet_hub=True)["a"] == "b on the same hub is in use"
+    assert hub.estimate_s("quiet") == 114.0
+    hub.changed(on_hub("c"))
+    assert hub.want("more", device="c") == "c"  # who only waits keeps nobody from the neighbours
+    hub.end("c")
+    hub.end("far")
+    assert "a" not in hub.holders()
+    hub.end("b")
+    assert hub.holders() == {"a": "quiet"}
 
 
 def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_after_the_other():
     lab = Lab()
     for name in ("q1", "q2"):
         lab.want(name, quiet_hub=True)
-    lab.decide_each(
-        (Allocator.paused, "full"), (Allocator.device_changed, on_hub("a")), (Allocator.device_changed, on_hub("b"))
-    )
-    assert [grant.request_id for grant in lab.decide(Allocator.paused, "")] == ["q1"]
-    (device,) = lab.holders()
-    lab.decide(Allocator.lease_ended, device, "")
+    lab.paused("full")
+    for name in ("a", "b"):
+        lab.changed(on_hub(name))
+    ((request, device),) = lab.paused().items()
+    assert request == "q1"
+    lab.end(device)
     assert list(lab.holders().values()) == ["q2"]
 
 
-def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone():
-    lab = Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
-    lab.want("quiet", device="a", quiet_hub=True, longest_s=300.0)
-    assert lab.want("other", device="b", user="bob") == ""
-    assert (
-        lab.reasons("other", lease_request(device="b", user="bob"))["b"] == "its hub is kept quiet for alice, who has a"
-    )
-    assert lab.allocator.estimate_s("other", lab.now_s) == 300.0
-    assert lab.want("elsewhere", user="bob") == "far"
-    assert lab.want("own", device="b") == "b"
-    lab.decide(Allocator.lease_ended, "b", "")
-    assert lab.holders() == {"a": "quiet", "far": "elsewhere"}
-    lab.decide(Allocator.lease_ended, "a", "")
-    assert lab.holders() == {"b": "other", "far": "elsewhere"}
+def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone(hub):
+    hub.want("quiet", device="a", quiet_hub=True, longest_s=300.0)
+    assert hub.want("other", device="b", user="bob") == ""
+    assert hub.why("other", device="b", user="bob")["b"] == "its hub is kept quiet for alice, who has a"
+    assert hub.estimate_s("other") == 300.0
+    assert hub.want("elsewhere", user="bob") == "far"
+    assert hub.want("own", device="b") == "b"
+    hub.end("b")
+    assert hub.holders() == {"a": "quiet", "far": "elsewhere"}
+    hub.end("a")
+    assert hub.holders() == {"b": "other", "far": "elsewhere"}
 
 
-def test_a_request_that_only_waits_for_a_quiet_hub_keeps_nobody_from_the_neighbours():
-    lab = Lab(on_hub("a"), on_hub("b"), on_hub("c"))
-    lab.want("other", device="b")
-    lab.want("quiet", device="a", quiet_hub=True)
-    assert lab.want("more", device="c") == "c"
+def test_a_neighbour_that_is_plugged_in_elsewhere_is_given_to_others(hub):
+    hub.want("quiet", device="a", quiet_hub=True)
+    hub.want("other", device="b", user="bob")
+    assert hub.changed(on_hub("b", "2")) == {"other": "b"}
 
 
-def test_a_neighbour_that_is_plugged_in_elsewhere_is_given_to_others():
-    lab = Lab(on_hub("a"), on_hub("b"))
-    lab.want("quiet", device="a", quiet_hub=True)
-    lab.want("other", device="b", user="bob")
-    assert [grant.request_id for grant in lab.decide(Allocator.device_changed, on_hub("b", "2"))] == ["other"]
-
-
-def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more():
-    for gone in ((Allocator.device_changed, on_hub("b", "2")), (Allocator.device_forgotten, "b")):
-        lab = Lab(on_hub("a"), on_hub("b"))
-        lab.want("other", device="b")
-        lab.want("quiet", device="a", quiet_hub=True)
-        assert [grant.request_id for grant in lab.decide(*gone)] == ["quiet"]
+@pytest.mark.parametrize("gone", [(Allocator.device_changed, on_hub("b", "2")), (Allocator.device_forgotten, "b")])
+def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more(hub, gone):
+    hub.want("other", device="b")
+    hub.want("quiet", device="a", quiet_hub=True)
+    assert [grant.request_id for grant in hub.decide_each(gone)] == ["quiet"]
 
 
 def test_without_a_known_place_every_hub_is_quiet():

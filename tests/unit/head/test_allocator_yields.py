@@ -11,8 +11,8 @@ from tests.support.allocator import Lab, phone
 SLICE_S = 60.0
 
 
-def tune(lab, request_id="tune", user="tuner", **more):
-    return lab.want(request_id, user=user, lease_class=LeaseClass.TUNE, **more)
+def tune(lab, request_id="tune", user="tuner", lease_class=LeaseClass.TUNE, **more):
+    return lab.want(request_id, user=user, lease_class=lease_class, **more)
 
 
 def test_it_is_asked_once_after_its_slice_when_somebody_waits():
@@ -30,53 +30,34 @@ def test_it_is_asked_once_after_its_slice_when_somebody_waits():
     assert lab.end("a") == "bench"
 
 
-def test_it_is_asked_at_once_after_its_slice():
-    lab = Lab("a")
-    tune(lab)
+@pytest.mark.parametrize(
+    ("holds", "wants", "asked"),
+    [
+        ({}, {}, True),
+        ({"lease_class": LeaseClass.INTERACTIVE}, {}, False),
+        ({"lease_class": LeaseClass.BENCH}, {}, False),
+        ({}, {"text": "mali", "priority": 9}, False),
+        ({}, {"avoid": frozenset({"a"}), "priority": 9}, False),
+        ({"priority": 5}, {"priority": 4}, False),
+        ({"priority": 5}, {"priority": 5, "user": "greedy"}, False),
+        ({"priority": 5}, {"priority": 5, "user": "tuner", "lease_class": LeaseClass.TUNE}, False),
+        ({}, {"user": "tuner", "lease_class": LeaseClass.BENCH}, True),
+    ],
+    ids=[
+        "at once after its slice", "no person", "no bench", "not for whom it does not suit", "not for who avoids it",
+        "not for a lower priority", "not for who had more", "not for ones own tuning", "for ones own measurement",
+    ],
+)  # fmt: skip
+def test_who_is_asked_for_whom(holds, wants, asked):
+    lab = Lab(phone("a", "adreno"), starved_s=1e9, held_counts_s=0.0)
+    lab.decide(Allocator.usage_loaded, {"greedy": 1e6})
+    tune(lab, **holds)
     lab.later(2 * SLICE_S)
     assert lab.allocator.next_check_s() is None
-    lab.want("bench", user="bob")
-    assert lab.asked() == ["a"]
-
-
-@pytest.mark.parametrize("lease_class", [LeaseClass.INTERACTIVE, LeaseClass.BENCH])
-def test_only_tune_leases_are_asked(lease_class):
-    lab = Lab("a")
-    lab.want("holder", user="tuner", lease_class=lease_class)
-    lab.later(2 * SLICE_S)
-    lab.want("bench", user="bob")
+    lab.want("waits", **{"user": "bob", **wants})
+    assert lab.asked() == ["a"] * asked
     lab.later(10 * SLICE_S)
-    assert not lab.yields
-
-
-def test_not_for_somebody_whom_the_phone_does_not_suit():
-    lab = Lab(phone("a", "adreno"))
-    tune(lab)
-    lab.later(SLICE_S)
-    lab.want("mali", "mali", user="bob", priority=9)
-    lab.want("avoids", user="bob", priority=9, avoid=frozenset({"a"}))
-    lab.later(10 * SLICE_S)
-    assert not lab.yields
-
-
-def test_not_for_lower_priority_a_user_who_had_more_or_ones_own_tuning():
-    lab = Lab("a", starved_s=1e9, held_counts_s=0.0)
-    lab.decide(Allocator.usage_loaded, {"greedy": 1e6})
-    tune(lab, priority=5)
-    lab.later(SLICE_S)
-    lab.want("low", user="bob", priority=4)
-    lab.want("greedy", user="greedy", priority=5)
-    tune(lab, "own", priority=5)
-    lab.later(10 * SLICE_S)
-    assert not lab.yields
-
-
-def test_for_ones_own_measurement():
-    lab = Lab("a")
-    tune(lab)
-    lab.later(SLICE_S)
-    lab.want("bench", user="tuner", lease_class=LeaseClass.BENCH)
-    assert lab.asked() == ["a"]
+    assert lab.asked() == ["a"] * asked
 
 
 def test_shares_are_looked_at_again_while_somebody_waits():
@@ -149,7 +130,7 @@ def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     lab.later(SLICE_S)
     lab.want("bench", user="bob", device="b", worker=True)
     assert lab.asked() == ["a"]
-    lab.decide(Allocator.lease_ended, "a", "")
+    lab.end("a")
     assert lab.holders() == {"b": "bench"}
 
 
@@ -165,14 +146,15 @@ def test_a_phone_whose_holder_has_no_slot_to_give_does_not_help_who_needs_one():
 
 def test_a_quota_that_is_reached_is_no_reason_to_ask():
     lab = Lab("a", "b")
-    lab.decide_each((Allocator.quotas_changed, UserConfig(devices=1), {}), (Allocator.usage_loaded, {"tuner": 5000.0}))
+    lab.quotas(UserConfig(devices=1))
+    lab.decide(Allocator.usage_loaded, {"tuner": 5000.0})
     tune(lab, device="a")
     lab.want("has", user="bob", device="b")
     lab.later(SLICE_S)
     lab.want("more", user="bob", device="a")
     lab.later(5 * SLICE_S)
     assert not lab.yields
-    lab.decide(Allocator.quotas_changed, UserConfig(devices=2), {})
+    lab.quotas(UserConfig(devices=2))
     lab.later(2 * SLICE_S)
     assert lab.asked() == ["a"]
 
@@ -181,7 +163,7 @@ def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
     lab = Lab("a")
     tune(lab)
     lab.later(SLICE_S)
-    lab.decide(Allocator.device_changed, phone("a", service=Service.DRAINING))
+    lab.changed(phone("a", service=Service.DRAINING))
     lab.want("bench", user="bob")
     lab.later(5 * SLICE_S)
     assert not lab.yields
@@ -190,13 +172,13 @@ def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
 def test_nobody_is_asked_while_paused():
     lab = Lab("a")
     tune(lab)
-    lab.decide(Allocator.paused, "full")
+    lab.paused("full")
     lab.want("bench", user="bob")
     assert lab.allocator.next_check_s() is None
     lab.now_s += 2 * SLICE_S
     lab.decide(Allocator.clock_advanced)
     assert not lab.yields
-    lab.decide(Allocator.paused, "")
+    lab.paused()
     assert lab.asked() == ["a"]
 
 

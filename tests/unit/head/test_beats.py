@@ -10,12 +10,16 @@ BEGAN = datetime(2026, 11, 23, tzinfo=UTC)
 NOTHING = BeatChanges()
 
 
-class Lab:
+class Looks:
     """Each step is a look of the head; hosts beat at the same pace unless they are silent."""
 
-    def __init__(self, *hosts):
+    def __init__(self, *hosts, ahead_s=0.0):
+        """`ahead_s`: of the beat of the last host, when a new head begins to look."""
         self.watch, self.now_s = BeatWatch(), 0.0
         self.beats = dict.fromkeys(hosts, BEGAN)
+        self.beats[hosts[-1]] += timedelta(seconds=ahead_s)
+        if not ahead_s:
+            assert self.look() == NOTHING
 
     def look(self, *silent, after_s=BEAT_EVERY_S):
         self.now_s += after_s
@@ -23,90 +27,72 @@ class Lab:
             self.beats[host] += timedelta(seconds=after_s)
         return self.watch.looked(self.beats, self.now_s)
 
+    def looks(self, count, *silent, **options):
+        """What so many looks say, but those that say nothing."""
+        return [said for _ in range(count) if (said := self.look(*silent, **options)) != NOTHING]
+
+    def lose(self, host):
+        assert self.looks(LOST_AFTER - 1, host) == []
+        assert self.look(host) == BeatChanges(lost=(host,))
+
 
 def test_a_host_is_lost_after_so_many_looks_without_a_beat_and_back_with_the_next():
-    lab = Lab("one", "two")
-    assert [lab.look() for _ in range(3)] == [NOTHING] * 3
-    assert [lab.look("one") for _ in range(LOST_AFTER)] == [*[NOTHING] * (LOST_AFTER - 1), BeatChanges(lost=("one",))]
+    lab = Looks("one", "two")
+    lab.lose("one")
     assert lab.watch.lost == {"one"}
     assert lab.look("one") == NOTHING
+    lab.watch.look_failed()  # an outage of the database changes nothing
+    assert lab.watch.lost == {"one"}
     assert lab.look() == BeatChanges(back=("one",))
     assert not lab.watch.lost
 
 
 def test_a_new_head_misses_a_host_sooner_that_was_silent_while_another_beat():
-    lab = Lab("dead", "one")
-    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
-    looks = [lab.look("dead") for _ in range(LOST_AFTER)]
-    assert looks == [*[NOTHING] * (LOST_AFTER - 1), BeatChanges(lost=("dead",))]
+    lab = Looks("dead", "one", ahead_s=BEAT_EVERY_S * LOST_AFTER)
+    lab.lose("dead")
     assert lab.look("dead") == NOTHING
     assert lab.look() == BeatChanges(back=("dead",))
 
 
 def test_a_new_head_loses_no_host_that_beats_later_than_another_after_an_outage():
-    lab = Lab("late", "one")
-    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
+    lab = Looks("late", "one", ahead_s=BEAT_EVERY_S * LOST_AFTER)
     assert [lab.look("late"), lab.look("late"), lab.look()] == [NOTHING] * 3
-    assert [lab.look("late") for _ in range(LOST_AFTER - 1)] == [NOTHING] * (LOST_AFTER - 1)
+    assert lab.looks(LOST_AFTER - 1, "late") == []
 
 
 def test_a_new_head_takes_no_host_for_lost_after_an_outage_of_the_database():
-    lab = Lab("one", "two")
-    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S)
-    assert lab.look("one", "two", after_s=3600.0) == NOTHING
+    assert Looks("two", "one", ahead_s=BEAT_EVERY_S).look("one", "two", after_s=3600.0) == NOTHING
 
 
-def test_a_slow_host_is_not_lost():
-    lab = Lab("one")
-    lab.look()
+def test_a_slow_host_is_not_lost_and_looks_that_come_too_soon_count_no_silence():
+    lab = Looks("one")
     for _ in range(5):
-        assert [lab.look("one") for _ in range(LOST_AFTER - 1)] == [NOTHING] * (LOST_AFTER - 1)
+        assert lab.looks(LOST_AFTER - 1, "one") == []
         assert lab.look() == NOTHING
-
-
-def test_looks_that_come_too_soon_count_no_silence():
-    lab = Lab("one")
-    lab.look()
-    for _ in range(10):
-        assert lab.look("one", after_s=BEAT_EVERY_S / 10) == NOTHING
+    assert lab.looks(10, "one", after_s=BEAT_EVERY_S / 10) == []
     assert not lab.watch.lost
 
 
 def test_while_the_head_can_commit_nothing_nobody_is_lost():
-    lab = Lab("one")
-    lab.look()
+    lab = Looks("one")
     for _ in range(3):
-        for _ in range(LOST_AFTER - 1):
-            assert lab.look("one") == NOTHING
+        assert lab.looks(LOST_AFTER - 1, "one") == []
         lab.now_s += 10
         lab.watch.look_failed()
     assert not lab.watch.lost
 
 
-def test_who_was_lost_before_an_outage_is_lost_until_it_beats():
-    lab = Lab("one")
-    lab.look()
-    for _ in range(LOST_AFTER):
-        lab.look("one")
-    lab.watch.look_failed()
-    assert lab.watch.lost == {"one"}
-    assert lab.look() == BeatChanges(back=("one",))
-
-
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
 def test_the_clock_of_the_database_may_be_set(step_s):
-    lab = Lab("one", "two")
-    lab.look()
+    lab = Looks("one", "two")
     lab.beats = {host: beat + timedelta(seconds=step_s) for host, beat in lab.beats.items()}
-    assert [lab.look("two") for _ in range(LOST_AFTER)][-2:] == [NOTHING, NOTHING]
-    assert lab.look("two") == BeatChanges(lost=("two",))
+    assert lab.look("two") == NOTHING
+    lab.lose("two")
 
 
 def test_a_host_whose_row_was_removed_is_forgotten():
-    lab = Lab("one")
-    lab.look()
-    for _ in range(LOST_AFTER):
-        lab.look("one")
+    lab = Looks("one")
+    lab.lose("one")
     del lab.beats["one"]
     assert lab.look() == NOTHING
     assert not lab.watch.lost

@@ -5,14 +5,12 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import TypeAdapter
 
-from farm.common.events import EventLog
 from farm.head.messages import DeviceChanged
 from farm.leasing.leases import FIGURES_EVERY_S
 from farm.model.device import Closed, DeviceState, DeviceView, Heat, Life, Service, parse_place
 from farm.model.requests import LeaseClass
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over, requests_of
-from tests.support.tvm import FakeDevices
+from tests.support.leasing_lab import Clocks, Lab
+from tests.support.local_head import requests_of
 
 WARM = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 300.0)}
 PHONE = DeviceView(
@@ -21,18 +19,13 @@ PHONE = DeviceView(
 )  # fmt: skip
 
 
-def test_a_state_travels_as_json():
-    state = PHONE.state()
-    adapter = TypeAdapter(DeviceState)
+def test_a_state_travels_as_json_and_has_no_reading():
+    state, adapter = PHONE.state(), TypeAdapter(DeviceState)
     assert adapter.validate_json(adapter.dump_json(state)) == state
     assert type(state) is DeviceState
-
-
-def test_a_state_has_no_reading():
     readings = {"temperature_c", "temperature_of", "battery_percent", "health", "read_at", "findings", "checked"}
     assert readings <= {each.name for each in fields(DeviceView)} - {each.name for each in fields(DeviceState)}
-    probed = replace(PHONE, temperature_c=40.0, battery_percent=80, checked="well")
-    assert probed.state() == PHONE.state()
+    assert replace(PHONE, temperature_c=40.0, battery_percent=80, checked="well").state() == state
 
 
 @pytest.mark.parametrize(
@@ -49,29 +42,27 @@ def test_what_decisions_need_is_more_than_a_figure(change):
     assert replace(PHONE, closed=warmer).state().same_but_figures(PHONE.state())
 
 
-async def test_probes_alone_are_not_sent_and_figures_once_a_minute():
-    now_s, devices, sent = [1000.0], FakeDevices(), []
-    devices.add("a", "android")
-    leasing = leasing_over(devices, EventLog(), 1, MemoryKeeper(), clock=lambda: now_s[0])
-    receive = requests_of(leasing).receive
+async def test_probes_alone_are_not_sent_and_figures_once_a_minute(monkeypatch):
+    clocks, sent = Clocks(), []
+    lab = Lab("a", clocks=clocks)
+    requests = requests_of(lab.leasing)
+    receive = requests.receive
+    monkeypatch.setattr(requests, "receive", lambda message: sent.append(message) or receive(message))
 
-    def recording(message):
-        sent.append(message)
-        receive(message)
+    def probed(celsius):
+        closed = {LeaseClass.BENCH: Closed(f"skin {celsius} °C is above 38 °C for bench", 300.0)}
+        lab.devices.become("a", Life.READY, temperature_c=celsius, closed=closed if celsius > 38 else {})
 
-    requests_of(leasing).receive = recording
-    devices.become("a", Life.READY, temperature_c=30.0)
+    probed(30.0)
     assert sent == []
     for celsius in (41.2, 41.3, 41.4):
-        closed = {LeaseClass.BENCH: Closed(f"skin {celsius} °C is above 38 °C for bench", 300.0)}
-        devices.become("a", Life.READY, temperature_c=celsius, closed=closed)
-        now_s[0] += 10.0
+        probed(celsius)
+        clocks.pass_(10.0)
     assert [type(each) for each in sent] == [DeviceChanged]
-    now_s[0] += FIGURES_EVERY_S
-    closed = {LeaseClass.BENCH: Closed("skin 40.0 °C is above 38 °C for bench", 100.0)}
-    devices.become("a", Life.READY, closed=closed)
-    assert sent[1:] == [DeviceChanged(devices.view("a").state())]
-    devices.become("a", Life.READY, closed={})
-    devices.become("a", Life.OFFLINE, "unplugged")
+    clocks.pass_(FIGURES_EVERY_S)
+    probed(40.0)
+    assert sent[1:] == [DeviceChanged(lab.devices.view("a").state())]
+    probed(30.0)
+    lab.devices.become("a", Life.OFFLINE, "unplugged")
     assert [each.state.life for each in sent[2:]] == [Life.READY, Life.OFFLINE]
-    await leasing.close()
+    await lab.leasing.close()

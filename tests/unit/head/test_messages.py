@@ -1,19 +1,16 @@
 """The head by its messages alone: what it sends for what a host sends it."""
 
 import asyncio
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from pydantic import TypeAdapter
 
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.messages import (
-    AttemptEnded,
     DeviceChanged,
     LeaseArmed,
     LeaseEnded,
@@ -22,20 +19,18 @@ from farm.head.messages import (
     LeaseUnwanted,
     RequestAdded,
     RequestWithdrawn,
-    RunAttempt,
     SlotKept,
     SlotWanted,
     YieldWanted,
 )
 from farm.head.model import LeasePolicy
-from farm.head.queue.model import Outcome, StopAttempt
 from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Closed, DeviceView, Life
-from farm.model.job import Attempt, AttemptState, Job
-from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.store.mailbox import Letter
 from tests.support.keeping import MemoryKeeper
+from tests.support.leasing_lab import RealClocks
 from tests.support.waiting import HANG_S, until
 
 ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
@@ -48,15 +43,8 @@ class Head:
     def __init__(self, *devices, **policy):
         self.sent = asyncio.Queue()
         self.keeper = MemoryKeeper()
-        policy = LeasePolicy(allocator=AllocatorPolicy(**policy))
-        self.requests = RequestQueue(
-            LeaseWriteQueue(EventLog()),
-            self.keeper,
-            7,
-            policy,
-            time.monotonic,
-            lambda: datetime.now(UTC),
-        )
+        policy, writes = LeasePolicy(allocator=AllocatorPolicy(**policy)), LeaseWriteQueue(EventLog())
+        self.requests = RequestQueue(writes, self.keeper, 7, policy, RealClocks.monotonic, RealClocks.wall)
         self.requests.connect(self.sent.put_nowait)
         self.receive = self.requests.receive
         for name in devices:
@@ -66,11 +54,12 @@ class Head:
         async with asyncio.timeout(HANG_S):
             return await self.sent.get()
 
-    async def granted(self, request_id, request=ANY):
+    async def granted(self, request_id, request=ANY, *, armed=False):
         self.receive(RequestAdded(request_id, request))
         message = await self.next()
-        assert isinstance(message, LeaseGranted)
-        assert message.request_id == request_id
+        assert (type(message), message.request_id) == (LeaseGranted, request_id)
+        if armed:
+            self.receive(LeaseArmed(message.lease.device, message.lease.id))
         return message.lease
 
 
@@ -132,8 +121,7 @@ async def test_the_host_learns_that_a_tuning_should_yield_though_it_was_asked_be
     head = Head("a")
     hot = {LeaseClass.TUNE: Closed("it is warm")}
     if armed:
-        lease = await head.granted("1", TUNE)
-        head.receive(LeaseArmed("a", lease.id))
+        await head.granted("1", TUNE, armed=True)
         head.receive(DeviceChanged(ready("a", closed=hot)))
         assert await head.next() == YieldWanted("a")
         return
@@ -149,8 +137,7 @@ async def test_the_host_learns_that_a_tuning_should_yield_though_it_was_asked_be
 
 async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     head = Head("a", "b", workers=1, min_slice_s=0.0)
-    lease = await head.granted("1", TUNE)
-    head.receive(LeaseArmed(lease.device, lease.id))
+    lease = await head.granted("1", TUNE, armed=True)
     head.receive(SlotKept(lease.device, lease.id))
     head.receive(LeaseEnded(lease.device, lease.id))
     head.receive(RequestAdded("2", LeaseRequest(Selector(), "bob", LeaseSource.JOB, priority=9, worker=True)))
@@ -178,8 +165,7 @@ async def test_each_grant_that_is_never_armed_is_reported_once(how):
         head.receive(LeaseRefused("a", lease.id, "a is held"))
     await until(lambda: undone)
     head.requests.close("the end")
-    assert undone == granted[: len(undone)]
-    assert len(set(undone)) == len(undone)
+    assert undone == [*dict.fromkeys(granted)][: len(undone)]
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -194,31 +180,9 @@ async def test_a_grant_that_is_undone_on_its_way_to_the_host_is_given_back_by_th
         head.receive(RequestAdded("2", ANY))
     head.receive(LeaseArmed("a", lease.id))
     unwanted = await head.next()
-    assert isinstance(unwanted, LeaseUnwanted)
-    assert unwanted.lease == lease.id
+    assert (type(unwanted), unwanted.lease) == (LeaseUnwanted, lease.id)
     await asyncio.sleep(0)
     assert head.sent.empty()  # the host still holds it
     await head.keeper.end(lease.id, ended_at=datetime.now(UTC), reason=unwanted.reason, held_s=0.0)
     head.receive(LeaseEnded("a", lease.id))
     assert (await head.next()).request_id == ("1" if lost else "2")
-
-
-JOB = Job("j", "shell", "alice", {"command": "id"}, "android", datetime.now(UTC), avoid=frozenset({"x"}), after=("k",))
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        RequestAdded("1", replace(TUNE, selector=Selector.parse("android,gpu=mali"), only=frozenset({"a"}))),
-        LeaseGranted("1", Lease("l", "a", 7 << 32, ANY, 1.5), datetime.now(UTC)),
-        RunAttempt(JOB, Attempt("j.1", "j", 1, "a", "l", 7, datetime.now(UTC)), Lease("l", "a", 7, ANY, 1.5)),
-        AttemptEnded(
-            "j", "j.1", Outcome(AttemptState.FAILED, {"code": "x"}, "a", result={"t": [1.5]}), datetime.now(UTC)
-        ),
-        StopAttempt("j", AttemptState.CANCELLED, {"code": "cancelled"}),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_messages_travel_as_json(message):
-    adapter = TypeAdapter(type(message))
-    assert adapter.validate_json(adapter.dump_json(message)) == message

@@ -44,21 +44,19 @@ def test_the_other_host_has_it_once_it_is_not_there_any_more(gone):
         assert claims.why_not("a", ()).startswith("host two has the same phone")
 
 
+BOARD = replace(PHONE, hardware_serial="0123456789ABCDEF")  # a maker's default number
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("one", "other", "rivals"),
     [
-        device("b", "one"),  # the host itself tells two of its devices apart
-        device("b", "two", replace(PHONE, model="two")),
-        device("b", "two", replace(PHONE, hardware_serial="another")),
-        device("b", "two", None),
+        (PHONE, device("b", "one"), {"a"}),  # the host itself tells two of its devices apart
+        (PHONE, device("b", "two", replace(PHONE, model="two")), {"a"}),
+        (PHONE, device("b", "two", replace(PHONE, hardware_serial="another")), set()),
+        (PHONE, device("b", "two", None), set()),
+        (BOARD, device("b", "two", BOARD), set()),
     ],
 )
-def test_other_phones_are_handed_out(other):
-    assert claims_of(device("a", "one"), other).why_not("b", ()) == ""
-
-
-def test_a_makers_default_number_says_nothing():
-    boards = replace(PHONE, hardware_serial="0123456789ABCDEF")
-    claims = claims_of(device("a", "one", boards), device("b", "two", boards))
-    assert claims.why_not("b", ()) == ""
-    assert claims.rivals("b") == frozenset()
+def test_other_phones_are_handed_out(one, other, rivals):
+    claims = claims_of(device("a", "one", one), other)
+    assert (claims.why_not("b", ()), claims.rivals("b")) == ("", rivals)

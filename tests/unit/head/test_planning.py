@@ -20,27 +20,33 @@ from tests.support.errors import raises_code
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_bench_asks_for_a_quiet_hub_when_it_is_wanted(quiet):
-    spec = BenchSpec(on="android", model="0" * 64, name="net", quiet_hub=quiet)
-    (job,) = plan(spec, "alice", (), NOW, iter(["j1"]), must_match=False).jobs
-    request = request_of(KINDS, job, frozenset({"bad"}))
-    assert request.quiet_hub is quiet
-    assert (request.lease_class, request.user, request.avoid) == (LeaseClass.BENCH, "alice", {"bad"})
-
-
 PIXEL = DeviceView(
     "pixel", "S1", Life.GONE, adopted=True, reason="not listed by adb", labels={"soc": "gs201"}, aliases=("android",)
 )
 READY = DeviceView("oneplus", "S2", Life.READY, adopted=True, labels={"soc": "sm8650"}, aliases=("android",))
 
 
+def planned(spec, views=(), *, must_match=True):
+    return plan(spec, "alice", views, NOW, iter(["a", "b", "c"]), must_match=must_match)
+
+
+def bench(spec=BenchSpec, **fields):
+    return spec(on="android", model="0" * 64, name="net", **fields)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_bench_asks_for_a_quiet_hub_when_it_is_wanted(quiet):
+    (job,) = planned(bench(quiet_hub=quiet), must_match=False).jobs
+    request = request_of(KINDS, job, frozenset({"bad"}))
+    assert request.quiet_hub is quiet
+    assert (request.lease_class, request.user, request.avoid) == (LeaseClass.BENCH, "alice", {"bad"})
+
+
 @pytest.mark.parametrize("devices", [1, "all"])
 @pytest.mark.parametrize("life", [Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED, Life.QUARANTINED])
 def test_a_job_for_phones_that_are_away_is_taken_and_says_what_it_waits_for(life, devices):
     spec = ShellSpec(on="soc=gs201", command="true", devices=devices)
-    views = (replace(PIXEL, life=life), READY)
-    submitted = plan(spec, "alice", views, NOW, iter(["a", "b"]), must_match=True)
+    submitted = planned(spec, (replace(PIXEL, life=life), READY))
     assert len(submitted.jobs) == 1
     (said,) = submitted.warnings
     assert said == f"no matching phone is available, the job waits (pixel: {life}: not listed by adb)"
@@ -48,17 +54,13 @@ def test_a_job_for_phones_that_are_away_is_taken_and_says_what_it_waits_for(life
 
 @pytest.mark.parametrize(("devices", "warned"), [(1, False), (2, True), ("all", True)])
 def test_phones_that_are_away_are_named_when_the_others_are_too_few(devices, warned):
-    spec = ShellSpec(on="android", command="true", devices=devices)
-    submitted = plan(spec, "alice", (PIXEL, READY), NOW, iter(["a", "b", "c"]), must_match=True)
-    assert ["only 1 matching phone is" in each and "pixel: gone" in each for each in submitted.warnings] == [
-        True
-    ] * warned
+    said = planned(ShellSpec(on="android", command="true", devices=devices), (PIXEL, READY)).warnings
+    assert ["only 1 matching phone is" in each and "pixel: gone" in each for each in said] == [True] * warned
 
 
 def test_what_no_known_phone_meets_is_refused():
-    spec = ShellSpec(on="soc=sm8750", command="true")
     with pytest.raises(NoPhoneError):
-        plan(spec, "alice", (PIXEL, READY), NOW, iter(["a"]), must_match=True)
+        planned(ShellSpec(on="soc=sm8750", command="true"), (PIXEL, READY))
 
 
 def test_of_phones_out_of_service_it_says_why_and_how_they_come_back():
@@ -88,13 +90,10 @@ SMALL, LARGE = (CpuCluster(4, max_khz=1_400_000),), (CpuCluster(4, max_khz=1_800
     ],
 )
 def test_cores_that_no_matching_phone_has_are_refused_at_once(spec, fields, said):
-    asked = spec(on="android", model="0" * 64, name="net", **fields)
-    phones = (identified(PIXEL, *SMALL), identified(READY, *LARGE))
     with raises_code(Code.NO_SUCH_CORES, match=said):
-        plan(asked, "alice", phones, NOW, iter(["a"]), must_match=True)
+        planned(bench(spec, **fields), (identified(PIXEL, *SMALL), identified(READY, *LARGE)))
 
 
 def test_cores_that_one_phone_has_or_may_have_are_not_refused():
-    asked = BenchSpec(on="android", model="0" * 64, name="net", threads=8)
-    for phones in ((identified(PIXEL, *SMALL), identified(READY, *LARGE)), (identified(PIXEL, *SMALL), READY)):
-        assert plan(asked, "alice", phones, NOW, iter(["a"]), must_match=True).jobs
+    for other in (identified(READY, *LARGE), READY):
+        assert planned(bench(threads=8), (identified(PIXEL, *SMALL), other)).jobs

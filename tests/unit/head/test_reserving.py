@@ -6,124 +6,82 @@ import pytest
 from sqlalchemy import Double, literal, update
 
 from farm.common.errors import Code, UserError
-from farm.common.events import EventLog
-from farm.common.selector import Selector
 from farm.head.allocator.model import AllocatorPolicy
-from farm.head.model import LeasePolicy
 from farm.head.reports import UsageGrouping, summed
 from farm.head.reservations import ClockWatch, ReservationRegistry
 from farm.model.device import Life
-from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.leases import LeaseTable, UsageRow
 from farm.store.maintenance import check
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.errors import raises_code
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over, requests_of, store_problem
-from tests.support.tvm import FakeDevices
+from tests.support.leasing_lab import Clocks, Lab, RealClocks
+from tests.support.local_head import store_problem
 from tests.support.waiting import until
 
 HOUR = timedelta(hours=1)
 
 
-class Clocks:
-    """A wall clock and a monotonic one that a test moves."""
+class Reserving(Lab):
+    """One phone, a store with reservations, and clocks."""
 
-    def __init__(self):
-        self.s = 1000.0
-        self.at = datetime(2026, 5, 1, 12, tzinfo=UTC)
-
-    def monotonic(self):
-        return self.s
-
-    def wall(self):
-        return self.at
-
-    def pass_(self, seconds):
-        self.s += seconds
-        self.at += timedelta(seconds=seconds)
-
-
-class Lab:
-    """One phone, a store, and clocks."""
-
-    def __init__(self, path):
-        self.clocks = Clocks()
-        self.store = Store.open(path / "farm.db")
-        self.events = EventLog(self.store.epoch)
-        self.devices = FakeDevices()
-        self.devices.add("a", "android")
-        self.keeper = MemoryKeeper()
-        self.leasing = leasing_over(
-            self.devices, self.events, 1, self.keeper, LeasePolicy(),
-            clock=self.clocks.monotonic, wall=self.clocks.wall,
-        )  # fmt: skip
+    def __init__(self, store, clocks):
+        super().__init__("a", clocks=clocks)
+        self.store, self.clocks = store, clocks
         self.registry = self.new_registry()
-        self.watch = ClockWatch(self.events, self.jumped, self.clocks.monotonic, self.clocks.wall)
-        self.got = []
-
-    def why_first(self):
-        (waiting,) = requests_of(self.leasing).waiting(1)
-        return requests_of(self.leasing).why([waiting.id])[waiting.id]
+        self.watch = ClockWatch(self.events, self.jumped, clocks.monotonic, clocks.wall)
 
     def new_registry(self):
-        return ReservationRegistry(
-            self.store.reservations,
-            self.events,
-            requests_of(self.leasing).reserve,
-            self.clocks.monotonic,
-            self.clocks.wall,
-        )
+        clocks = self.clocks
+        reserve = self.requests.reserve
+        return ReservationRegistry(self.store.reservations, self.events, reserve, clocks.monotonic, clocks.wall)
 
     def jumped(self):
         self.registry.publish()
         self.leasing.clock_jumped()
 
-    def ask(self, user, longest_s=None):
-        request = LeaseRequest(Selector.parse("android"), user, LeaseSource.JOB, longest_s=longest_s)
-        return self.leasing.ask(request, self.got.append)
+    def jumps(self):
+        return [event.data["seconds"] for event in self.events.since() if event.kind == "clock.jumped"]
 
 
 @pytest.fixture
-async def lab(tmp_path):
-    lab = Lab(tmp_path)
+def store(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+async def lab(store):
+    lab = Reserving(store, Clocks())
     yield lab
     await lab.leasing.close()
-    lab.store.close()
 
 
 async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     now = lab.clocks.at
     record = await lab.registry.add("android", "ci", now, now + HOUR, "nightly")
-    lab.ask("alice")
-    lab.ask("ci", longest_s=60)
-    await until(lambda: lab.got)
-    assert [lease.request.user for lease in lab.got] == ["ci"]
+    alice = lab.want()
+    lease = await lab.want(user="ci", longest_s=60)
     (reason,) = (await lab.leasing.head.explain("android")).devices
     assert "reserved" in reason.evidence
-    lab.leasing.release(lab.got[0].id)
+    lab.leasing.release(lease.id)
     assert [each.id for each in lab.registry.all()] == [record.id]
     lab.clocks.pass_(3601)
     assert lab.registry.all() == ()
+    assert not alice.done()
     store_problem(lab.leasing, failing=False)  # any event: the allocator sees that the window is over
-    await until(lambda: len(lab.got) == 2)
-    assert lab.got[1].request.user == "alice"
+    assert (await alice).request.user == "alice"
 
 
-async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    devices, events = FakeDevices(), EventLog(1)
-    devices.add("a", "android")
-    leasing, got = leasing_over(devices, events, 1, MemoryKeeper()), []
-    registry = ReservationRegistry(store.reservations, events, requests_of(leasing).reserve)
+async def test_the_allocator_looks_again_by_itself_when_a_window_ends(store):
+    lab = Reserving(store, RealClocks)
     now = datetime.now(UTC)
-    await registry.add("android", "ci", now, now + timedelta(seconds=0.3))
-    leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)
-    await until(lambda: got)
+    await lab.registry.add("android", "ci", now, now + timedelta(seconds=0.3))
+    await lab.want(longest_s=1.0)
     assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
-    await leasing.close()
-    store.close()
+    await lab.leasing.close()
 
 
 async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
@@ -142,24 +100,21 @@ async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
 
 async def test_what_is_no_reservation_is_refused(lab):
     now = lab.clocks.at
-    for arguments in (
+    west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
+    for selector_, user, *window in (
         ("android", "", now, now + HOUR),
         ("android", "ci", now, now),
         ("android", "ci", now - 2 * HOUR, now - HOUR),
         ("android", "ci", now, now + HOUR, "x" * 201),
+        ("android", "ci", now, datetime(9999, 12, 31, 23, 59, tzinfo=west)),  # the year 10000 in UTC
+        ("android", "ci", datetime(1, 1, 1, tzinfo=east), now + HOUR),
+        ("android", "ci", now, now + timedelta(days=367)),
+        ("=", "ci", now, now + HOUR),
     ):
-        with pytest.raises(UserError):
-            await lab.registry.add(*arguments)
-    with raises_code(Code.BAD_SELECTOR):
-        await lab.registry.add("=", "ci", now, now + HOUR)
-    west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
-    for window in (
-        (now, datetime(9999, 12, 31, 23, 59, tzinfo=west)),  # the year 10000 in UTC
-        (datetime(1, 1, 1, tzinfo=east), now + HOUR),
-        (now, now + timedelta(days=367)),
-    ):
-        with pytest.raises(UserError, match="366 days"):
-            await lab.registry.add("android", "ci", *window)
+        with pytest.raises(UserError) as caught:
+            await lab.registry.add(selector_, user, *window)
+        assert (caught.value.code == Code.BAD_SELECTOR) is (selector_ == "=")
+        assert ("366 days" in caught.value.message) is (window[1] - window[0] > timedelta(days=366))
     assert lab.registry.all() == ()
 
 
@@ -184,44 +139,35 @@ async def test_a_reservation_that_cannot_be_read_costs_no_other_and_no_start(lab
 @pytest.mark.parametrize("jump_s", [-86400, 86400])
 async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
     now = lab.clocks.at
-    request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=600.0)
-    lease = await lab.leasing.acquire(request)
+    lease = await lab.lease(longest_s=600.0)
     await lab.registry.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
     lab.clocks.at += timedelta(seconds=jump_s)
     lab.watch.check()
-    jumps = [event for event in lab.events.since() if event.kind == "clock.jumped"]
-    assert [event.data["seconds"] for event in jumps] == [jump_s]
-    (holder,) = lab.leasing.active.holders()
-    assert holder.lease.id == lease.id
-    assert holder.held_s == 0
+    assert lab.jumps() == [jump_s]
+    (holder,) = lab.holders()
+    assert (holder.lease.id, holder.held_s) == (lease.id, 0)
     assert holder.expires_at == lab.clocks.at + timedelta(seconds=600)
     await until(lambda: lab.keeper.rows[lease.id].expires_at == holder.expires_at)  # what a restart goes by
     lab.leasing.release(lease.id)
     await until(lambda: not lab.keeper.open())
     row = lab.keeper.rows[lease.id]
-    assert row.held_s == 0
-    assert row.ended_at == row.granted_at
-    lab.watch.check()
-    assert len([event for event in lab.events.since() if event.kind == "clock.jumped"]) == 1
-    wanted_s = 30 * 3600 - jump_s  # of the window's start, from now
-    lab.clocks.pass_(wanted_s + 60)
-    lab.ask("bob", longest_s=60)
-    assert "reserved" in lab.why_first()
-
-
-async def test_slewing_is_no_jump(lab):
-    for _ in range(100):
+    assert (row.held_s, row.ended_at) == (0, row.granted_at)
+    for _ in range(100):  # slewing is no jump
         lab.clocks.pass_(1.0)
         lab.clocks.at += timedelta(milliseconds=0.5)
         lab.watch.check()
-    assert lab.events.since() == []
+    assert lab.jumps() == [jump_s]
+    lab.clocks.pass_(30 * 3600 - jump_s - 40)  # to the window's start and a minute beyond
+    lab.want(user="bob", longest_s=60)
+    await until(lab.waiting)
+    assert "reserved" in lab.why_first()
 
 
 def row(user, held_s, device="a", source=LeaseSource.TVM, cleaned_s=0.0):
     return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s, cleaned_s)
 
 
-def test_old_use_counts_less(tmp_path, monkeypatch):
+def test_old_use_counts_less(store, monkeypatch):
     now = datetime(2026, 5, 1, tzinfo=UTC)
     used = {"fresh": (0.1, 100.0), "older": (6.5, 100.0), "ancient": (24 * 30, 1e9)}  # hours ago, seconds
 
@@ -233,9 +179,7 @@ def test_old_use_counts_less(tmp_path, monkeypatch):
         ]
 
     monkeypatch.setattr(LeaseTable, "usage", usage)
-    store = Store.open(tmp_path / "farm.db")
     decayed = store.leases.decayed_use(now, half_life_s=6 * 3600.0)
-    store.close()
     assert set(decayed) == {"fresh", "older"}
     assert 80 < decayed["fresh"] <= 100
     assert 40 < decayed["older"] < 60
@@ -252,20 +196,14 @@ def test_use_is_summed_by_what_is_asked():
         ("bob", 60.0, 0, 1, 0), ("alice", 15.0, 2.0, 2, 2), ("carol", 0, 0, 0, 1),
     ]  # fmt: skip
     assert [each.name for each in summed(rows, {}, UsageGrouping.DEVICE)] == ["b", "a"]
-    assert [(each.name, each.held_s) for each in summed(rows, {}, UsageGrouping.SOURCE)] == [
-        ("job", 65.0),
-        ("tvm", 10.0),
-    ]
+    by_source = summed(rows, {}, UsageGrouping.SOURCE)
+    assert [(each.name, each.held_s) for each in by_source] == [("job", 65.0), ("tvm", 10.0)]
 
 
-async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    devices, events = FakeDevices(), EventLog(store.epoch)
-    for name in "abc":
-        devices.add(name, "android")
-    leasing = leasing_over(devices, events, store.epoch, store.leases)
+async def test_jobs_are_counted_once_however_many_phones_they_had(store):
+    lab = Lab(*"abc", table=store.leases)
     for job in ("one", "one", ""):
-        await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, job=job))
+        await lab.lease(job=job)
     now = datetime.now(UTC)
     window = (now - HOUR, now + timedelta(seconds=1))
     assert store.leases.jobs(*window, "user") == {"alice": 1}
@@ -273,25 +211,22 @@ async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
     (everything,) = summed(store.leases.usage(*window), store.leases.jobs(*window, "user"), UsageGrouping.USER)
     assert (everything.leases, everything.jobs) == (3, 1)
     assert 0 < everything.held_s < 10
-    await leasing.close()
-    store.close()
+    await lab.leasing.close()
 
 
-async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(tmp_path):
-    clocks, store, devices = Clocks(), Store.open(tmp_path / "farm.db"), FakeDevices()
-    devices.add("a", "android")
-    events, begun = EventLog(store.epoch), clocks.at
-    leasing = leasing_over(devices, events, 1, store.leases, clock=clocks.monotonic, wall=clocks.wall)
+async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(store, tmp_path):
+    lab = Lab("a", table=store.leases, clocks=(clocks := Clocks()))
+    begun = clocks.at
     for held_s, cleaned_s in ((10.0, 3.0), (20.0, 0.0), (30.0, 1000.0)):
-        lease = await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
+        lease = await lab.lease()
         clocks.pass_(held_s)
         if cleaned_s:
-            devices.become("a", Life.RECOVERING)
-        leasing.release(lease.id)
+            lab.devices.become("a", Life.RECOVERING)
+        lab.leasing.release(lease.id)
         clocks.pass_(cleaned_s)
-        devices.become("a", Life.CHECKING)  # of a phone that was ready, its own trouble
-        devices.become("a", Life.READY)
-    await leasing.close()
+        lab.devices.become("a", Life.CHECKING)  # of a phone that was ready, its own trouble
+        lab.devices.become("a", Life.READY)
+    await lab.leasing.close()
     store.close()
     again = Store.open(tmp_path / "farm.db")
     (used,) = again.leases.usage(begun, clocks.at)

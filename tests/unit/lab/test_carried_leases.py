@@ -77,8 +77,17 @@ class Lab:
         await self.stop()
         self.here = self.start()
 
-    async def shown(self):
-        return (await self.here.shown_here("there", Answer(SHOWN))).fields
+    async def shown(self, host="there"):
+        return (await self.here.shown_here(host, Answer(SHOWN))).fields
+
+    async def port(self):
+        return (await self.shown())["adb_port"]
+
+    async def forget_ended(self):
+        async def is_open(lease):
+            return lease in self.there
+
+        await self.here.forget_ended(is_open)
 
 
 @contextlib.asynccontextmanager
@@ -120,18 +129,14 @@ async def test_a_lease_has_the_ports_of_the_host_where_it_is_shown(lab):
 
 
 async def test_the_end_of_the_lease_cuts_its_clients_and_closes_the_port(lab):
-    port = (await lab.shown())["adb_port"]
+    port = await lab.port()
     async with client(port) as (reader, writer):
         writer.write(b"x")
         assert await reader.read(100) == b"adb: x"
         await lab.there.pop("l-1").cut()
         assert await reader.read(100) == b""
     assert (await said(port))[8:] == b"there is no lease 'l-1' now"
-
-    async def is_open(lease):
-        return lease in lab.there
-
-    await lab.here.forget_ended(is_open)
+    await lab.forget_ended()
     assert is_closed(port)
     await lab.restart()
     assert is_closed(port)
@@ -139,21 +144,20 @@ async def test_the_end_of_the_lease_cuts_its_clients_and_closes_the_port(lab):
 
 async def test_another_user_is_turned_away(lab):
     lab.refused = "another user's lease"
-    assert b"another user" in await said((await lab.shown())["adb_port"])
+    assert b"another user" in await said(await lab.port())
 
 
 async def test_a_host_of_the_release_before_is_named_with_what_to_do(lab):
     lab.hosts.add("old")
-    shown = (await lab.here.shown_here("old", Answer(SHOWN))).fields
-    told = await said(shown["adb_port"])
+    told = await said((await lab.shown("old"))["adb_port"])
     assert b"host here wants the service 'adb', which host old does not have (upgrade the host" in told
 
 
 @pytest.mark.parametrize(("limit", "named"), [("MOST_OF_USER", b"2 of a user"), ("MOST_CARRIED", b"2 in all")])
-async def test_idle_clients_leave_the_link_to_others(lab, monkeypatch, limit, named):
-    monkeypatch.setattr(leases, limit, 2)
+async def test_idle_clients_leave_the_link_to_others(lab, numbers, limit, named):
+    numbers(leases, **{limit: 2})
     await lab.restart()
-    port = (await lab.shown())["adb_port"]
+    port = await lab.port()
     async with client(port) as idle, client(port) as other:
         for reader, writer in (idle, other):
             writer.write(b"x")
@@ -164,75 +168,55 @@ async def test_idle_clients_leave_the_link_to_others(lab, monkeypatch, limit, na
     assert await said(port) == b"adb: hello"
 
 
-async def test_a_port_outlives_the_daemon(lab):
-    port = (await lab.shown())["adb_port"]
+async def test_a_port_outlives_the_daemon_unless_another_program_has_taken_it(lab, caplog):
+    port = await lab.port()
     await lab.restart()
     assert await said(port) == b"adb: hello"
-    assert (await lab.shown())["adb_port"] == port
-
-
-async def test_a_port_that_another_program_has_taken_is_replaced(lab, caplog):
-    port = (await lab.shown())["adb_port"]
+    assert await lab.port() == port
     await lab.stop()
     with socket.create_server(("127.0.0.1", port)):
         lab.here = lab.start()
-    moved = (await lab.shown())["adb_port"]
-    assert await said(moved) == b"adb: hello"
-    assert f"the adb of lease l-1 has moved from port {port} to {moved}" in caplog.text
-
-
-async def all_open(_):
-    return True
-
-
-async def none_open(_):
-    return False
+        moved = await lab.port()
+        assert await said(moved) == b"adb: hello"
+        assert f"the adb of lease l-1 has moved from port {port} to {moved}" in caplog.text
+        await lab.forget_ended()
+    await lab.restart()
+    assert await lab.port() == moved != port  # it stays where it is
 
 
 async def test_a_lease_that_ends_while_no_daemon_runs_leaves_nothing_in_the_file(lab):
-    port = (await lab.shown())["adb_port"]
+    port = await lab.port()
     await lab.restart()
-    await lab.here.forget_ended(none_open)
+    await lab.there.pop("l-1").cut()
+    await lab.forget_ended()
     assert is_closed(port)
     assert lab.path.read_text() == "{}"
-
-
-async def test_a_port_that_has_moved_stays_where_it_is(lab):
-    port = (await lab.shown())["adb_port"]
-    await lab.stop()
-    with socket.create_server(("127.0.0.1", port)):
-        lab.here = lab.start()
-        moved = (await lab.shown())["adb_port"]
-        await lab.here.forget_ended(all_open)
-    await lab.restart()
-    assert (await lab.shown())["adb_port"] == moved != port
 
 
 async def test_ports_are_kept_once_the_disk_takes_them(lab, caplog):
     lab.path = lab.path.parent / "later" / lab.path.name
     await lab.restart()
-    port = (await lab.shown())["adb_port"]
-    await lab.here.forget_ended(all_open)
+    port = await lab.port()
+    await lab.forget_ended()
     assert caplog.text.count("adb ports of leases will not outlive this daemon") == 1
     lab.path.parent.mkdir()
-    await lab.here.forget_ended(all_open)
+    await lab.forget_ended()
     await lab.restart()
     assert await said(port) == b"adb: hello"
 
 
-PORT_70000 = '{"l-1": {"host": "there", "user": "ann", "port": 70000}}'
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"l-1": {"host": 1}}', "\x00", PORT_70000])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"l-1": {"host": 1}}', "\x00", '{"l-1": {"host": "there", "user": "ann", "port": 70000}}']
+)
 async def test_a_damaged_file_costs_the_ports_alone(lab, content, caplog):
     lab.path.write_text(content)
     await lab.restart()
-    assert await said((await lab.shown())["adb_port"]) == b"adb: hello"
+    assert await said(await lab.port()) == b"adb: hello"
     assert "carried.json cannot be read" in caplog.text
 
 
 async def test_without_descriptors_the_daemon_starts_without_the_ports(lab, monkeypatch, caplog):
-    port = (await lab.shown())["adb_port"]
+    port = await lab.port()
 
     def no_descriptor(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -242,14 +226,16 @@ async def test_without_descriptors_the_daemon_starts_without_the_ports(lab, monk
         await lab.restart()
     assert "the adb of lease l-1 has no port until it is shown again" in caplog.text
     assert is_closed(port)
-    assert await said((await lab.shown())["adb_port"]) == b"adb: hello"
+    assert await said(await lab.port()) == b"adb: hello"
 
 
-ODD = [{}, {"lease": "l-1"}, {"lease": 1, "user": "ann"}, {"lease": [], "user": "ann"}, {"lease": "", "user": "ann"}]
-STRANGE = [{"lease": "l-1\0", "user": "ann"}, {"lease": "l-1", "user": "\ud800"}, {"lease": "l" * 257, "user": "ann"}]
-
-
-@pytest.mark.parametrize("fields", [*ODD, *STRANGE])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {}, {"lease": "l-1"}, {"lease": 1, "user": "ann"}, {"lease": [], "user": "ann"}, {"lease": "", "user": "ann"},
+        {"lease": "l-1\0", "user": "ann"}, {"lease": "l-1", "user": "\ud800"}, {"lease": "l" * 257, "user": "ann"},
+    ],
+)  # fmt: skip
 async def test_an_answer_in_another_form_is_refused(lab, fields):
     with pytest.raises(ProtocolError, match="host there described the lease in a form"):
         await lab.here.shown_here("there", Answer(fields))

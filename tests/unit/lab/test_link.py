@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import ssl
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,9 @@ from farm.lab.identity import open_identity
 from farm.lab.link import LinkLimits
 from farm.lab.tls import server_context
 from farm.lab.wire import Preface, encode_preface
-from tests.support.linked_hosts import LinkedHosts, linked_hosts
+from tests.support.errors import raises_code
+from tests.support.linked_hosts import linked_hosts
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def lab(tmp_path):
-    async with linked_hosts(tmp_path) as lab:
-        for name in ("one", "two"):
-            lab.add(name)
-        yield lab
 
 
 async def echo(call):
@@ -37,6 +31,51 @@ async def echo(call):
         await writer.drain()
 
 
+@asynccontextmanager
+async def two_hosts(folder, limits=None):
+    """The hosts one and two; two echoes."""
+    async with linked_hosts(folder, limits) as lab:
+        for name in ("one", "two"):
+            lab.add(name)
+        lab.links["two"].serve("echo", echo)
+        yield lab
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    async with two_hosts(tmp_path) as lab:
+        yield lab
+
+
+@pytest.fixture
+def one(lab):
+    return lab.links["one"]
+
+
+@pytest.fixture
+def two(lab):
+    return lab.links["two"]
+
+
+@asynccontextmanager
+async def dialled(link, host="two", service="echo", fields=None):
+    """A connection with its streams."""
+    connection = await link.dial(host, service, fields or {})
+    try:
+        yield connection, *await connection.streams()
+    finally:
+        await connection.close()
+
+
+async def reaches(link, host="two"):
+    async with dialled(link, host):
+        pass
+
+
+def unreachable(match):
+    return pytest.raises(HostUnreachableError, match=match)
+
+
 def refusals(caplog):
     return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
 
@@ -45,39 +84,40 @@ async def logged(caplog, text):
     await until(lambda: any(text in line for line in refusals(caplog)))
 
 
-async def test_a_service_of_another_host_is_reached_and_knows_who_calls(lab):
-    lab.links["two"].serve("echo", echo)
-    connection = await lab.links["one"].dial("two", "echo", {"word": "größe"})
-    assert (connection.host, connection.fields) == ("two", {"at": "one", "got": {"word": "größe"}})
-    reader, writer = await connection.streams()
-    sent = os.urandom(3_000_000)
+@pytest.mark.parametrize("listens", [True, False])
+async def test_a_service_of_another_host_is_reached_and_knows_who_calls(lab, one, listens):
+    """A host that does not listen dials back."""
+    lab.add("three", listens=listens).serve("echo", echo)
+    async with dialled(one, "three", fields={"word": "größe"}) as (connection, reader, writer):
+        assert (connection.host, connection.fields) == ("three", {"at": "one", "got": {"word": "größe"}})
+        sent = os.urandom(3_000_000)
 
-    async def send():
-        writer.write(sent)
-        await writer.drain()
+        async def send():
+            writer.write(sent)
+            await writer.drain()
 
-    sending = asyncio.create_task(send())
-    assert await reader.readexactly(len(sent)) == sent
-    await sending
-    await connection.close()
+        sending = asyncio.create_task(send())
+        assert await reader.readexactly(len(sent)) == sent
+        await sending
+    with pytest.raises(FarmError, match="'later', which host three does not have"):
+        await one.dial("three", "later")
+    assert not one._awaited
 
 
-async def test_bytes_behind_preface_and_answer_are_the_services(lab):
+async def test_bytes_behind_preface_and_answer_are_the_services(one, two):
     async def talk(call):
         await call.accept()
         await asyncio.get_running_loop().sock_sendall(call.sock, b"first words")
         reader, _ = await call.streams()
         assert await reader.readexactly(5) == b"early"
 
-    lab.links["two"].serve("talk", talk)
-    connection = await lab.links["one"].dial("two", "talk")
-    reader, writer = await connection.streams()
-    writer.write(b"early")
-    assert await reader.read() == b"first words"
-    await connection.close()
+    two.serve("talk", talk)
+    async with dialled(one, service="talk") as (_, reader, writer):
+        writer.write(b"early")
+        assert await reader.read() == b"first words"
 
 
-async def test_what_was_written_before_an_end_arrives(lab):
+async def test_what_was_written_before_an_end_arrives(one, two):
     content = os.urandom(5_000_000)
 
     async def give(call):
@@ -86,109 +126,101 @@ async def test_what_was_written_before_an_end_arrives(lab):
         writer.write(content)
         await writer.drain()
 
-    lab.links["two"].serve("give", give)
-    connection = await lab.links["one"].dial("two", "give")
-    reader, _ = await connection.streams()
-    assert await reader.read() == content
-    await connection.close()
+    two.serve("give", give)
+    async with dialled(one, service="give") as (_, reader, _):
+        assert await reader.read() == content
 
 
-def test_the_answer_of_a_side_that_ends_with_unread_bytes_is_copied():
+@pytest.mark.parametrize("said", [b"refused", b""])
+def test_the_answer_of_a_side_that_ends_with_unread_bytes_is_copied(said):
     (plain, service), (sink, there) = socket.socketpair(), socket.socketpair()
     with plain, sink, there:
         plain.setblocking(False)
         plain.send(b"never read")
-        service.send(b"refused")
+        service.send(said)
         service.close()
-        assert tls._OneWay(plain, sink).move()
-        assert there.recv(100) == b"refused"
+        if said:
+            assert tls._OneWay(plain, sink).move()
+            assert there.recv(100) == said
+        else:
+            with pytest.raises(ConnectionResetError):
+                tls._OneWay(plain, sink).move()
 
 
-async def test_a_refusal_arrives_as_the_error_that_it_is(lab):
+async def test_a_refusal_arrives_as_the_error_that_it_is(one, two, caplog):
     async def refuse(call):
         raise UserError("there is no such thing", Code.NO_SUCH_ARTIFACT, hint="look elsewhere")
 
     async def fail(call):
         raise KeyError("bug")
 
-    lab.links["two"].serve("refuse", refuse)
-    lab.links["two"].serve("fail", fail)
+    two.serve("refuse", refuse)
+    two.serve("fail", fail)
     with pytest.raises(UserError) as caught:
-        await lab.links["one"].dial("two", "refuse")
+        await one.dial("two", "refuse")
     assert (caught.value.code, caught.value.hint) == (Code.NO_SUCH_ARTIFACT, "look elsewhere")
     with pytest.raises(FarmError, match="KeyError at host two"):
-        await lab.links["one"].dial("two", "fail")
-
-
-async def test_a_service_that_the_other_release_does_not_have(lab, caplog):
-    with pytest.raises(FarmError, match="'later', which host two does not have") as caught:
-        await lab.links["one"].dial("two", "later")
-    assert caught.value.code == Code.BAD_HOST_VERSION
+        await one.dial("two", "fail")
+    with raises_code(Code.BAD_HOST_VERSION, match="'later', which host two does not have"):
+        await one.dial("two", "later")
     await logged(caplog, "host one wants the service 'later'")
 
 
-async def test_another_version_is_refused_in_words(lab, monkeypatch):
+async def test_another_version_is_refused_in_words(one, monkeypatch):
     monkeypatch.setattr(link_module, "encode_preface", lambda preface: encode_preface(Preface("echo", {}, 2)))
     with pytest.raises(FarmError, match="it speaks version 2 of the protocol between hosts, two 1"):
-        await lab.links["one"].dial("two", "echo")
+        await one.dial("two", "echo")
 
 
 async def test_a_host_without_a_row_is_refused_by_both_sides(lab, caplog):
     stranger = lab.add("three", known=False)
-    lab.links["two"].serve("echo", echo)
-    with pytest.raises(HostUnreachableError, match=r"it refuses this host \(.*alert unknown ca\)"):
+    with unreachable(r"it refuses this host \(.*alert unknown ca\)"):
         await stranger.dial("two", "echo")
     await logged(caplog, "refused as a host of the lab: its certificate belongs to no host of the lab")
     lab.change("two", address=f"127.0.0.1:{stranger.port}")
-    with pytest.raises(HostUnreachableError, match="its certificate belongs to no host of the lab"):
+    with unreachable("its certificate belongs to no host of the lab"):
         await lab.add("four").dial("two", "echo")
 
 
-async def test_a_host_of_the_lab_is_not_taken_for_another(lab):
+async def test_a_host_of_the_lab_is_not_taken_for_another(lab, one):
     lab.add("three")
     lab.change("two", address=lab.rows["three"].address)
-    with pytest.raises(HostUnreachableError, match="is another host of the lab"):
-        await lab.links["one"].dial("two", "echo")
+    with unreachable("is another host of the lab"):
+        await one.dial("two", "echo")
 
 
-async def test_a_removed_host_is_refused_at_once_and_its_connections_are_cut(lab, caplog, monkeypatch):
-    monkeypatch.setattr(link_module, "CHECK_EVERY_S", 0.05)
-    lab.links["two"].serve("echo", echo)
-    connection = await lab.links["one"].dial("two", "echo")
-    reader, writer = await connection.streams()
-    writer.write(b"x")
-    assert await reader.readexactly(1) == b"x"
-    lab.remove("one")
-    with pytest.raises(HostUnreachableError, match="it refuses this host"):
-        await lab.links["one"].dial("two", "echo")
-    assert await reader.read() == b""
-    await connection.close()
+async def test_a_removed_host_is_refused_at_once_and_its_connections_are_cut(lab, one, caplog, numbers):
+    numbers(link_module, CHECK_EVERY_S=0.05)
+    async with dialled(one) as (_, reader, writer):
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        lab.remove("one")
+        with unreachable("it refuses this host"):
+            await one.dial("two", "echo")
+        assert await reader.read() == b""
     await logged(caplog, "one: it is no host of the lab any more: its connections are cut")
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, monkeypatch, frozen):
-    lab.links["two"].serve("echo", echo)
-    await (await lab.links["one"].dial("two", "echo")).close()
+async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, one, numbers, monkeypatch, frozen):
+    await reaches(one)
 
     async def away():
         if frozen:
             await asyncio.Event().wait()
         raise link_module.HostError("the database is away")
 
-    monkeypatch.setattr(hosts, "RECENT_S", 0.0)
-    monkeypatch.setattr(hosts, "READ_LIMIT_S", 0.05)
+    numbers(hosts, RECENT_S=0.0, READ_LIMIT_S=0.05)
     for link in lab.links.values():
         monkeypatch.setattr(link._hosts, "_read", away)
-    await (await lab.links["one"].dial("two", "echo")).close()
+    await reaches(one)
 
 
 @pytest.mark.parametrize("text", ["Zm9v", "größe", "A" * 100_000])
-async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab, text):
-    lab.links["two"].serve("echo", echo)
+async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab, one, text):
     lab.add("three")
     lab.change("three", certificate=f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
-    await (await lab.links["one"].dial("two", "echo")).close()
+    await reaches(one)
 
 
 @pytest.mark.parametrize(
@@ -200,44 +232,29 @@ async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab, text
         ("two", {"address": f"{'a' * 64}:1"}, "aaa.*label too long"),
     ],
 )
-async def test_a_host_that_cannot_be_dialled_is_named(lab, host, change, why):
+async def test_a_host_that_cannot_be_dialled_is_named(lab, one, host, change, why):
     if change:
         lab.change(host, **change)
-    with pytest.raises(HostUnreachableError, match=f"host {host} cannot be reached: {why}"):
-        await lab.links["one"].dial(host, "echo")
-
-
-async def test_a_host_that_does_not_listen_dials_back(lab):
-    hidden = lab.add("hidden", listens=False)
-    hidden.serve("echo", echo)
-    connection = await lab.links["one"].dial("hidden", "echo", {"n": 1})
-    assert (connection.host, connection.fields) == ("hidden", {"at": "one", "got": {"n": 1}})
-    reader, writer = await connection.streams()
-    sent = os.urandom(1_000_000)
-    writer.write(sent)
-    assert await reader.readexactly(len(sent)) == sent
-    await connection.close()
-    with pytest.raises(FarmError, match="'later', which host hidden does not have"):
-        await lab.links["one"].dial("hidden", "later")
-    assert not lab.links["one"]._awaited
+    with unreachable(f"host {host} cannot be reached: {why}"):
+        await one.dial(host, "echo")
 
 
 async def test_of_two_hosts_one_must_listen(lab):
     lab.add("hidden", listens=False)
-    with pytest.raises(HostUnreachableError, match="neither it nor deaf listens for others") as caught:
+    with unreachable("neither it nor deaf listens for others") as caught:
         await lab.add("deaf", listens=False).dial("hidden", "echo")
     assert "[lab] listen" in caught.value.hint
 
 
-async def test_only_the_host_that_was_asked_dials_back_and_once(lab, caplog):
+async def test_only_the_host_that_was_asked_dials_back_and_once(lab, one, two, caplog):
     caplog.set_level(logging.INFO)
     asked = []
-    lab.links["one"]._ask_back = lambda host, token: asked.append(token)
-    hidden, other = lab.add("hidden", listens=False), lab.links["two"]
+    one._ask_back = lambda host, token: asked.append(token)
+    hidden = lab.add("hidden", listens=False)
     hidden.serve("echo", echo)
-    dialling = asyncio.create_task(lab.links["one"].dial("hidden", "echo"))
+    dialling = asyncio.create_task(one.dial("hidden", "echo"))
     await until(lambda: asked)
-    other.dial_back("one", asked[0])
+    two.dial_back("one", asked[0])
     await until(lambda: "one does not wait for two any more" in caplog.text)
     hidden.dial_back("one", asked[0])
     await (await dialling).close()
@@ -247,105 +264,96 @@ async def test_only_the_host_that_was_asked_dials_back_and_once(lab, caplog):
 
 async def test_a_host_that_never_dials_back_is_not_asked_for_ever(tmp_path):
     async with linked_hosts(tmp_path, LinkLimits(unanswered=2, ask_again_s=3600)) as lab:
-        asked, one = [], lab.add("one")
+        asked, one, hidden = [], lab.add("one"), lab.add("hidden", listens=False)
         one._ask_back = lambda host, token: asked.append(token)
-        hidden = lab.add("hidden", listens=False)
         for _ in range(2):
-            with pytest.raises(HostUnreachableError, match="has not answered within"):
+            with unreachable("has not answered within"):
                 await one.dial("hidden", "echo", limit_s=0.05)
-        with pytest.raises(HostUnreachableError, match="it was asked 2 times to dial this host"):
+        with unreachable("it was asked 2 times to dial this host"):
             await one.dial("hidden", "echo")
         assert len(asked) == 2
         hidden.dial_back("one", asked[0])  # too late for that one, but it lives
         await until(lambda: not one._unanswered)
         lab.add("stopped", listens=False)
         lab.change("stopped", beat_at=None)
-        with pytest.raises(HostUnreachableError, match="it does not run"):
+        with unreachable("it does not run"):
             await one.dial("stopped", "echo")
 
 
-async def test_a_host_that_does_not_answer_is_given_up(lab):
+async def test_a_host_that_does_not_answer_is_given_up(one, two):
     waits = asyncio.Event()
-    lab.links["two"].serve("wait", lambda call: waits.wait())
-    with pytest.raises(HostUnreachableError, match=r"it has not answered within 0.3 s"):
-        await lab.links["one"].dial("two", "wait", limit_s=0.3)
+    two.serve("wait", lambda call: waits.wait())
+    with unreachable(r"it has not answered within 0.3 s"):
+        await one.dial("two", "wait", limit_s=0.3)
     waits.set()
 
 
+async def secured(lab, host):
+    """A TLS connection of host one on which nothing was said."""
+    table = await lab.links["one"]._hosts.now()
+    plain = socket.create_connection(("127.0.0.1", lab.links[host].port))
+    return await asyncio.to_thread(table.client.wrap_socket, plain)
+
+
 async def test_a_slow_handshake_and_a_host_that_says_nothing_are_ended(tmp_path, caplog):
-    async with linked_hosts(tmp_path, LinkLimits(handshake_s=0.2, preface_s=0.2)) as lab:
-        lab.add("one")
-        lab.add("two")
-        silent = socket.create_connection(("127.0.0.1", lab.links["two"].port))
-        await logged(caplog, "the handshake took too long")
-        silent.close()
-        context = lab.links["one"]._hosts
-        table = await context.now()
-        plain = socket.create_connection(("127.0.0.1", lab.links["two"].port))
-        tls = await asyncio.to_thread(table.client.wrap_socket, plain)
-        await logged(caplog, "host one has sent no preface within 0.2 s")
-        tls.close()
+    async with two_hosts(tmp_path, LinkLimits(handshake_s=0.2, preface_s=0.2)) as lab:
+        with socket.create_connection(("127.0.0.1", lab.links["two"].port)):
+            await logged(caplog, "the handshake took too long")
+        with await secured(lab, "two"):
+            await logged(caplog, "host one has sent no preface within 0.2 s")
 
 
 async def test_strangers_that_stay_shut_no_host_out(tmp_path, caplog):
-    async with linked_hosts(tmp_path, LinkLimits(unknown=4, handshake_s=60.0)) as lab:
-        lab.add("one")
-        two = lab.add("two")
-        two.serve("echo", echo)
-        await (await lab.links["one"].dial("two", "echo")).close()
+    async with two_hosts(tmp_path, LinkLimits(unknown=4, handshake_s=60.0)) as lab:
+        one, two = lab.links["one"], lab.links["two"]
+        await reaches(one)
         with contextlib.ExitStack() as strangers:
             for first in (b"garbage of no TLS", b"", b"") * 4:
-                stranger = strangers.enter_context(
-                    socket.create_connection(("127.0.0.1", two.port), 9, ("127.0.0.2", 0))
-                )
-                stranger.sendall(first)
+                stranger = socket.create_connection(("127.0.0.1", two.port), 9, ("127.0.0.2", 0))
+                strangers.enter_context(stranger).sendall(first)
             await logged(caplog, "127.0.0.2: too many connections")
-            await (await lab.links["one"].dial("two", "echo")).close()
+            await reaches(one)
             assert two._unknown.of("127.0.0.2") == 2
 
 
 async def test_connections_of_a_host_are_bounded(tmp_path, caplog):
-    async with linked_hosts(tmp_path, LinkLimits(of_host=1)) as lab:
-        lab.add("one").limits = LinkLimits()
-        lab.add("two").serve("echo", echo)
-        first = await lab.links["one"].dial("two", "echo")
-        with pytest.raises(HostUnreachableError):
-            await lab.links["one"].dial("two", "echo")
-        await logged(caplog, "host one has 1 connections")
-        await first.close()
+    async with two_hosts(tmp_path, LinkLimits(of_host=1)) as lab:
+        lab.links["one"].limits = LinkLimits()
+        async with dialled(lab.links["one"]):
+            with pytest.raises(HostUnreachableError):
+                await lab.links["one"].dial("two", "echo")
+            await logged(caplog, "host one has 1 connections")
 
 
-async def test_a_host_that_reads_nothing_is_cut_off_when_a_service_ends(lab, monkeypatch):
+async def test_a_host_that_reads_nothing_is_cut_off_when_a_service_ends(one, two, numbers):
     """What a service has written when it returns is sent, but not waited for without end."""
-    monkeypatch.setattr(link_module, "STALLED_S", 0.05)
-    monkeypatch.setattr(tls, "LAST_BYTES_S", 0.05)
+    numbers(link_module, STALLED_S=0.05)
+    numbers(tls, LAST_BYTES_S=0.05)
 
     async def flood(call):
         await call.accept()
         _, writer = await call.streams()
         writer.write(bytes(50_000_000))
 
-    lab.links["two"].serve("flood", flood)
-    connection = await lab.links["one"].dial("two", "flood")
-    two = lab.links["two"]
+    two.serve("flood", flood)
+    connection = await one.dial("two", "flood")
     await until(lambda: not two._open and not any(each.is_alive() for each in two._tls._threads))
     await connection.close()
 
 
-async def test_an_idle_connection_ends(tmp_path):
-    async with linked_hosts(tmp_path, LinkLimits(idle_s=0.2)) as lab:
-        lab.add("one")
-        lab.add("two").serve("echo", echo)
-        reader, _ = await (connection := await lab.links["one"].dial("two", "echo")).streams()
+@pytest.mark.parametrize("limits", [LinkLimits(idle_s=0.2), None], ids=["idle", "stopped"])
+async def test_an_idle_connection_and_what_is_open_at_a_stop_end(tmp_path, limits):
+    async with two_hosts(tmp_path, limits) as lab, dialled(lab.links["one"]) as (_, reader, _):
+        if limits is None:
+            await lab.links["two"].stop()
         assert await reader.read() == b""
-        await connection.close()
 
 
-async def test_tls_1_2_is_refused(lab, caplog):
+async def test_tls_1_2_is_refused(two, caplog):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(("127.0.0.1", lab.links["two"].port)) as plain, pytest.raises(OSError):
+    with socket.create_connection(("127.0.0.1", two.port)) as plain, pytest.raises(OSError):
         await asyncio.to_thread(context.wrap_socket, plain)
     await logged(caplog, "refused as a host of the lab: TLS failed (unsupported protocol)")
 
@@ -363,22 +371,11 @@ def test_an_identity_is_kept_and_belongs_to_its_name(tmp_path):
     assert "lab.key" in caught.value.hint
 
 
-async def test_stopping_cuts_what_is_open(tmp_path):
-    lab = LinkedHosts(tmp_path)
-    lab.add("one")
-    lab.add("two").serve("echo", echo)
-    reader, _ = await (connection := await lab.links["one"].dial("two", "echo")).streams()
-    await lab.links["two"].stop()
-    assert await reader.read() == b""
-    await connection.close()
-    await lab.links["one"].stop()
-
-
-async def test_a_connection_that_has_just_come_is_closed_when_the_link_stops(lab):
+async def test_a_connection_that_has_just_come_is_closed_when_the_link_stops(one):
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         come, _ = listener.accept()
-        lab.links["one"]._accepted(come)
-        await lab.links["one"].stop()
+        one._accepted(come)
+        await one.stop()
     assert come.fileno() == -1
 
 
@@ -387,10 +384,9 @@ def descriptors():
 
 
 @pytest.mark.parametrize("moment", ["the handshake's result", "the rows are read", "the preface is awaited"])
-async def test_a_connection_whose_task_is_cancelled_is_closed(lab, monkeypatch, moment):
+async def test_a_connection_whose_task_is_cancelled_is_closed(lab, two, monkeypatch, moment):
     """A link that stops cancels its tasks wherever they wait; a socket without an owner would stay open."""
-    before, two = len(descriptors()), lab.links["two"]
-    table = await lab.links["one"]._hosts.now()
+    before = len(descriptors())
     await two._hosts.now()
     reached = asyncio.Event()
 
@@ -399,8 +395,8 @@ async def test_a_connection_whose_task_is_cancelled_is_closed(lab, monkeypatch, 
         await asyncio.Event().wait()
 
     if moment == "the handshake's result":
-        secured = two._tls._secured
-        monkeypatch.setattr(two._tls, "_secured", lambda *given: (secured(*given), reached.set(), cancel()))
+        result = two._tls._secured
+        monkeypatch.setattr(two._tls, "_secured", lambda *given: (result(*given), reached.set(), cancel()))
     elif moment == "the rows are read":
         monkeypatch.setattr(two._hosts, "now", never)
     else:
@@ -410,8 +406,7 @@ async def test_a_connection_whose_task_is_cancelled_is_closed(lab, monkeypatch, 
         for task in two._tasks._tasks:
             task.cancel()
 
-    plain = socket.create_connection(("127.0.0.1", two.port))
-    client = await asyncio.to_thread(table.client.wrap_socket, plain)
+    client = await secured(lab, "two")
     await until(lambda: two._open if moment == "the preface is awaited" else reached.is_set())
     cancel()
     client.close()
@@ -419,8 +414,8 @@ async def test_a_connection_whose_task_is_cancelled_is_closed(lab, monkeypatch, 
     await until(lambda: len(descriptors()) == before)
 
 
-async def test_a_dial_back_that_comes_in_the_moment_of_its_cancellation_is_closed(lab):
-    one, hidden = lab.links["one"], lab.add("hidden", listens=False)
+async def test_a_dial_back_that_comes_in_the_moment_of_its_cancellation_is_closed(lab, one):
+    hidden = lab.add("hidden", listens=False)
     hidden.serve("echo", echo)
     before = len(descriptors())
     dialling = asyncio.create_task(one.dial("hidden", "echo"))

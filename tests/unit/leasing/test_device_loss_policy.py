@@ -8,27 +8,13 @@ from farm.model.device import Life
 
 
 @pytest.mark.parametrize("life", Life)
-@pytest.mark.parametrize("ends_with_session", [False, True])
-def test_a_restored_lease_waits_for_its_phone_whatever_adb_finds_first(life, ends_with_session):
-    expected = {Life.READY: LeaseCondition.USABLE, Life.QUARANTINED: LeaseCondition.LOST}.get(
-        life, LeaseCondition.AWAITING_DEVICE
-    )
-    assert lease_condition(life, awaiting_device=True, ends_with_session=ends_with_session) is expected
-
-
-@pytest.mark.parametrize("life", Life)
-def test_a_stock_clients_lease_lasts_as_long_as_its_phone_is_ready(life):
-    expected = LeaseCondition.USABLE if life is Life.READY else LeaseCondition.LOST
-    assert lease_condition(life, awaiting_device=False, ends_with_session=True) is expected
-
-
-@pytest.mark.parametrize("life", Life)
-def test_a_jobs_lease_outlasts_mending(life):
-    expected = (
-        LeaseCondition.USABLE
-        if life is Life.READY
-        else LeaseCondition.RECOVERING
-        if life in RETURNING
-        else LeaseCondition.LOST
-    )
-    assert lease_condition(life, awaiting_device=False, ends_with_session=False) is expected
+def test_what_becomes_of_a_lease(life):
+    """A restored one waits for its phone, a stock client's needs a ready phone, a job's outlasts mending."""
+    restored = {Life.READY: LeaseCondition.USABLE, Life.QUARANTINED: LeaseCondition.LOST}
+    for ends_with_session in (False, True):
+        found = lease_condition(life, awaiting_device=True, ends_with_session=ends_with_session)
+        assert found is restored.get(life, LeaseCondition.AWAITING_DEVICE)
+    lost = LeaseCondition.USABLE if life is Life.READY else LeaseCondition.LOST
+    assert lease_condition(life, awaiting_device=False, ends_with_session=True) is lost
+    mended = LeaseCondition.RECOVERING if life in RETURNING and life is not Life.READY else lost
+    assert lease_condition(life, awaiting_device=False, ends_with_session=False) is mended

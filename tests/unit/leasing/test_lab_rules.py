@@ -57,13 +57,8 @@ def test_a_missed_host_and_another_release_are_named():
 def test_of_two_hosts_one_must_listen():
     deaf = replace(TWO, address="")
     assert len(found(LabPicture(hosts=(ONE, deaf)))) == 1
-    assert found(LabPicture(hosts=(ONE, deaf, replace(deaf, name="lab3"))))[1:] == [
-        (
-            "lab hosts",
-            WARN,
-            "hosts lab2, lab3 do not listen for others: they do not reach each other's phones and files",
-        )
-    ]
+    said = "hosts lab2, lab3 do not listen for others: they do not reach each other's phones and files"
+    assert found(LabPicture(hosts=(ONE, deaf, replace(deaf, name="lab3"))))[1:] == [("lab hosts", WARN, said)]
 
 
 def test_a_phone_at_two_hosts_is_named_with_both():

@@ -18,6 +18,7 @@ from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.lab_table import LabRows
 from farm.store.mailbox import HostRecord, Letter
+from tests.support.reads import ReadsHere
 from tests.unit.store.values import lease
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -33,18 +34,17 @@ def asked(host, key):
     return Letter(host, wire.encode(RequestAdded(f"request-{host}", request), 0.0))
 
 
-class Table:
+class Table(ReadsHere):
     """Counts looks."""
 
     def __init__(self, **hosts):
-        self.looks = 0
-        self.away = False
+        self.looks, self.away = 0, False
+        beats = {
+            name: None if silent_s is None else NOW - timedelta(seconds=silent_s) for name, silent_s in hosts.items()
+        }
         self.rows = LabRows(
             NOW,
-            tuple(
-                HostRecord(name, None if silent_s is None else NOW - timedelta(seconds=silent_s), 1)
-                for name, silent_s in hosts.items()
-            ),
+            tuple(HostRecord(name, beat_at, 1) for name, beat_at in beats.items()),
             (),
             (device("one", "a"), device("two", "b"), device("two", "c"), device("two", "d", Life.OFFLINE)),
             (lease(device="c", host="two"), lease(device="a", host="one")),
@@ -54,8 +54,8 @@ class Table:
             requests=(asked("one", "android"), asked("two", "android"), asked("two", "rpi")),
         )
 
-    async def in_thread(self, read, *arguments):
-        return read(*arguments)
+    def change(self, **rows):
+        self.rows = replace(self.rows, **rows)
 
     def look(self):
         self.looks += 1
@@ -63,10 +63,13 @@ class Table:
             raise HostError("the database is away")
         return self.rows
 
+    async def picture(self):
+        """As host one sees it."""
+        return await LabView("one", self).look()
+
 
 async def test_the_summary_has_the_phones_and_requests_of_other_hosts():
-    lab = LabView("one", Table(one=0, two=0))
-    summary = (await lab.look()).summary
+    summary = (await Table(one=0, two=0).picture()).summary
     assert summary.keys == (KeyRow("android", 1, 1), KeyRow("b", 1, 0), KeyRow("c", 0, 0), KeyRow("rpi", 0, 1))
     assert ServerRow("android", "b") in summary.servers
     assert "a" not in {row.device for row in summary.servers}
@@ -77,19 +80,18 @@ async def test_the_summary_has_the_phones_and_requests_of_other_hosts():
     [(3600, "its host two is lost since 2026-06-30 23:00:00 UTC"), (None, "its host two is stopped")],
 )
 async def test_phones_of_a_host_that_is_away_are_listed_and_are_no_servers(silent_s, why):
-    picture = await LabView("one", Table(one=0, two=silent_s)).look()
+    picture = await Table(one=0, two=silent_s).picture()
     assert picture.summary.servers == ()
-    assert {(each.view.name, each.view.life, each.view.reason) for each in picture.phones} == {
-        (name, Life.GONE, why) for name in "bcd"
-    }
+    listed = {(each.view.name, each.view.life, each.view.reason) for each in picture.phones}
+    assert listed == {(name, Life.GONE, why) for name in "bcd"}
     assert picture.host("two").phones == 3
 
 
 @pytest.mark.parametrize(("life", "of_two"), [(Life.READY, {"c", "d"}), (Life.GONE, {"b", "c", "d"})])
 async def test_a_phone_that_moved_away_from_a_stopped_host_is_listed_once(life, of_two):
     table = Table(one=0, two=None, three=0)
-    table.rows = replace(table.rows, devices=(*table.rows.devices, device("three", "b", life)))
-    picture = await LabView("one", table).look()
+    table.change(devices=(*table.rows.devices, device("three", "b", life)))
+    picture = await table.picture()
     assert {each.view.name for each in picture.phones if each.host == "two"} == of_two
     assert picture.host_of("b") == ("three" if life is Life.READY else "")
 
@@ -104,10 +106,8 @@ async def test_a_picture_has_its_age_while_the_database_does_not_answer():
     old = await lab.look()
     assert old == lab.latest
     assert old.old_s == 63.0
-    assert [(each.name, each.state, each.silent_s) for each in old.hosts] == [
-        ("one", "unknown", 63.0),
-        ("two", "unknown", 64.0),
-    ]
+    seen_before = [(each.name, each.state, each.silent_s) for each in old.hosts]
+    assert seen_before == [("one", "unknown", 63.0), ("two", "unknown", 64.0)]
     table.away = False
     assert await lab.look() == seen
 
@@ -127,8 +127,8 @@ READ = {"temperature_c": 31.5, "temperature_of": "skin", "battery_percent": 80, 
 )
 async def test_phones_of_other_hosts_have_the_readings_that_their_host_wrote(readings, shown):
     table = Table(one=0, two=1)
-    table.rows = replace(table.rows, readings=readings)
-    views = {each.view.name: each.view for each in (await LabView("one", table).look()).phones}
+    table.change(readings=readings)
+    views = {each.view.name: each.view for each in (await table.picture()).phones}
     figures = ("temperature_c", "temperature_of", "battery_percent", "read_at")
     assert {name: tuple(getattr(views[name], each) for each in figures) for name in shown} == shown
 
@@ -186,9 +186,8 @@ async def test_a_database_that_does_not_answer_holds_up_no_question():
 
 async def test_a_message_that_something_else_wrote_hides_no_phone():
     table = Table(one=0, two=1)
-    table.rows = replace(
-        table.rows,
+    table.change(
         devices=(Letter("two", {"kind": "DeviceChanged", "state": []}), Letter("two", {}), *table.rows.devices),
         requests=(Letter("two", {"request": "android"}), *table.rows.requests),
     )
-    assert {each.view.name for each in (await LabView("one", table).look()).phones} == {"b", "c", "d"}
+    assert {each.view.name for each in (await table.picture()).phones} == {"b", "c", "d"}

@@ -6,11 +6,9 @@ import pytest
 
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
-from farm.model.sessions import MatchKeyBusyError, Peer, SessionEnd, SessionOutcome
+from farm.model.sessions import MatchKeyBusyError, SessionEnd, SessionOutcome
 from tests.support.leasing_lab import Lab, settle
 from tests.support.tvm import OWN_BUNDLE
-
-PEER = Peer("127.0.0.1", 1)
 
 
 @pytest.mark.parametrize("how", ["released", "kicked", "lost"])
@@ -29,8 +27,7 @@ async def test_the_phone_leaves_ready_before_anybody_else_gets_it(how):
     else:
         lab.devices.become("a", Life.GONE)
     await settle()
-    assert lab.devices.broken == [("a", OWN_BUNDLE)]
-    assert lab.got == []
+    assert (lab.devices.broken, lab.got) == ([("a", OWN_BUNDLE)], [])
     lab.devices.become("a", Life.READY)
     await settle()
     assert [each.device for each in lab.got] == ["a"]
@@ -50,7 +47,7 @@ async def test_a_lease_that_lent_nothing_changes_nothing():
 async def test_a_bundle_is_lent_when_the_session_before_has_ended():
     lab = Lab("a")
     lease = await lab.lease()
-    leg = await lab.leasing.tvm.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
+    leg = await lab.open(lab.leasing.new_match_key(lease.id, single_use=True))
     leg.opened()
     with pytest.raises(MatchKeyBusyError):
         await lab.leasing.allow_bundle_override(lease.id)

@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 
 from farm.common.errors import HostError
-from farm.common.events import EventLog
-from farm.common.selector import Selector
 from farm.head import reports
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
@@ -18,20 +16,21 @@ from farm.head.waiting_requests import PendingGrant
 from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
-from farm.model.requests import LeaseRequest, LeaseSource, NoSuchLeaseError
+from farm.model.requests import NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from farm.store.store import Store
-from tests.support.leasing_lab import ANDROID, Lab, settle
-from tests.support.local_head import leasing_over, requests_of
-from tests.support.tvm import FakeDevices
+from tests.support.leasing_lab import ANDROID, PEER, Lab, settle
 from tests.support.waiting import HANG_S, until
 
+PERSONAL = replace(ANDROID, longest_s=60.0, traces=True, personal=True, job="j")
+
+
+@pytest.fixture
+async def lab():
+    return Lab("a")
+
+
 # --- restarts -------------------------------------------------------------------------------------------------------
-
-
-PERSONAL = LeaseRequest(
-    Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=60.0, traces=True, personal=True, job="j"
-)
 
 
 async def test_a_personal_lease_goes_on_after_a_restart():
@@ -48,21 +47,22 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     after.keeper.rows = {lease.id: before.keeper.rows[lease.id]}
     after.leasing.restore(lease)
     after.leasing.adopt_match_key(lease.id, digest(key))
-    (holder,) = after.leasing.active.holders()
+    (holder,) = after.holders()
     assert (holder.lease.id, holder.lease.fence) == (lease.id, lease.fence)
     assert 0 < (holder.expires_at - after.keeper.rows[lease.id].granted_at).total_seconds() <= 61
     after.ask()
     for life in (Life.NEW, Life.IDENTIFYING, Life.STARTING):
         after.devices.add(lease.device, "android", life=life)
     await settle()
-    assert len(after.leasing.active.holders()) == 1
+    assert len(after.holders()) == 1
     after.devices.become(lease.device, Life.READY)
     assert after.got == []
-    leg = await after.leasing.tvm.open(key, None, 1.0, lambda reason: None)
+    leg = await after.open(key)
     assert leg.device == lease.device
     after.devices.recover = False
     taken = after.leasing.when_revoked(lease.id)
-    await asyncio.wait_for(revoke(after, lease.device, leg), HANG_S)
+    asyncio.get_running_loop().call_soon(leg.ended, SessionEnd(SessionOutcome.CUT))
+    await asyncio.wait_for(after.leasing.revoke(lease.device, "kicked"), HANG_S)
     assert taken.done()
     assert after.devices.broken  # cleaned after a person, whatever ended it
     assert after.got == []
@@ -71,11 +71,10 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     assert after.got[0].device == lease.device
 
 
-async def test_a_grant_is_forgotten_once_its_lease_is_held_though_no_garbage_is_collected():
+async def test_a_grant_is_forgotten_once_its_lease_is_held_though_no_garbage_is_collected(lab):
     def kept():
         return sum(isinstance(each, PendingGrant) for each in gc.get_objects())
 
-    lab = Lab("a")
     gc.collect()
     before = kept()
     gc.disable()  # as for the requests of jobs that a head has read at its start
@@ -86,17 +85,11 @@ async def test_a_grant_is_forgotten_once_its_lease_is_held_though_no_garbage_is_
         gc.enable()
 
 
-async def revoke(lab, device, leg):
-    asyncio.get_running_loop().call_soon(leg.ended, SessionEnd(SessionOutcome.CUT))
-    await lab.leasing.revoke(device, "kicked")
-
-
-async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
-    before = Lab("a")
-    lease = await before.lease(PERSONAL)
+async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked(lab):
+    lease = await lab.lease(PERSONAL)
     after = Lab(policy=LeasePolicy(recovery_s=0.02))
     after.devices.add("a", "android", life=Life.GONE)
-    after.keeper.rows = dict(before.keeper.rows)
+    after.keeper.rows = dict(lab.keeper.rows)
     after.leasing.restore(lease)
     lost = await asyncio.wait_for(after.leasing.when_revoked(lease.id), HANG_S)
     assert isinstance(lost, PhoneLostError)
@@ -107,8 +100,7 @@ async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
 # --- extend, dirty, quotas ------------------------------------------------------------------------------------------
 
 
-async def test_extending_is_kept_and_told():
-    lab = Lab("a")
+async def test_extending_is_kept_and_told(lab):
     lease = await lab.lease(PERSONAL)
     before = lab.leasing.expires_at(lease.id)
     expires_at = await lab.leasing.extend(lease.id, 600.0)
@@ -116,50 +108,38 @@ async def test_extending_is_kept_and_told():
     assert lab.keeper.rows[lease.id].expires_at == expires_at
     assert abs((lab.leasing.expires_at(lease.id) - expires_at).total_seconds()) < 1
     assert lab.told() == ["lease.granted", "lease.extended"]
-    lab.leasing.release(lease.id)
-    with pytest.raises(NoSuchLeaseError):
-        await lab.leasing.extend(lease.id, 1.0)
+    with lab.slow_store():  # it ends while it is extended
+        extending = asyncio.ensure_future(lab.leasing.extend(lease.id, 600.0))
+        await settle()
+        lab.leasing.release(lease.id)
+    for late in (extending, lab.leasing.extend(lease.id, 1.0)):
+        with pytest.raises(NoSuchLeaseError):
+            await late
+    await until(lambda: not lab.open_rows())
 
 
 @pytest.mark.looptime
-async def test_a_lease_is_not_extended_while_the_store_cannot_write(monkeypatch):
-    lab = Lab("a")
+async def test_a_lease_is_not_extended_while_the_store_cannot_write(lab):
     lease = await lab.lease()
     before = lab.leasing.expires_at(lease.id)
     lab.keeper.full = True
     with pytest.raises(HostError, match=f"lease {lease.id} is not extended: the database does not answer"):
         await lab.leasing.extend(lease.id, 600.0)
     lab.keeper.full = False
-    monkeypatch.undo()
     assert lab.leasing.expires_at(lease.id) == before
     assert await lab.leasing.extend(lease.id, 60.0)
     assert lab.told() == ["lease.granted", "lease.extended"]
 
 
-async def test_a_lease_that_ends_while_it_is_extended_is_not_extended():
-    lab = Lab("a")
-    lease = await lab.lease(PERSONAL)
-    lab.keeper.gate.clear()
-    extending = asyncio.ensure_future(lab.leasing.extend(lease.id, 600.0))
-    await settle()
-    lab.leasing.release(lease.id)
-    lab.keeper.gate.set()
-    with pytest.raises(NoSuchLeaseError):
-        await extending
-    await until(lambda: not lab.open_rows())
-
-
 @pytest.mark.parametrize(("request_", "dirty"), [(ANDROID, True), (PERSONAL, False)])
-async def test_a_phone_with_traces_is_cleaned_before_the_next_user(request_, dirty):
-    lab = Lab("a")
+async def test_a_phone_with_traces_is_cleaned_before_the_next_user(lab, request_, dirty):
     lab.devices.recover = False
     lease = await lab.lease(request_)
     lab.ask()
     lab.leasing.release(lease.id, dirty=dirty)
     await settle()
-    assert lab.devices.broken == [("a", "it is cleaned after alice's lease")]
-    assert lab.got == []
-    ledger, now_s = requests_of(lab.leasing).allocator._state.ledger, time.monotonic()
+    assert (lab.devices.broken, lab.got) == ([("a", "it is cleaned after alice's lease")], [])
+    ledger, now_s = lab.requests.allocator._state.ledger, time.monotonic()
     used_s = ledger.usage_s("alice", now_s)
     assert ledger.usage_s("alice", now_s + 10.0) == pytest.approx(used_s + 10.0, rel=0.01)  # its user still pays
     lab.devices.become("a", Life.READY)
@@ -167,78 +147,55 @@ async def test_a_phone_with_traces_is_cleaned_before_the_next_user(request_, dir
     assert len(lab.got) == 1
 
 
-async def test_a_user_holds_no_more_phones_than_their_quota():
-    lab = Lab("a", "b", policy=LeasePolicy(quota=UserConfig(devices=1), users={"ci": UserConfig(devices=2)}))
-    first = await lab.lease()
-    lab.ask()
-    await settle()
-    assert lab.got == []
-    assert "at most 1" in lab.why_first()
-    lab.leasing.release(first.id)
-    await until(lambda: len(lab.got) == 1)
-
-
-async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
+async def test_why_many_alike_wait_is_looked_at_once(lab, monkeypatch):
     looked_at = []
     monkeypatch.setattr(
         reports, "obstacle_of", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
     )
-    lab = Lab("a")
     await lab.lease()
     alike = [lab.ask(replace(ANDROID, job=f"j{number}")) for number in range(3)]
     other = lab.ask(replace(ANDROID, job="j4", avoid=frozenset({"b"})))
-    assert requests_of(lab.leasing).why([*alike, other, "gone"]) == {
-        **dict.fromkeys(alike, "1"),
-        other: "2",
-        "gone": "",
-    }
+    expected = {**dict.fromkeys(alike, "1"), other: "2", "gone": ""}
+    assert lab.requests.why([*alike, other, "gone"]) == expected
     assert len(looked_at) == 2
 
 
-async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
+async def test_a_stock_client_asks_with_no_more_priority_than_it_may_and_a_login_may_be_one_of_its_host_only():
     lab = Lab(policy=LeasePolicy(quota=UserConfig(priority=3), users={"ci": UserConfig(priority=7)}))
-    requests = [
-        asyncio.ensure_future(lab.leasing.tvm.request("android", user, priority, Peer("127.0.0.1", 1, user)))
-        for user, priority in (("bob", 99), ("ci", 99), ("bob", 2))
-    ]
-    await settle()
-    assert [each.request.priority for each in requests_of(lab.leasing).waiting()] == [7, 3, 2]
+    asked = []
+
+    async def ask(user, priority, address="127.0.0.1"):
+        asked.append(asyncio.ensure_future(lab.leasing.tvm.request("android", user, priority, Peer(address, 1, user))))
+        await settle()
+
+    for user, priority in (("bob", 99), ("ci", 99), ("bob", 2)):
+        await ask(user, priority)
+    assert [each.priority for each in lab.waiting()] == [7, 3, 2]
     assert lab.leasing.tvm.summary().keys[0].pending == 3
-    for request in requests:
+    lab.leasing.tvm.users_at = "lab3"
+    await ask("eve", 1)
+    await ask("10.0.0.9", 1, "10.0.0.9")  # an address is no login
+    assert {each.user for each in lab.waiting()} == {"bob", "ci", "eve@lab3", "10.0.0.9"}
+    for request in asked:
         request.cancel()
     await settle()
     assert lab.leasing.tvm.summary().keys == ()
 
 
-async def test_a_login_may_be_one_of_its_host_only_and_an_address_is_none():
-    lab = Lab()
-    lab.leasing.tvm.users_at = "lab3"
-    asked = [
-        asyncio.ensure_future(lab.leasing.tvm.request("android", user, 1, Peer(address, 1, user)))
-        for address, user in (("127.0.0.1", "bob"), ("10.0.0.9", "10.0.0.9"))
-    ]
-    await settle()
-    assert {each.request.user for each in requests_of(lab.leasing).waiting()} == {"bob@lab3", "10.0.0.9"}
-    for request in asked:
-        request.cancel()
-    await settle()
-
-
-async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
-    lab, peer = Lab("a"), Peer("127.0.0.1", 1, "alice")
+async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends(lab):
     lease = await lab.lease(PERSONAL)
     key = lab.leasing.new_match_key(lease.id, single_use=False)
-    assert await lab.leasing.tvm.request(key, "alice", 1, peer) == key
-    leg = await lab.leasing.tvm.open(key, peer, 1.0, lambda reason: None)
-    waiting = asyncio.ensure_future(lab.leasing.tvm.request(key, "alice", 1, peer))
+    assert await lab.leasing.tvm.request(key, "alice", 1, PEER) == key
+    leg = await lab.open(key)
+    waiting = asyncio.ensure_future(lab.leasing.tvm.request(key, "alice", 1, PEER))
     await settle()
     assert not waiting.done()
     lab.leasing.release(lease.id)
     leg.ended(SessionEnd(SessionOutcome.CUT))
-    for late in (waiting, lab.leasing.tvm.request(key, "alice", 1, peer)):
+    for late in (waiting, lab.leasing.tvm.request(key, "alice", 1, PEER)):
         with pytest.raises(NoSuchMatchKeyError):
             await late
-    assert requests_of(lab.leasing).waiting() == ()
+    assert lab.waiting() == []
 
 
 async def test_many_may_wait_and_none_of_them_is_a_task():
@@ -249,40 +206,41 @@ async def test_many_may_wait_and_none_of_them_is_a_task():
     assert lab.leasing.tvm.summary().keys[0].pending == 10_000
     for request in requests:
         lab.leasing.withdraw(request)
-    assert requests_of(lab.leasing).waiting() == ()
-    assert lab.leasing.tvm.summary().keys == ()
+    assert (lab.waiting(), lab.leasing.tvm.summary().keys) == ([], ())
 
 
 # --- against the real store -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_lease_ends(tmp_path, seed):
-    dice = random.Random(seed)
+@pytest.fixture
+def store(tmp_path):
     store = Store.open(tmp_path / "farm.db")
-    devices, events = FakeDevices(), EventLog(store.epoch)
-    names = ["a", "b", "c"]
-    for name in names:
-        devices.add(name, "android")
-    leasing = leasing_over(devices, events, store.epoch, store.leases, LeasePolicy(recovery_s=0.01))
-    got, asked, steps = [], [], 0
-    while steps < 400 or sum(event.kind == "lease.granted" for event in events.since()) <= 10:  # a disk may be slow
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_lease_ends(store, seed):
+    dice = random.Random(seed)
+    lab = Lab("a", "b", "c", table=store.leases, policy=LeasePolicy(recovery_s=0.01))
+    got, asked, steps = lab.got, [], 0
+    while steps < 400 or lab.told().count("lease.granted") <= 10:  # a disk may be slow
         steps += 1
         match dice.randrange(6):
             case 0 | 1:
-                asked.append(leasing.ask(ANDROID, got.append))
+                asked.append(lab.ask())
             case 2 if asked:
-                leasing.withdraw(asked.pop(dice.randrange(len(asked))))
+                lab.leasing.withdraw(asked.pop(dice.randrange(len(asked))))
             case 3 if got:
-                leasing.release(got.pop(dice.randrange(len(got))).id)
+                lab.leasing.release(got.pop(dice.randrange(len(got))).id)
             case 4:
-                devices.become(dice.choice(names), dice.choice([Life.OFFLINE, Life.RECOVERING, Life.READY, Life.READY]))
+                life = dice.choice([Life.OFFLINE, Life.RECOVERING, Life.READY, Life.READY])
+                lab.devices.become(dice.choice("abc"), life)
             case _:
                 await asyncio.sleep(dice.choice([0, 0, 0.001]))
-    await leasing.close()
+    await lab.leasing.close()
     assert store.leases.open() == ()
-    told = events.since()
-    holder = {}
+    told, holder = lab.events.since(), {}
     for event in told:
         device = event.data.get("device")
         if event.kind == "lease.granted":
@@ -292,25 +250,21 @@ async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_l
             assert holder.pop(device) == event.subject
     assert holder == {}
     assert {lease.id for lease in got} <= {event.subject for event in told if event.kind == "lease.granted"}
-    store.close()
 
 
-async def test_a_restart_in_the_middle_finds_what_was_open(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    devices, events = FakeDevices(), EventLog(store.epoch)
-    devices.add("a", "android")
-    leasing = leasing_over(devices, events, store.epoch, store.leases)
-    lease = await leasing.acquire(PERSONAL)
-    await leasing.close()
+async def test_a_restart_in_the_middle_finds_what_was_open(store, tmp_path):
+    lab = Lab("a", table=store.leases)
+    lease = await lab.lease(PERSONAL)
+    await lab.leasing.close()
     store.close()
     again = Store.open(tmp_path / "farm.db")
     (record,) = again.leases.open()
     assert (record.id, record.fence, record.device) == (lease.id, lease.fence, "a")
     assert record.expires_at is not None
-    devices.become("a", Life.OFFLINE)
-    later = leasing_over(devices, EventLog(again.epoch), again.epoch, again.leases)
-    later.restore(lease)
-    later.release(lease.id)
-    await later.close()
+    later = Lab("a", table=again.leases, epoch=6)
+    later.devices.become("a", Life.OFFLINE)
+    later.leasing.restore(lease)
+    later.leasing.release(lease.id)
+    await later.leasing.close()
     assert again.leases.open() == ()
     again.close()

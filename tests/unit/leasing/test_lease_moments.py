@@ -6,66 +6,50 @@ from dataclasses import replace
 import pytest
 
 from farm.common.errors import Code, FarmError
-from farm.common.events import EventLog
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
-from tests.support.local_head import leasing_over, requests_of, store_problem
-from tests.support.tvm import FakeDevices
+from tests.support.local_head import store_problem
 from tests.support.waiting import HANG_S, until
 
 
-async def test_a_lease_is_delivered_once_it_is_kept_and_not_before():
-    lab = Lab("a")
-    lab.keeper.gate.clear()
-    lab.ask()
-    await settle()
-    assert lab.got == []
-    assert lab.told() == []
-    assert lab.leasing.active.holders() == ()
-    lab.keeper.gate.set()
+@pytest.fixture
+async def lab():
+    return Lab("a")
+
+
+async def test_a_lease_is_delivered_once_it_is_kept_and_not_before(lab):
+    with lab.slow_store():
+        lab.ask()
+        await settle()
+        assert (lab.got, lab.told(), lab.holders()) == ([], [], ())
     await settle()
     (lease,) = lab.got
-    assert lab.open_rows() == [("a", lease.id)]
-    assert lab.told() == ["lease.granted"]
+    assert (lab.open_rows(), lab.told()) == ([("a", lease.id)], ["lease.granted"])
 
 
-async def test_a_request_withdrawn_while_it_is_written_is_ended_at_once_and_never_delivered():
-    lab = Lab("a")
-    lab.keeper.gate.clear()
-    request = lab.ask()
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_request_withdrawn_while_it_is_written_or_before_is_never_delivered(lab, begun):
+    with lab.slow_store():
+        request = lab.ask()
+        if begun:
+            await settle()
+        lab.leasing.withdraw(request)
+        lab.leasing.withdraw(request)
     await settle()
-    lab.leasing.withdraw(request)
-    lab.leasing.withdraw(request)
-    lab.keeper.gate.set()
-    await settle()
-    assert lab.got == []
-    assert lab.open_rows() == []
-    assert lab.told() == ["lease.granted", "lease.released"]
+    assert (lab.got, lab.open_rows()) == ([], [])
+    assert (len(lab.keeper.rows), lab.told()) == ((1, ["lease.granted", "lease.released"]) if begun else (0, []))
     assert (await lab.lease()).device == "a"
 
 
-async def test_a_request_withdrawn_before_it_is_written_leaves_nothing():
-    lab = Lab("a")
-    request = lab.ask()
-    lab.leasing.withdraw(request)  # the writing has not begun
-    await settle()
-    assert lab.got == []
-    assert lab.keeper.rows == {}
-    assert lab.told() == []
-    assert (await lab.lease()).device == "a"
-
-
-async def test_a_waiter_cancelled_while_its_lease_is_written_leaves_the_phone_to_the_next():
-    lab = Lab("a")
-    lab.keeper.gate.clear()
-    waiting = asyncio.ensure_future(lab.lease())
-    await settle()
-    waiting.cancel()
-    lab.ask()
-    await settle()
-    lab.keeper.gate.set()
+async def test_a_waiter_cancelled_while_its_lease_is_written_leaves_the_phone_to_the_next(lab):
+    with lab.slow_store():
+        waiting = asyncio.ensure_future(lab.lease())
+        await settle()
+        waiting.cancel()
+        lab.ask()
+        await settle()
     await settle()
     assert waiting.cancelled()
     assert [lease.device for lease in lab.got] == ["a"]
@@ -73,22 +57,18 @@ async def test_a_waiter_cancelled_while_its_lease_is_written_leaves_the_phone_to
 
 
 @pytest.mark.parametrize("life", [Life.OFFLINE, Life.RECOVERING, Life.GONE])
-async def test_a_phone_lost_while_its_lease_is_written_leaves_the_request_as_old_as_ever(life):
-    lab = Lab("a")
-    lab.keeper.gate.clear()
-    lab.ask()
+async def test_a_phone_lost_while_its_lease_is_written_leaves_the_request_as_old_as_ever(lab, life):
+    with lab.slow_store():
+        lab.ask()
+        await settle()
+        lab.devices.become("a", life, "cable")
     await settle()
-    lab.devices.become("a", life, "cable")
-    lab.keeper.gate.set()
-    await settle()
-    assert lab.got == []
-    assert lab.open_rows() == []
-    (waiting,) = requests_of(lab.leasing).waiting()
-    assert waiting.request == ANDROID
+    assert (lab.got, lab.open_rows(), lab.waiting()) == ([], [], [ANDROID])
     lab.devices.become("a", Life.READY)
     await settle()
     (lease,) = lab.got
-    assert [row.fence for row in lab.keeper.rows.values()] == sorted(row.fence for row in lab.keeper.rows.values())
+    fences = [row.fence for row in lab.keeper.rows.values()]
+    assert fences == sorted(fences)
     assert lab.told() == ["lease.granted", "lease.released", "lease.granted"]
     assert lab.open_rows() == [("a", lease.id)]
 
@@ -96,15 +76,13 @@ async def test_a_phone_lost_while_its_lease_is_written_leaves_the_request_as_old
 async def test_the_daemon_stops_while_a_lease_is_written():
     lab = Lab("a", "b")
     held = await lab.lease()
-    lab.keeper.gate.clear()
-    lab.ask()
-    await settle()
-    closing = asyncio.ensure_future(lab.leasing.close())
-    await settle()
-    lab.keeper.gate.set()
+    with lab.slow_store():
+        lab.ask()
+        await settle()
+        closing = asyncio.ensure_future(lab.leasing.close())
+        await settle()
     await closing
-    assert lab.got == []
-    assert lab.open_rows() == []
+    assert (lab.got, lab.open_rows()) == ([], [])
     assert {row.reason for row in lab.keeper.rows.values()} == {"the farm is stopping"}
     assert held.id in lab.keeper.rows
     store_problem(lab.leasing, failing=False)  # news that comes late must not grant anything
@@ -120,11 +98,10 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on():
     store_problem(lab.leasing, failing=True)
     lab.ask()
     await settle()
-    assert lab.got == []
-    assert len(requests_of(lab.leasing).waiting()) == 1
-    assert [holder.lease.id for holder in lab.leasing.active.holders()] == [held.id]
+    assert (lab.got, len(lab.waiting())) == ([], 1)
+    assert [holder.lease.id for holder in lab.holders()] == [held.id]
     lab.leasing.release(held.id)
-    assert lab.leasing.active.holders() == ()
+    assert lab.holders() == ()
     tries = lab.keeper.tries
     await until(lambda: lab.keeper.tries > tries + 2)  # the end is tried again and again
     assert lab.open_rows() == [(held.device, held.id)]
@@ -137,8 +114,7 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on():
 
 
 @pytest.mark.looptime
-async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space():
-    lab = Lab("a")
+async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(lab):
     lab.keeper.full = True
     lab.ask()
     await until(lambda: lab.keeper.tries > 2)
@@ -153,8 +129,7 @@ async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space()
 
 
 @pytest.mark.looptime
-async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later():
-    lab = Lab("a")
+async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later(lab):
     lab.keeper.full = True
     request = lab.ask()
     await until(lambda: lab.keeper.tries > 1)
@@ -168,8 +143,7 @@ async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later():
 
 
 @pytest.mark.looptime
-async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last():
-    lab = Lab("a")
+async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last(lab):
     first = await lab.lease()
     lab.keeper.full = True
     lab.ask()
@@ -181,13 +155,12 @@ async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last():
 
 
 @pytest.mark.looptime
-async def test_a_stop_with_a_full_disk_does_not_wait_for_ever():
-    lab = Lab("a")
+async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(lab):
     held = await lab.lease()
     lab.keeper.full = True
     await asyncio.wait_for(lab.leasing.close(), HANG_S)
     assert lab.open_rows() == [("a", held.id)]  # the next start ends it
-    assert lab.leasing.active.holders() == ()
+    assert lab.holders() == ()
 
 
 @pytest.mark.looptime
@@ -195,11 +168,10 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever():
 async def test_a_grant_that_the_store_refuses_is_decided_anew(caplog, error):
     lab = Lab("a", "b")
     lab.keeper.refuses = {"a": error}
-    only_a = replace(ANDROID, device="a")
-    lab.ask(only_a)
+    lab.ask(replace(ANDROID, device="a"))
     await until(lambda: lab.keeper.tries > 2)
     assert lab.got == []
-    assert (await lab.lease(replace(ANDROID, device="b"))).device == "b"
+    assert (await lab.lease(device="b")).device == "b"
     assert lab.told() == ["lease.granted"]
     assert caplog.text.count("cannot be written and is given up") == 1  # the others' success makes it no news again
     lab.keeper.refuses = {}
@@ -207,21 +179,18 @@ async def test_a_grant_that_the_store_refuses_is_decided_anew(caplog, error):
     assert lab.got[0].device == "a"
 
 
-async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
-    lab = Lab("a")
+async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn(lab):
     lab.keeper.refuses = {"a": FarmError("it has an open lease", Code.STORE_CONFLICT)}
     request = lab.ask()
     await settle()
-    assert lab.keeper.tries == 1
-    assert requests_of(lab.leasing).depth.total() == 0  # until the pause is over
+    assert (lab.keeper.tries, lab.requests.depth.total()) == (1, 0)  # until the pause is over
     lab.leasing.withdraw(request)
     lab.keeper.refuses = {}
     assert (await lab.lease()).device == "a"
     assert lab.got == []
 
 
-async def test_what_the_store_refuses_of_a_lease_keeps_nobody_waiting():
-    lab = Lab("a")
+async def test_what_the_store_refuses_of_a_lease_keeps_nobody_waiting(lab):
     lease = await lab.lease()
     lab.keeper.refuses = {"a": ValueError("a bug")}
     with pytest.raises(NoSuchLeaseError):
@@ -232,13 +201,10 @@ async def test_what_the_store_refuses_of_a_lease_keeps_nobody_waiting():
 
 async def test_foreign_words_in_a_reason_do_not_keep_a_phone(tmp_path):
     store = Store.open(tmp_path / "farm.db")
-    devices = FakeDevices()
-    devices.add("a", "android")
-    leasing = leasing_over(devices, EventLog(store.epoch), store.epoch, store.leases)
-    first = await leasing.acquire(ANDROID)
-    leasing.release(first.id, "adb said \udcff")
-    second = await leasing.acquire(ANDROID)
+    lab = Lab("a", table=store.leases)
+    first = await lab.lease()
+    lab.leasing.release(first.id, "adb said \udcff")
+    await lab.lease()
     assert store.leases.get(first.id).reason == "adb said \\udcff"
-    leasing.release(second.id)
-    await leasing.close()
+    await lab.leasing.close()
     store.close()

@@ -60,9 +60,7 @@ ANDROID = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.TVM)
 class Runner:
     def __init__(self):
         self.got = []
-
-    def receive(self, message):
-        self.got.append(message)
+        self.receive = self.got.append
 
     async def salvage(self, job):
         self.got.append(job)
@@ -107,20 +105,21 @@ class Lab:
         self.post.to_host += [Letter("one", wire.encode(each, time.monotonic())) for each in messages]
         await self.head.take()
 
-    async def grant(self, number, request_id="of a job"):
+    async def grant(self, number, request_id="of a job", *, claimed=False):
         lease = Lease(f"L{number}", "a", number, ANDROID, time.monotonic())
         await self.post.grant(record_of(lease, NOW))
-        return LeaseGranted(request_id, lease, NOW)
+        attempt = Attempt("j.1", "j", 1, "a", lease.id, number, started_at=NOW)
+        return LeaseGranted(request_id, lease, NOW, AttemptClaim(job("j"), attempt) if claimed else None)
 
 
-async def begun_lab():
+@pytest.fixture
+async def lab():
     lab = Lab()
     await lab.head.start(lab.runner)
     return lab
 
 
-async def test_a_lease_is_held_once_that_is_written():
-    lab = await begun_lab()
+async def test_a_lease_is_held_once_that_is_written(lab):
     request = lab.ask()
     assert (await lab.told(RequestAdded)).request_id == request
     granted = await lab.grant(1, request)
@@ -139,8 +138,7 @@ async def test_a_lease_is_held_once_that_is_written():
     await lab.expected.wait()
 
 
-async def test_a_lease_that_the_head_has_ended_was_never_held():
-    lab = await begun_lab()
+async def test_a_lease_that_the_head_has_ended_was_never_held(lab):
     granted = await lab.grant(1)
     await lab.post.end("L1", ended_at=NOW, reason="a new head", held_s=0.0)
     await lab.tell(granted, await lab.grant(2))
@@ -148,21 +146,23 @@ async def test_a_lease_that_the_head_has_ended_was_never_held():
     assert lab.post.armed == {"L2"}
 
 
-async def test_a_lease_of_a_phone_that_is_held_is_refused():
-    lab = await begun_lab()
-    lease = Lease("L0", "a", 1, ANDROID, time.monotonic())
-    lab.leasing.restore(lease)
+async def test_a_lease_of_a_phone_that_is_held_or_away_is_refused(lab):
+    lab.leasing.restore(Lease("L0", "a", 1, ANDROID, time.monotonic()))
     await lab.tell(await lab.grant(2))
     assert (await lab.told(LeaseRefused)).lease == "L2"
     assert lab.leasing.lease_of("a") == "L0"
+    await lab.post.end("L2", ended_at=NOW, reason="it is held", held_s=0.0)
+    lab.devices.become("a", Life.OFFLINE)
+    await lab.tell(await lab.grant(3, claimed=True))
+    assert (await lab.told(LeaseRefused)).reason == "a is offline"
+    assert lab.post.armed == set()
 
 
-async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it():
-    lab = await begun_lab()
-    granted = await lab.grant(1)
-    attempt = Attempt("j.1", "j", 1, "a", "L1", 1, started_at=NOW)
+async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it(lab):
+    granted = await lab.grant(1, claimed=True)
+    run = RunAttempt(granted.claim.job, granted.claim.attempt, granted.lease)
     lab.post.gate.clear()
-    await lab.tell(granted, RunAttempt(job("j"), attempt, granted.lease), LeaseUnwanted("L1", "nobody wants it"))
+    await lab.tell(replace(granted, claim=None), run, LeaseUnwanted("L1", "nobody wants it"))
     assert lab.runner.got == []
     lab.post.gate.set()
     await until(lambda: lab.runner.got)
@@ -170,15 +170,8 @@ async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it()
     assert not lab.leasing.holds("a")
 
 
-async def claim_of(lab, number):
-    granted = await lab.grant(number)
-    attempt = Attempt("j.1", "j", 1, "a", granted.lease.id, number, started_at=NOW)
-    return replace(granted, claim=AttemptClaim(job("j"), attempt))
-
-
-async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
-    lab = await begun_lab()
-    granted = await claim_of(lab, 1)
+async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once(lab):
+    granted = await lab.grant(1, claimed=True)
     await until(lambda: lab.post.to_head)  # about the phone
     lab.post.gate.clear()
     await lab.tell(granted)
@@ -191,10 +184,9 @@ async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
 
 
 @pytest.mark.looptime
-async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile():
-    lab = await begun_lab()
+async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(lab):
     lab.post.not_queued.add("j")
-    await lab.tell(await claim_of(lab, 1))
+    await lab.tell(await lab.grant(1, claimed=True))
     refused = await lab.told(LeaseRefused)
     assert (refused.lease, refused.reason) == ("L1", "it was ended, or j was changed meanwhile")
     assert not lab.leasing.holds("a")
@@ -202,10 +194,9 @@ async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile():
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-async def test_a_lease_that_the_store_refuses_is_given_back_before_the_host_stops(claimed):
-    lab = await begun_lab()
+async def test_a_lease_that_the_store_refuses_is_given_back_before_the_host_stops(lab, claimed):
     await lab.head.begin()
-    granted = await (claim_of if claimed else lab.grant)(*((lab, 1) if claimed else (1,)))
+    granted = await lab.grant(1, claimed=claimed)
     lab.post.refuses["one"] = FarmError("of a bug", Code.STORE_CONFLICT)
     await lab.tell(granted)
     await until(lambda: lab.head._tasks._tasks)
@@ -216,16 +207,7 @@ async def test_a_lease_that_the_store_refuses_is_given_back_before_the_host_stop
     assert not lab.leasing.holds("a")
 
 
-async def test_a_lease_of_a_phone_that_is_away_is_refused():
-    lab = await begun_lab()
-    lab.devices.become("a", Life.OFFLINE)
-    await lab.tell(await claim_of(lab, 1))
-    assert (await lab.told(LeaseRefused)).reason == "a is offline"
-    assert lab.post.armed == set()
-
-
-async def test_leases_end_while_the_database_is_away_and_that_is_written_later():
-    lab = await begun_lab()
+async def test_leases_end_while_the_database_is_away_and_that_is_written_later(lab):
     await lab.tell(await lab.grant(1))
     await until(lambda: lab.leasing.holds("a"))
     lab.post.gate.clear()
@@ -237,8 +219,7 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later()
 
 
 @pytest.mark.looptime
-async def test_a_host_asks_what_its_job_becomes_until_a_head_answers():
-    lab = await begun_lab()
+async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(lab):
     ended = AttemptEnded("j", "j.1", Outcome(AttemptState.FAILED, device="a", result={"kept": "here"}), NOW)
     deciding = asyncio.ensure_future(lab.head.decide_end(job("j"), ended))
     first = await lab.told(AttemptEnded)
@@ -250,51 +231,37 @@ async def test_a_host_asks_what_its_job_becomes_until_a_head_answers():
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING])
-async def test_a_host_does_not_ask_about_a_success(state):
-    lab = await begun_lab()
+async def test_a_host_does_not_ask_about_a_success(lab, state):
     ran = job("j", state=state, attempts=2 + (state is JobState.RUNNING), error={"code": "of the attempt before"})
     done = await lab.head.decide_end(ran, AttemptEnded("j", "j.3", Outcome(AttemptState.DONE, device="a"), NOW))
     assert (done.state, done.attempts, done.error, done.ended_at) == (JobState.DONE, 3, None, NOW)
 
 
-async def test_two_attempts_of_a_job_have_each_their_answer():
-    lab = await begun_lab()
-    late, now = (
-        asyncio.create_task(
-            lab.head.decide_end(job("j"), AttemptEnded("j", each, Outcome(AttemptState.FAILED, device="a"), NOW))
-        )
-        for each in ("j.1", "j.2")
-    )
+async def test_two_attempts_of_a_job_have_each_their_answer(lab):
+    ended = [AttemptEnded("j", each, Outcome(AttemptState.FAILED, device="a"), NOW) for each in ("j.1", "j.2")]
+    late, now = (asyncio.create_task(lab.head.decide_end(job("j"), each)) for each in ended)
     assert {(await lab.told(AttemptEnded)).attempt for _ in range(2)} == {"j.1", "j.2"}
     queued, done = job("j"), job("j", state=JobState.DONE, ended_at=NOW)
     await lab.tell(FinishAttempt(queued, "j.1"), FinishAttempt(done, "j.2"))
     assert [(await late).state, (await now).state] == [queued.state, JobState.DONE]
 
 
-async def test_a_host_that_stops_says_so():
-    lab = await begun_lab()
+async def test_a_host_that_begins_or_stops_says_so(lab):
     await lab.head.begin()
+    assert await lab.told(HostBegan) == HostBegan()
     await lab.head.stop()
     assert await lab.told(HostLeft) == HostLeft()
 
 
-async def test_what_attempts_have_left_is_kept_when_the_head_says_so():
-    lab = await begun_lab()
+async def test_what_attempts_have_left_is_kept_when_the_head_says_so(lab):
     await lab.tell(Salvage(job("j")))
     assert (await lab.told(Salvaged)).job == "j"
     assert [each.id for each in lab.runner.got] == ["j"]
     await lab.head.stop()
 
 
-async def test_a_host_that_begins_says_so():
-    lab = await begun_lab()
-    await lab.head.begin()
-    assert await lab.told(HostBegan) == HostBegan()
-
-
 @pytest.mark.looptime
-async def test_without_a_head_orders_have_one_error_and_questions_an_answer():
-    lab = await begun_lab()
+async def test_without_a_head_orders_have_one_error_and_questions_an_answer(lab):
     with raises_code(Code.HEAD_AWAY):
         await lab.head.cancel(["j"], UserError("enough"))
     with raises_code(Code.HEAD_AWAY):
@@ -312,8 +279,7 @@ async def test_without_a_head_orders_have_one_error_and_questions_an_answer():
 
 
 @pytest.mark.looptime
-async def test_orders_and_questions_name_the_database_when_it_is_the_cause(monkeypatch):
-    lab = await begun_lab()
+async def test_orders_and_questions_name_the_database_when_it_is_the_cause(lab, monkeypatch):
     refusal = StoreWriteError("the database cannot be written: gone; nothing of this change was kept")
     refusal.reason = "gone"
 
@@ -370,11 +336,7 @@ SPEC = ShellSpec(on="android", command="id")
 @pytest.mark.parametrize(
     ("method", "fields", "answer"),
     [
-        (
-            "submit",
-            {"spec": SPEC, "user": "alice", "key": "k", "must_match": True},
-            Submission((job("j"),), "", ("w",)),
-        ),
+        ("submit", {"spec": SPEC, "user": "ann", "key": "k", "must_match": True}, Submission((job("j"),), "", ("w",))),
         ("check", {"spec": SPEC, "user": "alice", "besides": 2}, 5),
         ("hold", {"job_ids": ("j", "k")}, ("j",)),
         ("settle", {"job_ids": ("j",), "limit_s": 1.0}, True),
@@ -420,8 +382,7 @@ async def test_an_order_that_fails_or_is_not_known_has_its_error():
         assert refused.fields == ("hold", {"job_ids": ["j"]})
 
 
-async def test_a_drain_needs_no_answer_of_a_head():
-    lab = await begun_lab()
+async def test_a_drain_needs_no_answer_of_a_head(lab):
     await lab.head.drain("ann drains it")
     assert (lab.head.drained, lab.post.drained) == ("ann drains it", {"one": "ann drains it"})
     assert await lab.told(HostDrained) == HostDrained("ann drains it")
@@ -430,8 +391,7 @@ async def test_a_drain_needs_no_answer_of_a_head():
     assert {key.free for key in lab.head.summary().keys} == {1}
 
 
-async def test_the_error_of_an_order_reaches_its_caller():
-    lab = await begun_lab()
+async def test_the_error_of_an_order_reaches_its_caller(lab):
     asking = asyncio.ensure_future(lab.head.cancel(["j"], UserError("enough", Code.JOB_CANCELLED)))
     order = await lab.told(Order)
     head = Asked(JobRunsError("j runs"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import cycle
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,13 @@ def tables(server: str) -> postgres.TablesDatabase:
     return postgres.TablesDatabase(postgres.new_database(server))
 
 
+@pytest.fixture
+def proxy(tables: postgres.TablesDatabase) -> Iterator[postgres.SilentProxy]:
+    """A way to that database on which answers can be held up or lost."""
+    with postgres.silent_proxy(tables.as_new()) as proxy:
+        yield proxy
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     """Where a database without rows is to be, or is."""
@@ -51,7 +60,24 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
 
 
 @pytest.fixture
-def store(where: Path | str) -> Iterator[Store]:
-    opened = Store.open(where)
-    yield opened
-    opened.close()
+def opened() -> Iterator[Callable[..., Store]]:
+    """As `Store.open`; the store is closed after the test, if not before."""
+    with ExitStack() as stack:
+
+        def open_store(*arguments: object, **options: object) -> Store:
+            store = Store.open(*arguments, **options)
+            stack.callback(lambda: store.database.writer.silent_s() < inf and store.close())
+            return store
+
+        yield open_store
+
+
+@pytest.fixture
+def store(opened: Callable[..., Store], where: Path | str) -> Store:
+    return opened(where)
+
+
+@pytest.fixture
+def server_store(opened: Callable[..., Store], tables: postgres.TablesDatabase) -> Store:
+    """A store on the server only."""
+    return opened(tables.as_new())

@@ -14,8 +14,7 @@ class Book:
     """A change of two steps."""
 
     def __init__(self):
-        self.begun = asyncio.Event()
-        self.may_go_on = asyncio.Event()
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
         self.steps = []
 
     @run_to_completion
@@ -28,6 +27,14 @@ class Book:
             raise UserError("no")
         self.steps.append(word)
         return word
+
+    async def left(self, **how):
+        """A caller that was cancelled in the middle of a change."""
+        caller = asyncio.create_task(self.change("a", **how))
+        await self.begun.wait()
+        caller.cancel()
+        await asyncio.sleep(0)
+        return caller
 
 
 async def test_what_it_returns_and_raises_is_the_callers():
@@ -42,10 +49,7 @@ async def test_what_it_returns_and_raises_is_the_callers():
 
 async def test_a_caller_that_leaves_is_cancelled_after_the_end():
     book = Book()
-    caller = asyncio.create_task(book.change("a"))
-    await book.begun.wait()
-    caller.cancel()
-    await asyncio.sleep(0)
+    caller = await book.left()
     assert not caller.done()
     book.may_go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -53,15 +57,12 @@ async def test_a_caller_that_leaves_is_cancelled_after_the_end():
     assert book.steps == ["a", "a"]
 
 
-async def test_a_caller_that_leaves_does_not_wait_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr(database, "CANCEL_LIMIT_S", 0.0)
+async def test_a_caller_that_leaves_does_not_wait_for_ever(numbers, caplog):
+    numbers(database, CANCEL_LIMIT_S=0.0)
     caplog.set_level(logging.DEBUG)
     book = Book()
-    caller = asyncio.create_task(book.change("a", fails=True))
-    await book.begun.wait()
-    caller.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await caller
+        await (await book.left(fails=True))
     (left,) = database._running
     book.may_go_on.set()
     await asyncio.wait((left,))

@@ -3,8 +3,7 @@
 import asyncio
 import random
 import threading
-from contextlib import aclosing
-from datetime import UTC, datetime
+from contextlib import aclosing, closing
 
 import pytest
 from sqlalchemy import text
@@ -16,37 +15,36 @@ from farm.store.engine import server_engine
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory, EventTable
 from farm.store.event_numbers import MOST_OF_ONE_WRITE, SHIFT, begin_numbers
-from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.waiting import until
-from tests.unit.store.values import job
+from tests.unit.store.values import NOW, busy_writer, job
 
-NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WRITERS, COMMITS, FOLLOWERS = 8, 60, 2
 
 
-def event(subject, kind="device.ready"):
-    return Event(0, NOW, kind, subject)
+def event(subject):
+    return Event(0, NOW, "device.ready", subject)
 
 
 @pytest.fixture
-def store(tables):
-    opened = Store.open(tables.as_new())
-    yield opened
-    opened.close()
+def store(server_store):
+    return server_store
 
 
 def url_of(store):
     return store.database.engine.url.render_as_string(hide_password=False)
 
 
+def another(url):
+    """Another daemon's way to the database."""
+    engine = server_engine(url)
+    return closing(Database(engine, Writer(engine)))
+
+
 @pytest.fixture
 def other(store):
-    """Another daemon's way to the database."""
-    engine = server_engine(url_of(store))
-    database = Database(engine, Writer(engine))
-    yield database
-    database.close()
+    with another(url_of(store)) as database:
+        yield database
 
 
 @pytest.fixture
@@ -54,9 +52,13 @@ def log(store):
     return EventLog(store.epoch)
 
 
+def history_of(store, log):
+    return EventHistory(log, store.events, EventFollower(log, store.events))
+
+
 @pytest.fixture
 def history(store, log):
-    return EventHistory(log, store.events, EventFollower(log, store.events))
+    return history_of(store, log)
 
 
 async def read(history, since=0, **options):
@@ -64,29 +66,23 @@ async def read(history, since=0, **options):
         return [event async for event in found]
 
 
+def start_of(database):
+    with database.reading() as connection:
+        return connection.execute(text("SELECT value FROM meta WHERE name = 'events'")).scalar_one()
+
+
 async def test_an_event_that_is_committed_after_a_later_one_is_not_lost(store, other, history):
-    begun, go_on = threading.Event(), threading.Event()
+    async def read_final(since=0):
+        await history._follower.read()
+        return history.shown.since(since)
 
-    def late(connection):
-        append_rows(connection, event_rows([event("late")]))
-        begun.set()
-        go_on.wait()
-
-    writing = asyncio.ensure_future(store.database.write(late))
-    await until(begun.is_set)
-    await EventTable(other).add([event("early")])
-    assert [each.subject for each in store.events.since(0)] == ["early"]
-    seen = await read_final(history)
-    go_on.set()
-    await writing
-    seen += await read_final(history, seen[-1].seq if seen else 0)
+    async with busy_writer(store.database, lambda connection: append_rows(connection, event_rows([event("late")]))):
+        await EventTable(other).add([event("early")])
+        assert [each.subject for each in store.events.since(0)] == ["early"]
+        seen = await read_final()
+    seen += await read_final(seen[-1].seq if seen else 0)
     assert [each.subject for each in seen] == ["late", "early"]
     assert [each.subject for each in await read(history)] == ["late", "early"]
-
-
-async def read_final(history, since=0):
-    await history._follower.read()
-    return history.shown.since(since)
 
 
 async def test_readers_see_events_of_all_daemons_and_what_is_not_stored(store, other, log, history):
@@ -112,8 +108,7 @@ async def test_readers_see_events_of_all_daemons_and_what_is_not_stored(store, o
     numbers = [each.seq for each in seen]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] < 1 << 53
-    again = EventLog(store.epoch)
-    newer = EventHistory(again, store.events, EventFollower(again, store.events))
+    newer = history_of(store, EventLog(store.epoch))
     assert await read(newer) == [each for each in seen if each.kind != "job.progress"]
     assert await read(newer, numbers[1]) == seen[2:]
     assert await read(newer, numbers[0], subject="theirs") == [seen[2]]
@@ -132,82 +127,53 @@ async def test_a_reader_that_does_not_wait_gets_what_has_happened_by_now(log, hi
 
 async def test_a_commit_has_numbers_for_all_its_events(store, history):
     """Nine submits of a thousand jobs may wait for one commit: its numbers must not run into another's."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold(_connection):
-        begun.set()
-        go_on.wait()
-
-    holding = asyncio.ensure_future(store.database.write(hold))
-    await until(begun.is_set)
-    commits = sum(store.database.writer.commits.counts)
-    adding = [asyncio.ensure_future(store.events.add([event("a")] * 1000)) for _ in range(12)]
-    await until(lambda: store.database.writer._work.qsize() == len(adding))
-    go_on.set()
-    await asyncio.gather(holding, *adding)
-    commits = sum(store.database.writer.commits.counts) - commits - 1
+    writer = store.database.writer
+    async with busy_writer(store.database):
+        commits = sum(writer.commits.counts)
+        adding = [asyncio.ensure_future(store.events.add([event("a")] * 1000)) for _ in range(12)]
+        await until(lambda: writer._work.qsize() == len(adding))
+    await asyncio.gather(*adding)
+    commits = sum(writer.commits.counts) - commits - 1
     numbers = [each.seq for each in await read(history)]
-    with store.database.reading() as connection:
-        start = connection.execute(text("SELECT value FROM meta WHERE name = 'events'")).scalar_one()
     assert (len(numbers), len(set(numbers))) == (12_000, 12_000)
-    assert len({number - start >> SHIFT for number in numbers}) == commits > 1
+    assert len({number - start_of(store.database) >> SHIFT for number in numbers}) == commits > 1
     with pytest.raises(ValueError, match="events of one write"):
         await store.events.add([event("a")] * (MOST_OF_ONE_WRITE + 1))
 
 
-async def test_numbers_go_on_above_those_of_a_restored_database(new_database):
+async def test_numbers_go_on_above_those_of_a_restored_database(opened, new_database):
     url = new_database()
-    store = Store.open(url)
+    store = opened(url)
     await store.events.add([event("before")])
     with store.database.engine.begin() as connection:  # on the server that it comes from there were more transactions
         connection.execute(text("UPDATE event SET seq = seq + (1000000::bigint << 13)"))
     (before,) = store.events.since(0)
     store.close()
-    store = Store.open(url)
+    store = opened(url)
     follower = EventFollower(EventLog(store.epoch), store.events)
     await store.events.add([event("after")])
     await follower.read()
     assert [each.subject for each in follower.log.since(before.seq)] == ["after"]
-    store.close()
 
 
 async def test_the_start_of_the_numbers_stays_while_others_write(store, other):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def start_of():
-        with other.reading() as connection:
-            return connection.execute(text("SELECT value FROM meta WHERE name = 'events'")).scalar_one()
-
-    def open_late(connection):
-        connection.execute(text("SELECT pg_current_xact_id()"))
-        begun.set()
-        go_on.wait()
-        begin_numbers(connection)
-
-    before = start_of()
-    opening = asyncio.ensure_future(store.database.write(open_late))
-    await until(begun.is_set)
-    await EventTable(other).add([event("a")] * 100)
-    go_on.set()
-    await opening
-    assert start_of() == before
+    before = start_of(other)
+    has_begun = text("SELECT pg_current_xact_id()")
+    async with busy_writer(store.database, lambda connection: connection.execute(has_begun), begin_numbers):
+        await EventTable(other).add([event("a")] * 100)
+    assert start_of(other) == before
 
 
 def write_some(url, number):
     """One of the writers: commits of one to three events."""
     chance = random.Random(number)
-    engine = server_engine(url)
-    database = Database(engine, Writer(engine))
 
-    async def write():
-        table = EventTable(database)
+    async def write(table):
         for commit in range(COMMITS):
             await table.add([event(f"{number} {commit} {n}") for n in range(chance.randint(1, 3))])
 
-    try:
-        asyncio.run(write())
-    finally:
-        database.close()
+    with another(url) as database:
+        asyncio.run(write(EventTable(database)))
 
 
 def follow_some(url, number, over, seen):
@@ -215,9 +181,8 @@ def follow_some(url, number, over, seen):
     chance = random.Random(-number)
     since = 0
     while True:
-        engine = server_engine(url)
-        table = EventTable(Database(engine, Writer(engine)))
-        try:
+        with another(url) as database:
+            table = EventTable(database)
             for _ in range(chance.randint(1, 20)):
                 written = over.is_set()
                 events, horizon = table.final(since, chance.randint(1, 50))
@@ -225,16 +190,14 @@ def follow_some(url, number, over, seen):
                 since = events[-1].seq if events else since
                 if written and not events and horizon > max((each.seq for each in table.since(since)), default=0):
                     return
-        finally:
-            table._database.close()
 
 
 def test_eight_writers_and_followers_that_reconnect(store):
     url, over = url_of(store), threading.Event()
-    writers = [threading.Thread(target=write_some, args=(url, number)) for number in range(WRITERS)]
     seen = [[] for _ in range(FOLLOWERS)]
+    writers = [threading.Thread(target=write_some, args=(url, number)) for number in range(WRITERS)]
     followers = [
-        threading.Thread(target=follow_some, args=(url, number, over, seen[number])) for number in range(FOLLOWERS)
+        threading.Thread(target=follow_some, args=(url, number, over, mine)) for number, mine in enumerate(seen)
     ]
     for thread in (*writers, *followers):
         thread.start()

@@ -1,3 +1,5 @@
+"""Events are told at once and kept soon: who reads them sees all, once, in order, over restarts and full disks."""
+
 import asyncio
 from contextlib import aclosing
 
@@ -9,7 +11,6 @@ from farm.common.events import EventLog
 from farm.store import database, event_history
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory
-from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.reads import ReadsHere
 from tests.support.waiting import HANG_S, until
@@ -35,7 +36,7 @@ async def read(history, since=0, **options):
         return [event async for event in found]
 
 
-async def test_since_survives_a_restart(store, where, log):
+async def test_since_survives_a_restart(opened, store, where, log):
     history = history_of(store, log)
     log.publish("device.ready", "a", temperature_c=31.5)
     await history._store_waiting()
@@ -47,7 +48,7 @@ async def test_since_survives_a_restart(store, where, log):
     await history.close()
     store.close()
 
-    again = Store.open(where)
+    again = opened(where)
     later = EventLog(again.epoch)
     newer = history_of(again, later)
     later.publish("daemon.started", "")
@@ -58,46 +59,15 @@ async def test_since_survives_a_restart(store, where, log):
     assert await read(newer, found[0].seq) == found[1:]
     assert await read(newer, subject="a") == [found[0], found[2]]
     assert await read(newer, found[-1].seq) == []
-    again.close()
-
-
-async def test_what_is_being_kept_when_the_daemon_stops_is_kept_once(store, log, monkeypatch, caplog):
-    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0.0)
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    add = store.events.add
-
-    async def slow(batch):
-        await add(batch)
-        begun.set()
-        await go_on.wait()
-
-    monkeypatch.setattr(store.events, "add", slow)
-    history = history_of(store, log)
-    running = asyncio.create_task(history.run())
-    event = log.publish("device.ready", "a")
-    await begun.wait()
-    running.cancel()
-    closing = asyncio.create_task(history.close())
-    go_on.set()
-    await asyncio.wait((running, closing))
-    assert told(*store.events.since(0)) == told(event)
-    assert "cannot be kept" not in caplog.text
-
-
-async def test_plain_events_are_kept_soon(store, log, monkeypatch):
-    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0.01)
-    history = history_of(store, log)
-    running = asyncio.create_task(history.run())
-    event = log.publish("device.ready", "a")
-    await until(lambda: told(*store.events.since(0)) == told(event))
-    running.cancel()
 
 
 class Table(ReadsHere):
-    """A store in memory that may be full."""
+    """A store in memory that may be full or slow."""
 
     def __init__(self):
         self.kept, self.full, self.tried = [], False, asyncio.Event()
+        self.may_return = asyncio.Event()
+        self.may_return.set()
 
     def since(self, seq, limit=1000, subject=""):
         return [event for event in self.kept if event.seq > seq and subject in ("", event.subject)][:limit]
@@ -109,31 +79,46 @@ class Table(ReadsHere):
         if any(event.kind == "bad" for event in events):
             raise FarmError("two of a number", Code.STORE_CONFLICT)
         self.put(events)
+        await self.may_return.wait()
 
     def put(self, events):
         assert not {event.seq for event in events} & {event.seq for event in self.kept}
         self.kept = sorted([*self.kept, *events], key=lambda event: event.seq)
 
 
-async def test_events_wait_for_a_full_disk(monkeypatch):
-    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0)
-    monkeypatch.setattr(database, "RETRY_S", 0.001)
-    monkeypatch.setattr(event_history, "MOST_WAITING", 3)
+async def test_plain_events_are_kept_soon_and_once_when_the_daemon_stops_meanwhile(numbers, caplog):
+    numbers(event_history, BATCH_DELAY_S=0.0)
     table, log = Table(), EventLog(1)
-    table.full = True
+    table.may_return.clear()
     history = EventHistory(log, table)
     running = asyncio.create_task(history.run())
+    event = log.publish("device.ready", "a")
+    await until(lambda: table.kept)
+    running.cancel()
+    closing = asyncio.create_task(history.close())
+    table.may_return.set()
+    await asyncio.wait((running, closing))
+    assert table.kept == [event]
+    assert "cannot be kept" not in caplog.text
+
+
+async def test_events_wait_for_a_full_disk(numbers):
+    numbers(event_history, BATCH_DELAY_S=0, MOST_WAITING=3)
+    numbers(database, RETRY_S=0.001)
+    table, log = Table(), EventLog(1)
+    table.full = True
+    running = asyncio.create_task(EventHistory(log, table).run())
     for name in "abcde":
         log.publish("device.ready", name)
-    await until(table.tried.is_set)
+    await table.tried.wait()
     table.full = False
     await until(lambda: len(table.kept) >= 3)
     assert [event.subject for event in table.kept] == ["c", "d", "e"]
     running.cancel()
 
 
-async def test_events_that_the_store_refuses_keep_no_others_back(monkeypatch):
-    monkeypatch.setattr(event_history, "MOST_AT_ONCE", 1)
+async def test_events_that_the_store_refuses_keep_no_others_back(numbers):
+    numbers(event_history, MOST_AT_ONCE=1)
     table, log = Table(), EventLog(1)
     history = EventHistory(log, table)
     for kind in ("good", "bad", "better"):
@@ -143,26 +128,23 @@ async def test_events_that_the_store_refuses_keep_no_others_back(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", [3, 10, 20_000])
-async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memory):
-    monkeypatch.setattr(core_events, "KEPT_EVENTS", memory)
-    monkeypatch.setattr(event_history, "READ_AT_ONCE", 4)
-    table = Table()
-    old = EventLog(1)
+async def test_a_reader_of_any_pace_sees_all_once_and_in_order(numbers, memory):
+    numbers(core_events, KEPT_EVENTS=memory)
+    numbers(event_history, READ_AT_ONCE=4)
+    table, old, log = Table(), EventLog(1), EventLog(2)
     table.kept += [old.publish("a", str(number)) for number in range(30)]
-    log = EventLog(2)
     history = EventHistory(log, table)
-    seen = {"slow": [], "fast": []}
 
-    async def reader(name, pace):
+    async def reader(pace):
+        seen = []
         async with aclosing(history.follow(0)) as found:
-            async for event in found:
-                seen[name].append(event)
+            while len(seen) < 130:
+                seen.append(await anext(found))
                 for _ in range(pace):
                     await asyncio.sleep(0)
-                if len(seen[name]) == 130:
-                    return
+        return seen
 
-    readers = [asyncio.create_task(reader("slow", 40)), asyncio.create_task(reader("fast", 0))]
+    readers = [asyncio.create_task(reader(pace)) for pace in (40, 0)]
     held = log.drafted(("d", "late", {}))
     for number in range(99):
         if number == 50:
@@ -175,10 +157,10 @@ async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memo
     with log.drafted(("gap", "x", {})) as drafts:
         drafts.drop()
     async with asyncio.timeout(HANG_S):
-        await asyncio.gather(*readers)
-    for events in seen.values():
-        numbers = [event.seq for event in events]
-        assert numbers == sorted(set(numbers))
+        both = await asyncio.gather(*readers)
+    for events in both:
+        seqs = [event.seq for event in events]
+        assert seqs == sorted(set(seqs))
         assert [event.subject for event in events if event.kind == "b"] == [str(number) for number in range(99)]
         assert [event.kind for event in events].count("d") == 1
 

@@ -1,3 +1,5 @@
+"""Jobs and their attempts: what is kept, what a late or repeated change does, and what pages show."""
+
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
@@ -8,7 +10,6 @@ from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.model.job import FINAL, AttemptState, JobState
 from farm.model.requests import LeaseClass
-from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
@@ -20,43 +21,46 @@ EVERYTHING = job(
 )  # fmt: skip
 
 
-async def test_a_job_comes_back_as_it_was(store, where):
+@pytest.fixture
+def live(store):
+    """The ids of the jobs that have not ended."""
+    return lambda: [each.id for each in store.jobs.live()]
+
+
+@pytest.fixture
+def paged(store):
+    """The ids on a page."""
+    return lambda **asked: " ".join(each.id for each in store.jobs.page(**asked))
+
+
+async def test_a_job_comes_back_as_it_was(opened, store, where):
     await store.jobs.add((EVERYTHING, job()))
-    assert store.jobs.get("full") == EVERYTHING
+    assert (store.jobs.get("full"), store.jobs.get("absent")) == (EVERYTHING, None)
     assert store.jobs.live() == (EVERYTHING, job())
-    assert store.jobs.get("absent") is None
     store.close()
-    again = Store.open(where)
-    assert again.jobs.live() == (EVERYTHING, job())
-    again.close()
+    assert opened(where).jobs.live() == (EVERYTHING, job())
 
 
-async def test_a_job_that_ended_is_history(store):
+async def test_a_job_that_ended_is_history(store, live):
     await store.jobs.add([job(name) for name in "abc"])
     done = ended(job("b"), JobState.CANCELLED)
     assert await store.jobs.save(done, expected={JobState.QUEUED}) is True
     assert await store.jobs.save(replace(job("b"), state=JobState.HELD), expected={JobState.QUEUED}) is False
-    assert [each.id for each in store.jobs.live()] == ["a", "c"]
-    assert store.jobs.get("b") == done
+    assert (live(), store.jobs.get("b")) == (["a", "c"], done)
 
 
-async def test_the_same_key_of_the_same_user_adds_nothing_twice(store):
+async def test_the_same_key_of_the_same_user_adds_nothing_twice(store, live):
     log = EventLog(store.epoch)
     first = [job("a"), job("b")]
-    assert await store.jobs.add(first, key="k") == ("a", "b")
+    both = await asyncio.gather(*(store.jobs.add(jobs, key="k") for jobs in (first, [job("w")])))
+    assert both == [("a", "b"), ("a", "b")]
     with log.drafted(("job.submitted", "x", {})) as drafts:
         assert await store.jobs.add([job("x")], key="k", events=drafts) == ("a", "b")
     assert await store.jobs.add([job("c", user="bob")], key="k") == ("c",)
     assert await store.jobs.add([job("d")], key="l") == ("d",)
     assert await store.jobs.add(()) == ()
-    assert [each.id for each in store.jobs.live()] == ["a", "b", "c", "d"]
+    assert live() == ["a", "b", "c", "d"]
     assert list(log.since()) == list(store.events.since(0)) == []
-
-
-async def test_one_key_submitted_twice_at_once(store):
-    both = await asyncio.gather(*(store.jobs.add([job(name)], key="k") for name in ("a", "b")))
-    assert both == [("a",), ("a",)]
-    assert [each.id for each in store.jobs.live()] == ["a"]
 
 
 async def test_an_attempt_from_start_to_end(store):
@@ -67,14 +71,13 @@ async def test_an_attempt_from_start_to_end(store):
     assert (running.state, running.attempts) == (JobState.RUNNING, 1)
     assert store.jobs.running() == store.jobs.attempts("j1") == (begun,)
     assert await store.jobs.save_facts(begun.id, begun.fence, {"key": "abc"}) is True
-    end = over(begun)
-    assert await store.jobs.finish(end, ended(running), result={"ok": True}) is True
+    assert await store.jobs.finish(over(begun), ended(running), result={"ok": True}) is True
     assert store.jobs.running() == ()
-    assert store.jobs.attempts("j1") == (replace(end, facts={"key": "abc"}),)
-    assert store.jobs.latest_attempts(["j1", "absent"]) == {"j1": replace(end, facts={"key": "abc"})}
+    kept = replace(over(begun), facts={"key": "abc"})
+    assert store.jobs.attempts("j1") == (kept,)
+    assert store.jobs.latest_attempts(["j1", "absent"]) == {"j1": kept}
     assert store.jobs.get("j1") == ended(running)
-    assert store.jobs.result("j1") == {"ok": True}
-    assert store.jobs.result("absent") is None
+    assert (store.jobs.result("j1"), store.jobs.result("absent")) == ({"ok": True}, None)
 
 
 @pytest.mark.parametrize(
@@ -92,43 +95,33 @@ async def test_a_claim_decided_from_what_is_not_so_any_more_writes_nothing(store
 
 async def test_of_two_claims_one_wins(store):
     await store.jobs.add((job(),))
-    await store.leases.grant(lease(1))
-    await store.leases.grant(lease(2, "other"))
     claims = (attempt(1), attempt(2, device="other"))
+    for each in claims:
+        await store.leases.grant(lease(each.fence, each.device))
     assert await asyncio.gather(*(store.jobs.start(each, attempts_before=0) for each in claims)) == [True, False]
     assert store.jobs.running() == (attempt(1),)
 
 
-@pytest.mark.parametrize("what", ["fence", "ended"])
+@pytest.mark.parametrize("what", ["another fence", "the attempt has ended", "the job has ended"])
 async def test_a_stale_report_writes_nothing(store, what):
     await store.jobs.add((job(),))
     begun = attempt()
     await begin(store, begun)
-    running = store.jobs.get("j1")
-    if what == "ended":
-        retry = replace(running, state=JobState.QUEUED)
-        assert await store.jobs.finish(over(begun, AttemptState.FAILED), retry) is True
-        stale, left = over(begun), retry
-    else:
-        stale, left = over(replace(begun, fence=99)), running
+    left = running = store.jobs.get("j1")
+    stale = over(replace(begun, fence=99) if what == "another fence" else begun)
+    if what == "the attempt has ended":
+        left = replace(running, state=JobState.QUEUED)
+        assert await store.jobs.finish(over(begun, AttemptState.FAILED), left) is True
+    elif what == "the job has ended":
+        left = ended(running, JobState.CANCELLED)
+        await store.jobs.save(left, expected={JobState.RUNNING})
     assert await store.jobs.finish(stale, ended(running), result={"late": True}) is False
-    assert await store.jobs.save_facts(stale.id, stale.fence, {"late": True}) is False
-    assert store.jobs.get("j1") == left
-    assert store.jobs.result("j1") is None
-    assert store.jobs.attempts("j1")[0].facts == {}
+    if what != "the job has ended":
+        assert await store.jobs.save_facts(stale.id, stale.fence, {"late": True}) is False
+    assert (store.jobs.get("j1"), store.jobs.result("j1"), store.jobs.attempts("j1")[0].facts) == (left, None, {})
 
 
-async def test_a_finished_job_is_never_changed_by_an_attempt(store):
-    await store.jobs.add((job(),))
-    begun = attempt()
-    await begin(store, begun)
-    cancelled = ended(store.jobs.get("j1"), JobState.CANCELLED)
-    await store.jobs.save(cancelled, expected={JobState.RUNNING})
-    assert await store.jobs.finish(over(begun), ended(cancelled)) is False
-    assert store.jobs.get("j1") == cancelled
-
-
-async def test_guards_of_the_database(store):
+async def test_guards_of_the_database(store, live):
     await store.jobs.add([job("a"), job("b"), job("c", uncounted=0)])
     assert await begin(store, attempt(1, "a")) is True
     refused = [
@@ -141,10 +134,9 @@ async def test_guards_of_the_database(store):
         store.jobs.add((job("d", ended_at=NOW),)),
         store.jobs.add((job("d", uncounted=1),)),  # more than attempts
     ]
-    kept = store.jobs.add((job("e"),))
-    outcomes = await asyncio.gather(*refused, kept, return_exceptions=True)
+    outcomes = await asyncio.gather(*refused, store.jobs.add((job("e"),)), return_exceptions=True)
     assert [getattr(each, "code", type(each)) for each in outcomes] == [Code.STORE_CONFLICT] * len(refused) + [tuple]
-    assert [each.id for each in store.jobs.live()] == ["a", "b", "c", "e"]
+    assert live() == ["a", "b", "c", "e"]
     assert store.jobs.running() == (attempt(1, "a"),)
     assert store.leases.open() == (lease(1, job="a", armed_at=NOW),)
 
@@ -160,56 +152,47 @@ async def test_one_running_attempt_per_job(store):
     assert store.jobs.get("j1") == again
 
 
-async def test_pages_newest_first(store):
-    await store.jobs.add(
-        [job(f"j{i}", user=("ann", "bob")[i % 2], kind="run" if i < 3 else "shell", array="a" if i > 6 else "")
-         for i in range(10)]
-    )  # fmt: skip
-    await store.jobs.save(ended(job("j4", user="ann"), JobState.FAILED), expected={JobState.QUEUED})
-
-    def ids(**filters):
-        return "".join(each.id[1] for each in store.jobs.page(**filters))
-
-    assert ids() == "9876543210"
-    assert ids(limit=3) == "987"
-    assert ids(limit=3, before="j7") == "654"
-    assert ids(before="absent") == ""
-    assert ids(user="bob") == "97531"
-    assert ids(kind="run") == "210"
-    assert ids(array="a") == "987"
-    assert ids(state={JobState.FAILED}) == "4"
-    assert ids(state={JobState.QUEUED}, user="ann") == "8620"
-    assert ids(state={JobState.QUEUED, JobState.FAILED}, user="ann") == "86420"
-
-
-async def test_pages_of_some_jobs_and_arrays_and_of_several_states(store):
-    jobs = [job(f"j{number}", array="a" if number in (2, 5) else "", user="bob") for number in range(6)]
+async def test_pages_newest_first(store, paged):
+    jobs = [
+        job(f"j{n}", user=("ann", "bob")[n % 2], kind="run" if n < 3 else "shell", array="a" if n > 6 else "")
+        for n in range(10)
+    ]
     await store.jobs.add(jobs)
-    for each, state in zip(jobs[:4], (JobState.DONE, JobState.FAILED, JobState.DONE, JobState.CANCELLED), strict=True):
-        assert await store.jobs.save(ended(each, state), expected=(JobState.QUEUED,))
-
-    def ids(**asked):
-        return [each.id for each in store.jobs.page(**asked)]
-
-    assert ids(jobs=("j0", "a", "nobody", "")) == ["j5", "j2", "j0"]
-    assert ids(jobs=("j0", "a"), state=(JobState.QUEUED,)) == ["j5"]
-    assert ids(jobs=("j0", "a"), before="j5", limit=1) == ["j2"]
-    assert ids(state=tuple(FINAL)) == ["j3", "j2", "j1", "j0"]
-    assert ids(state=tuple(FINAL), limit=2, before="j3") == ["j2", "j1"]
-    assert ids(state=tuple(FINAL), user="bob", limit=3) == ["j3", "j2", "j1"]
-    assert ids(state=(JobState.QUEUED, JobState.HELD), user="bob") == ["j5", "j4"]
-    assert store.jobs.states("a") == {JobState.DONE, JobState.QUEUED}
+    for number, state in ((0, JobState.DONE), (1, JobState.FAILED), (2, JobState.DONE), (7, JobState.CANCELLED)):
+        assert await store.jobs.save(ended(jobs[number], state), expected=(JobState.QUEUED,))
+    assert paged() == "j9 j8 j7 j6 j5 j4 j3 j2 j1 j0"
+    assert paged(limit=3) == "j9 j8 j7"
+    assert paged(limit=3, before="j7") == "j6 j5 j4"
+    assert paged(before="absent") == ""
+    assert paged(user="bob") == "j9 j7 j5 j3 j1"
+    assert paged(kind="run") == "j2 j1 j0"
+    assert paged(array="a") == "j9 j8 j7"
+    assert paged(state={JobState.FAILED}) == "j1"
+    assert paged(state={JobState.QUEUED}, user="ann") == "j8 j6 j4"
+    assert paged(state={JobState.QUEUED, JobState.DONE}, user="ann") == "j8 j6 j4 j2 j0"
+    assert paged(state=(JobState.QUEUED, JobState.HELD), user="bob") == "j9 j5 j3"
+    assert paged(state=tuple(FINAL)) == "j7 j2 j1 j0"
+    assert paged(state=tuple(FINAL), limit=2, before="j7") == "j2 j1"
+    assert paged(state=tuple(FINAL), user="bob", limit=3) == "j7 j1"
+    assert paged(jobs=("j0", "a", "nobody", "")) == "j9 j8 j7 j0"
+    assert paged(jobs=("j0", "a"), state=(JobState.QUEUED,)) == "j9 j8"
+    assert paged(jobs=("j0", "a"), before="j9", limit=1) == "j8"
+    assert store.jobs.states("a") == {JobState.CANCELLED, JobState.QUEUED}
     assert store.jobs.states("") == store.jobs.states("b") == frozenset()
     assert [each.id for each in store.jobs.several(("j4", "nobody", "j0"))] == ["j4", "j0"]
 
 
 async def test_ids_by_their_beginning(store):
     await store.jobs.add([job(name) for name in ("ab-1", "ab-2", "abc", "b", "A", "a%", "aé")])
-    assert [each.id for each in store.jobs.find("ab")] == ["ab-1", "ab-2", "abc"]
-    assert [each.id for each in store.jobs.find("ab-1")] == ["ab-1"]
-    assert [each.id for each in store.jobs.find("a", limit=2)] == ["a%", "ab-1"]
-    assert [each.id for each in store.jobs.find("aé")] == ["aé"]
-    assert store.jobs.find("x") == ()
+
+    def found(text, **options):
+        return [each.id for each in store.jobs.find(text, **options)]
+
+    assert found("ab") == ["ab-1", "ab-2", "abc"]
+    assert found("ab-1") == ["ab-1"]
+    assert found("a", limit=2) == ["a%", "ab-1"]
+    assert found("aé") == ["aé"]
+    assert found("x") == []
 
 
 async def test_a_selector_is_stored_once(store):

@@ -10,17 +10,15 @@ from farm.model.job import AttemptState, JobState
 from farm.results.series import series_of
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention
-from farm.store.store import Store
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
 
 A, B = "a" * 64, "ab" * 32
+AGREE = (0.00301, 0.00298, 0.003, 0.00305, 0.0031)  # their median is the first
 
 
 @pytest.fixture
-def store(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield store
-    store.close()
+def store(opened, tmp_path):
+    return opened(tmp_path / "farm.db")
 
 
 @pytest.fixture
@@ -56,18 +54,23 @@ def bench(store):
     return bench
 
 
+async def prune(store, later):
+    await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: NOW + later).prune()
+
+
 @pytest.mark.parametrize(
     "report",
     [
-        {"verdict": {"a": 1}}, {"verdict": None}, {"reasons": ("few",)}, {"median_s": "fast"}, {"median_s": None},
-        {"reference_s": [1.0]}, {"nominal_s": 10**400},
+        {"verdict": {"a": 1}}, {"verdict": None}, {"whole_reasons": ("few",)}, {"median_s": "fast"},
+        {"median_s": None}, {"reference_s": [1.0]}, {"nominal_s": 10**400}, {"kind": "run"},
+        {"state": AttemptState.FAILED}, {"certificate": False},  # an older worker's
     ],
+    ids=str,
 )  # fmt: skip
-async def test_a_certificate_that_farm_does_not_make_is_in_no_history(store, bench, report):
-    reasons = report.pop("reasons", ())
-    await bench(**report, whole_reasons=reasons)
-    assert store.measurements.page(A) == ()
-    assert store.jobs.get("j1").state is JobState.DONE
+async def test_what_is_no_measurement_of_a_bench_is_in_no_history(store, bench, report):
+    ended_as = JobState.FAILED if "state" in report else JobState.DONE
+    await bench(**report)
+    assert (store.measurements.page(A), store.jobs.get("j1").state) == ((), ended_as)
 
 
 async def test_results_of_other_input_shapes_are_other_series(store, bench):
@@ -132,18 +135,11 @@ async def test_a_package_has_a_history_of_its_own(store, bench):
     assert [(each.model, each.count) for each in store.measurements.models("net")] == [(A, 1)]
 
 
-async def test_only_benches_that_measured_are_kept(store, bench):
-    await bench(kind="run")
-    await bench(state=AttemptState.FAILED)
-    await bench(certificate=False)  # an older worker's
-    assert store.measurements.page(A) == ()
-
-
 async def test_nominal_speeds_are_of_the_first_benches_in_a_row_that_agree(store, bench):
-    for reference_s in [0.009, 0.008]:  # the host was busy
+    for reference_s in (0.009, 0.008):  # the host was busy
         await bench(reference_s=reference_s)
     assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": pytest.approx(0.0085)}
-    for reference_s in [0.00301, 0.00298, 0.003, 0.00305, 0.0031]:
+    for reference_s in AGREE:
         await bench(reference_s=reference_s)
     for _ in range(6):
         await bench(reference_s=0.1)  # too late to change it
@@ -158,16 +154,15 @@ async def test_nominal_speeds_are_of_the_first_benches_in_a_row_that_agree(store
 
 
 async def test_the_job_goes_and_what_it_measured_stays(store, bench):
-    for reference_s in [0.00301, 0.00298, 0.003, 0.00305, 0.0031]:
+    for reference_s in AGREE:
         job_id = await bench(reference_s=reference_s)
-    await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: NOW + timedelta(days=100)).prune()
+    await prune(store, timedelta(days=100))
     assert store.jobs.get(job_id) is None
     page = store.measurements.page(A)
-    assert [each.reference_s for each in page] == [0.0031, 0.00305, 0.003, 0.00298, 0.00301]
+    assert [each.reference_s for each in page] == [*reversed(AGREE)]
     assert page[0].job == job_id
     assert page[0].summary["estimate"] == {"median_s": 0.002}
-    long_after = NOW + HISTORY + timedelta(days=1)
-    await Retention(store.database, keep_days=1, max_mb=1000, clock=lambda: long_after).prune()
+    await prune(store, HISTORY + timedelta(days=1))
     assert store.measurements.page(A) == ()
     # Written down when it was known; it does not move, not even when what it was made of is gone.
     assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301}
@@ -178,7 +173,7 @@ async def test_the_job_goes_and_what_it_measured_stays(store, bench):
 
 async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, bench):
     await bench(reference_s=0.008)  # at a slow moment
-    await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
-    await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
+    for _ in range(2):
+        await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
     await bench(reference_s=0.5, verdict="rejected", reasons=["reference_offset", "step"])
     assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.001}

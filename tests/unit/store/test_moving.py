@@ -1,17 +1,13 @@
 """`farm lab init`: the SQLite store of a stopped daemon moves to PostgreSQL, all of it or nothing."""
 
-import contextlib
-import hashlib
 import signal
-import sqlite3
 import subprocess
 import sys
 
-import psycopg
 import pytest
 from sqlalchemy import text
 
-from farm.common.errors import Code, FarmError
+from farm.common.errors import Code
 from farm.common.events import Event
 from farm.control.callers import Accounts, Role
 from farm.model.job import JobState
@@ -22,13 +18,11 @@ from farm.store.moving import move_to_server
 from farm.store.schema import SCHEMA_VERSION, metadata
 from farm.store.store import Store
 from tests.support.errors import raises_code
-from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
+from tests.support.postgres import END_OTHERS, run
+from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over, sql
 
 ODD = "half a pair \udcff, a NUL \0, tab\t, \\N, newline\n, é"
 TABLES = len(metadata.sorted_tables)
-STOP = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -45,132 +39,102 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
+def url(new_database):
+    return new_database()
+
+
+@pytest.fixture
 async def file(tmp_path):
     """A store with something in it."""
     path = tmp_path / "farm.db"
     store = Store.open(path)
-    for number in range(3):
-        await store.jobs.add((job(f"j{number}", spec={"command": ODD}),))
+    await store.jobs.add([job(f"j{number}", spec={"command": ODD}) for number in range(3)])
     begun = attempt(of="j0")
     await begin(store, begun)
-    running = store.jobs.get("j0")
-    await store.jobs.finish(over(begun), ended(running), result={"text": ODD})
+    await store.jobs.finish(over(begun), ended(store.jobs.get("j0")), result={"text": ODD})
     await store.leases.end("l1", ended_at=NOW, reason=ODD, held_s=1 / 3)
     await store.leases.grant(lease(7, "p7"))
     await Accounts(store.accounts).new("ann", Role.USER, web=True, by="root")
     await store.audit.add([AuditRecord(NOW, "ann", "user", "uid 1", "job.cancel", ODD, "ok")] * 5)
-    events = [Event(number, NOW, "job.queued", ODD, {"n": number}) for number in range(1, 3000)]
-    await store.events.add(events)
+    await store.events.add([Event(number, NOW, "job.queued", ODD, {"n": number}) for number in range(1, 3000)])
     store.close()
     return path
 
 
 def content(engine):
     """Every row as it is stored; of meta only what a farm wrote."""
+    found = {}
     with engine.connect() as connection:
-        return {
-            table.name: sorted(
-                map(tuple, connection.exec_driver_sql(f'SELECT {_columns(table)} FROM "{table.name}"')), key=repr
-            )
-            for table in metadata.sorted_tables
-            if table.name != "meta"
-        }
-
-
-def _columns(table):
-    return ", ".join(f'"{column.name}"' for column in table.columns)
-
-
-def both(file, url):
-    engines = moving.sqlite_engine(file), server_engine(url)
-    try:
-        return [content(each) for each in engines]
-    finally:
-        for each in engines:
-            each.dispose()
+        for table in metadata.sorted_tables:
+            columns = ", ".join(f'"{column.name}"' for column in table.columns)
+            rows = connection.exec_driver_sql(f'SELECT {columns} FROM "{table.name}"')
+            found[table.name] = sorted(map(tuple, rows), key=repr)
+    engine.dispose()
+    del found["meta"]
+    return found
 
 
 def is_empty(url):
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return not connection.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return not run(url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'")
 
 
-def digest(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-async def test_everything_arrives_and_the_server_goes_on_from_there(file, new_database):
-    url, before = new_database(), digest(file)
-    said = []
+async def test_everything_arrives_and_the_server_goes_on_from_there(file, url, opened):
+    before, said = file.read_bytes(), []
     moved = move_to_server(file, url, lambda table, rows: said.append((table, rows)))
-    there, here = both(file, url)
-    assert here == there
+    assert content(server_engine(url)) == content(moving.sqlite_engine(file))
     assert dict(said) == dict(moved.rows)
-    assert moved.rows["event"] == 2999
-    assert not moved.before
-    assert moved.backup.exists()
-    assert digest(file) == before
-    epoch = Store.open(file)
-    epoch.close()
-    store = Store.open(url)
-    assert store.epoch == epoch.epoch
+    assert (moved.rows["event"], moved.before, moved.backup.exists()) == (2999, False, True)
+    assert file.read_bytes() == before
+    again = move_to_server(file, url)
+    assert (again.before, again.rows, again.backup) == (True, moved.rows, moved.backup)
+    store = opened(url)
+    assert store.epoch == opened(file).epoch
     assert store.jobs.get("j0").state is JobState.DONE
     assert await store.jobs.add((job("new"),)) == ("new",)
     assert [each.id for each in store.leases.open()] == ["l7"]
     await store.audit.add([AuditRecord(NOW, "ann", "user", "", "x", "", "ok")])
     assert store.audit.page()[0].seq == 6
-    store.close()
-
-
-def test_it_may_be_repeated(file, new_database):
-    url = new_database()
-    first = move_to_server(file, url)
-    again = move_to_server(file, url)
-    assert (again.before, again.rows, again.backup) == (True, first.rows, first.backup)
 
 
 @pytest.mark.parametrize("step", [0, 1, TABLES // 2, TABLES - 1, TABLES])
-def test_a_kill_leaves_all_or_nothing_and_the_next_try_completes(file, new_database, step):
-    url = new_database()
+def test_a_kill_leaves_all_or_nothing_and_the_next_try_completes(file, url, step):
     done = subprocess.run([sys.executable, "-c", KILLED, file, url, str(step)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert is_empty(url) is (step < TABLES)
-    moved = move_to_server(file, url)
-    assert moved.before is (step == TABLES)
-    there, here = both(file, url)
-    assert here == there
+    assert move_to_server(file, url).before is (step == TABLES)
+    assert content(server_engine(url)) == content(moving.sqlite_engine(file))
     assert len(list(file.parent.glob("farm.db.backup-*"))) == 1
 
 
-@pytest.mark.parametrize("wrong", ["another", "later", "older", "newer", "foreign"])
-def test_a_database_that_is_in_use_is_refused(file, new_database, tmp_path, wrong):
-    url = new_database()
-    words = {"older": "of an earlier farm", "newer": "of a newer farm", "foreign": "not farm's"}
-    match wrong:
-        case "another":
-            Store.open(url).close()
-        case "foreign":
-            change(url, "CREATE TABLE theirs (x int)")
-        case _:
-            move_to_server(file, url)
-    match wrong:
-        case "later":
-            Store.open(file).close()  # it has served since
-        case "older" | "newer":
-            by = 1 if wrong == "newer" else -1
-            change(url, f"UPDATE meta SET value = {SCHEMA_VERSION + by} WHERE name = 'schema_version'")
-    with raises_code(Code.DATABASE_UNUSABLE, match=words.get(wrong, "the content of another farm")) as caught:
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("another", "the content of another farm"),
+        ("later", "the content of another farm"),  # the daemon has served since
+        ("older", "of an earlier farm"),
+        ("newer", "of a newer farm"),
+        ("foreign", "not farm's"),
+    ],
+)
+def test_a_database_that_is_in_use_is_refused(file, url, wrong, said):
+    if wrong == "another":
+        Store.open(url).close()
+    elif wrong == "foreign":
+        run(url, "CREATE TABLE theirs (x int)")
+    else:
+        move_to_server(file, url)
+    if wrong == "later":
+        Store.open(file).close()
+    elif wrong in ("older", "newer"):
+        version = SCHEMA_VERSION + (1 if wrong == "newer" else -1)
+        run(url, f"UPDATE meta SET value = {version} WHERE name = 'schema_version'")
+    with raises_code(Code.DATABASE_UNUSABLE, match=said) as caught:
         move_to_server(file, url)
     assert caught.value.hint
 
 
-def change(url, statement):
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(statement)
-
-
-def test_a_lost_row_is_noticed_and_nothing_is_kept(file, new_database, monkeypatch):
-    url, copy = new_database(), moving._copy
+def test_a_lost_row_is_noticed_and_nothing_is_kept(file, url, monkeypatch):
+    copy = moving._copy
 
     def loses(source, target, table, report):
         copy(source, target, table, report)
@@ -195,24 +159,17 @@ CREATE EVENT TRIGGER fill ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUT
 """
 
 
-def test_a_full_disk_at_the_server_leaves_nothing(file, new_database):
-    url = new_database()
-    change(url, FULL)
+def test_a_full_disk_at_the_server_leaves_nothing(file, url):
+    run(url, FULL)
     with raises_code(Code.DATABASE_UNUSABLE, match="the database server's disk is full") as caught:
         move_to_server(file, url)
     assert "free space there" in caught.value.hint
     assert is_empty(url)
 
 
-def test_a_server_that_stops_meanwhile_leaves_nothing(file, new_database):
-    url = new_database()
-
-    def stop(table, _rows):
-        if table == "event":
-            change(url, STOP)
-
+def test_a_server_that_stops_meanwhile_leaves_nothing(file, url):
     with raises_code(Code.DATABASE_UNUSABLE, match="the database server"):
-        move_to_server(file, url, stop)
+        move_to_server(file, url, lambda table, _rows: table == "event" and run(url, END_OTHERS))
     assert is_empty(url)
     assert move_to_server(file, url).rows["event"] == 2999
 
@@ -223,20 +180,18 @@ def test_a_server_that_is_away_is_said_before_anything_happens(file):
     assert "hunter2" not in f"{caught.value.message} {caught.value.hint} {caught.value.evidence}"
 
 
-def test_what_cannot_be_moved(tmp_path, new_database):
+def test_what_cannot_be_moved(tmp_path, url):
     with raises_code(Code.NO_DATABASE, match="there is no"):
-        move_to_server(tmp_path / "farm.db", new_database())
+        move_to_server(tmp_path / "farm.db", url)
     (tmp_path / "farm.db").write_bytes(b"SQLite format 3\0 and then nothing")
-    with pytest.raises(FarmError) as caught:
-        move_to_server(tmp_path / "farm.db", new_database())
-    assert caught.value.code == Code.DATABASE_UNUSABLE
+    with raises_code(Code.DATABASE_UNUSABLE):
+        move_to_server(tmp_path / "farm.db", url)
 
 
-def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, new_database):
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE meta SET value = value - 1 WHERE name = 'schema_version'")
+def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, url):
+    sql(file, "UPDATE meta SET value = value - 1 WHERE name = 'schema_version'")
     with raises_code("bad_request", match="of an earlier farm release") as caught:
-        move_to_server(file, new_database())
+        move_to_server(file, url)
     assert "farm serve" in caught.value.hint
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from sqlalchemy import event
@@ -23,7 +23,7 @@ from tests.support.tvm import ROOT
 from tests.unit.store import next_release
 from tests.unit.store.test_migrations import version_in, write_this_release
 from tests.unit.store.test_outage import sqlite_error
-from tests.unit.store.values import job
+from tests.unit.store.values import job, sql
 
 KILLED = """
 import os, sys
@@ -118,9 +118,7 @@ def test_a_database_that_changed_since_is_copied_anew(path):
     killed(path)
     (copy,) = copies(path)
     (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema10")
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
-    connection.close()
+    sql(path, "UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     Store.open(path).close()
     assert len(copies(path)) == 2
 
@@ -132,9 +130,7 @@ class FullCursor(sqlite3.Cursor):
 
     def execute(self, sql, *parameters):
         if sql.startswith(("VACUUM", "PRAGMA wal_checkpoint")):
-            error = sqlite3.OperationalError("as told")
-            error.sqlite_errorcode = self.code
-            raise error
+            raise sqlite_error(self.code).orig
         return super().execute(sql, *parameters)
 
 
@@ -147,43 +143,36 @@ class FullConnection(sqlite3.Connection):
 def no_room_to_tidy(monkeypatch):
     def engine_of(path, **options):
         engine = sqlite_engine(path, **options)
-
-        @event.listens_for(engine, "do_connect")
-        def with_ours(_dialect, _record, _arguments, options):
-            options["factory"] = FullConnection
-
+        event.listen(engine, "do_connect", lambda *given: given[-1].update(factory=FullConnection))
         return engine
 
     monkeypatch.setattr("farm.store.opening.sqlite_engine", engine_of)
 
 
 def test_a_start_goes_on_without_space_to_tidy(path, no_room_to_tidy, caplog):
-    with caplog.at_level(logging.WARNING):
-        store = Store.open(path)
-    assert store.epoch == 2
-    store.close()
+    with caplog.at_level(logging.WARNING), closing(Store.open(path)) as store:
+        assert store.epoch == 2
     assert version_in(path) == next_release.VERSION
     said = [each.message for each in caplog.records if "was left out" in each.message]
     assert ["VACUUM" in said[0], "wal_checkpoint" in said[1]] == [True, True]
     assert all("the disk is full" in each for each in said)
 
 
-def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatch):
-    monkeypatch.setattr(FullCursor, "code", sqlite3.SQLITE_CORRUPT)
+def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, numbers):
+    numbers(FullCursor, code=sqlite3.SQLITE_CORRUPT)
     with raises_code(Code.DATABASE_UNUSABLE, match="is damaged"):
         Store.open(path)
 
 
 def test_with_less_and_less_space(path, tmp_path):
-    connection = sqlite3.connect(path)
-    connection.executemany(
-        "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts, pooled)"
-        " VALUES (?, 'j1', ?, 'pixel', 'l1', ?, 'done', 1.0, 2.0, ?, 0)",
-        [(f"a{number}", number, number, json.dumps({"x": "y" * 600})) for number in range(10, 1000)],
-    )
-    connection.commit()
-    connection.execute("PRAGMA journal_mode = DELETE")
-    connection.close()
+    attempts = [(f"a{number}", number, number, json.dumps({"x": "y" * 600})) for number in range(10, 1000)]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executemany(
+            "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts, pooled)"
+            " VALUES (?, 'j1', ?, 'pixel', 'l1', ?, 'done', 1.0, 2.0, ?, 0)", attempts,
+        )  # fmt: skip
+        connection.commit()
+        connection.execute("PRAGMA journal_mode = DELETE")
     told = on_small_disk("24m", tmp_path / "disk", FULL, path)
     assert all("the disk is full" in said for starts in told for said, _ in starts if said), told
     # None is left of a start that changed nothing, one of those that went through.
@@ -212,23 +201,20 @@ def test_what_something_else_wrote_over_farms_own_numbers_is_told(tmp_path, name
     """Fences are made of the number of starts: they must never repeat."""
     path = tmp_path / "farm.db"
     Store.open(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+    sql(path, "UPDATE meta SET value = ? WHERE name = ?", value, name)
     with raises_code(Code.DATABASE_UNUSABLE, match="was changed by something else") as told:
         Store.open(path)
     assert repr(value) in told.value.message
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone() == (value,)
+    assert sql(path, "SELECT value FROM meta WHERE name = ?", name) == [(value,)]
 
 
-def test_a_fifo_in_the_reserves_place_does_not_hold_the_start(tmp_path):
-    os.mkfifo(tmp_path / "farm.db.reserve")
-    reader = os.open(tmp_path / "farm.db.reserve", os.O_RDONLY | os.O_NONBLOCK)  # or this test would wait itself
-    store = Store.open(tmp_path / "farm.db")
-    store.close()
+def test_a_fifo_in_the_reserves_place_does_not_hold_the_start(tmp_path, opened):
+    place = tmp_path / "farm.db.reserve"
+    os.mkfifo(place)
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # or this test would wait itself
+    assert opened(tmp_path / "farm.db").problem == ""
     os.close(reader)
-    assert store.problem == ""
-    assert (tmp_path / "farm.db.reserve").is_file()
+    assert place.is_file()
 
 
 def test_whoever_comes_to_read_waits_for_no_commit(tmp_path):
@@ -236,7 +222,7 @@ def test_whoever_comes_to_read_waits_for_no_commit(tmp_path):
     path = tmp_path / "farm.db"
     Store.open(path).close()
     reading = sqlite_engine(path)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as commits:
+    with closing(sqlite3.connect(path, isolation_level=None)) as commits:
         commits.execute("BEGIN IMMEDIATE")
         with reading.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == INCREMENTAL
@@ -244,11 +230,10 @@ def test_whoever_comes_to_read_waits_for_no_commit(tmp_path):
     reading.dispose()
 
 
-async def test_what_stands_in_the_reserves_place_is_said_and_no_full_disk(tmp_path, caplog):
+async def test_what_stands_in_the_reserves_place_is_said_and_no_full_disk(tmp_path, opened, caplog):
     place = tmp_path / "farm.db.reserve"
     place.mkdir()
-    store = Store.open(tmp_path / "farm.db")
+    store = opened(tmp_path / "farm.db")
     assert store.problem == ""
     assert f"farm has no reserve for a full disk: {place}: Is a directory" in caplog.text
     await store.jobs.add((job("written"),))
-    store.close()

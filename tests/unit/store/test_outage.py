@@ -4,11 +4,10 @@ import asyncio
 import logging
 import math
 import sqlite3
-import threading
-from dataclasses import replace
+from contextlib import closing
 
 import pytest
-from sqlalchemy.exc import InterfaceError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as SQLTimeoutError
 
 from farm.common.errors import Code
@@ -20,21 +19,32 @@ from tests.support.errors import raises_code
 from tests.support.leasing_lab import settle
 from tests.support.small_disk import on_small_disk
 from tests.support.waiting import HANG_S, until
-from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
+from tests.unit.store.values import NOW, attempt, begin, busy_writer, ended, job, lease, listened, over
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(writer_module, "PROBE_S", 0.02)
-    monkeypatch.setattr(writer_module.ReserveFile, "whole", property(lambda self: self._path.exists()))
+def quick(monkeypatch, numbers):
+    numbers(writer_module, PROBE_S=0.02)
+    numbers(writer_module.ReserveFile, whole=property(lambda self: self._path.exists()))
     monkeypatch.setattr("os.posix_fallocate", lambda *_: None)
 
 
 @pytest.fixture
-def here(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield store
-    store.close()
+def path(tmp_path):
+    return tmp_path / "farm.db"
+
+
+@pytest.fixture
+def here(opened, path):
+    return opened(path)
+
+
+@pytest.fixture
+async def heard(here):
+    return listened(here)
+
+
+LARGE = job("large", spec={"text": "x" * 100_000})
 
 
 async def limit_pages(store, more):
@@ -47,50 +57,38 @@ async def limit_pages(store, more):
     await store.database.writer.write(limit)
 
 
-async def test_a_full_database_says_so_once_and_comes_back(here, caplog):
-    heard = []
-    here.on_problem(heard.append)
-    await here.jobs.add((job(),))
-    begun = attempt()
-    await begin(here, begun)
+async def test_a_full_database_says_so_once_and_comes_back(here, heard, caplog):
     await limit_pages(here, 0)
-    large = job("large", spec={"text": "x" * 100_000})
     with caplog.at_level(logging.INFO), pytest.raises(StoreWriteError, match="the disk is full") as caught:
-        await here.jobs.add((large,))
+        await here.jobs.add((LARGE,))
     assert "free disk space" in caught.value.hint
     # The probe's own write needs no page, so it may have called it well again by now: what was heard is what counts.
     await until(lambda: heard == [True, False])
     assert here.problem == ""
     assert "the disk is full" in caplog.text
     await limit_pages(here, 1000)
-    assert await here.jobs.add((large,)) == ("large",)
+    assert await here.jobs.add((LARGE,)) == ("large",)
 
 
-async def test_a_disk_that_is_still_full_is_not_told_to_be_well(here, monkeypatch):
+async def test_a_disk_that_is_still_full_is_not_told_to_be_well(here, heard, numbers, monkeypatch):
     """The probe's own page fits into old blocks: the news alternated each second."""
-    monkeypatch.setattr(writer_module, "PROBE_S", 0.01)
-    monkeypatch.setattr(writer_module, "ROOM_BYTES", 1 << 60)
-    heard = []
-    here.on_problem(heard.append)
-    looked = []
-    statvfs = writer_module.os.statvfs
+    numbers(writer_module, PROBE_S=0.01, ROOM_BYTES=1 << 60)
+    looked, statvfs = [], writer_module.os.statvfs
     monkeypatch.setattr(writer_module.os, "statvfs", lambda path: looked.append(path) or statvfs(path))
     await limit_pages(here, 0)
     with pytest.raises(StoreWriteError):
-        await here.jobs.add((job("large", spec={"text": "x" * 100_000}),))
-    await until(lambda: heard == [True])
-    await until(lambda: len(looked) >= 10)
+        await here.jobs.add((LARGE,))
+    await until(lambda: heard == [True] and len(looked) >= 10)
     assert (heard, "the disk is full" in here.problem) == ([True], True)
-    monkeypatch.setattr(writer_module, "ROOM_BYTES", 0)
+    numbers(writer_module, ROOM_BYTES=0)
     await until(lambda: heard == [True, False])
 
 
-async def test_ends_go_through_while_nothing_else_does(here, monkeypatch, tmp_path):
-    monkeypatch.setattr(writer_module, "PROBE_S", 1000)
+async def test_ends_go_through_while_nothing_else_does(here, numbers, tmp_path):
+    numbers(writer_module, PROBE_S=1000)
     await here.jobs.add((job(), job("j2")))
     begun = attempt()
     await begin(here, begun)
-    writer = here.database.writer
     writes = []
 
     def broken_once(_connection):
@@ -98,35 +96,25 @@ async def test_ends_go_through_while_nothing_else_does(here, monkeypatch, tmp_pa
         raise sqlite_error(sqlite3.SQLITE_FULL)
 
     assert (tmp_path / "farm.db.reserve").exists()
-    begins, goes_on = threading.Event(), threading.Event()
-    before = asyncio.create_task(writer.write(lambda _: begins.set() or goes_on.wait(HANG_S)))
-    assert await asyncio.to_thread(begins.wait, HANG_S)
-    full = writer.write(broken_once)
-    end = here.jobs.finish(over(begun), ended(here.jobs.get("j1")), result={"ok": True})
-    both = asyncio.gather(full, end, return_exceptions=True)
-    await settle()  # one commit has both
-    goes_on.set()
-    outcomes = await both
-    assert await before
-    assert isinstance(outcomes[0], StoreWriteError)
-    assert outcomes[1] is True
+    async with busy_writer(here.database):
+        full = here.database.writer.write(broken_once)
+        end = here.jobs.finish(over(begun), ended(here.jobs.get("j1")), result={"ok": True})
+        both = asyncio.gather(full, end, return_exceptions=True)
+        await settle()  # one commit has both
+    first, second = await both
+    assert (type(first), second) == (StoreWriteError, True)
     assert not (tmp_path / "farm.db.reserve").exists()
     assert "the disk is full" in here.problem
     for refused in (here.jobs.add((job("new"),)), here.leases.grant(lease(9, "other"))):
         with pytest.raises(StoreWriteError, match="the disk is full"):
             await refused
     assert await here.leases.end("l1", ended_at=NOW, reason="over", held_s=7.0) is True
-    cancelled = replace(job("j2"), state=JobState.CANCELLED, ended_at=NOW)
-    assert await here.jobs.save(cancelled, expected={JobState.QUEUED}) is True
-    assert here.jobs.result("j1") == {"ok": True}
-    assert here.leases.open() == ()
-    assert writes == [1]
+    assert await here.jobs.save(ended(job("j2"), JobState.CANCELLED), expected={JobState.QUEUED}) is True
+    assert (here.jobs.result("j1"), here.leases.open(), writes) == ({"ok": True}, (), [1])
 
 
 def sqlite_error(code):
     """What SQLAlchemy raises for a result code of SQLite."""
-    from sqlalchemy.exc import OperationalError
-
     said = sqlite3.OperationalError("as SQLite says it")
     said.sqlite_errorcode = code
     return OperationalError("statement", {}, said)
@@ -143,9 +131,7 @@ def sqlite_error(code):
         (sqlite3.SQLITE_BUSY, "another program keeps it locked"),
     ],
 )
-async def test_each_outage_has_its_words(here, code, words):
-    heard = []
-    here.on_problem(heard.append)
+async def test_each_outage_has_its_words(here, heard, code, words):
 
     def fail(_connection):
         raise sqlite_error(code)
@@ -158,9 +144,7 @@ async def test_each_outage_has_its_words(here, code, words):
     await here.jobs.add((job(),))
 
 
-async def test_a_mistake_in_one_statement_is_no_outage(here):
-    heard = []
-    here.on_problem(heard.append)
+async def test_a_mistake_in_one_statement_is_no_outage(here, heard):
 
     def mistake(connection):
         connection.exec_driver_sql("SELECT no_such_column FROM job")
@@ -174,77 +158,49 @@ async def test_a_mistake_in_one_statement_is_no_outage(here):
     assert (heard, here.problem) == ([], "")
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced"])
-async def test_a_file_taken_away_is_noticed_and_may_come_back(here, tmp_path, how):
-    heard = []
-    here.on_problem(heard.append)
+@pytest.mark.parametrize("of", ["farm.db", "farm.db-wal"])
+@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
+async def test_a_file_taken_away_is_noticed_and_may_come_back(here, heard, tmp_path, opened, of, how):
+    """What was written before is there in any case."""
     await here.jobs.add((job(),))
-    path, aside = tmp_path / "farm.db", tmp_path / "aside"
+    path, aside, comes_back = tmp_path / of, tmp_path / "aside", of == "farm.db" or how == "moved"
     path.rename(aside)
     if how == "replaced":
-        path.write_bytes(b"something else")
-    with pytest.raises(StoreWriteError, match="removed or replaced") as caught:
-        await here.jobs.add((job("lost"),))
-    assert "put it back" in caught.value.hint
-    aside.rename(path)
-    await until(lambda: heard == [True, False])
-    await here.jobs.add((job("kept"),))
-    assert [each.id for each in here.jobs.live()] == ["j1", "kept"]
-
-
-@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
-async def test_a_write_ahead_log_taken_away_is_noticed_and_costs_nothing_written_before(here, tmp_path, how):
-    heard = []
-    here.on_problem(heard.append)
-    await here.jobs.add((job(),))
-    path, aside = tmp_path / "farm.db-wal", tmp_path / "aside"
-    path.rename(aside)
-    if how == "removed":
-        aside.unlink()
-    elif how == "replaced":
-        path.write_bytes(b"")
+        path.write_bytes(b"something else" if of == "farm.db" else b"")
     with pytest.raises(StoreWriteError, match="removed or replaced") as caught:
         await here.jobs.add((job("lost"),))
     assert str(path) in caught.value.evidence
-    if how == "moved":
+    assert "put it back" in caught.value.hint
+    if comes_back:
         aside.rename(path)
         await until(lambda: heard == [True, False])
         await here.jobs.add((job("kept"),))
     here.close()
-    again = Store.open(tmp_path / "farm.db")
-    assert [each.id for each in again.jobs.live()] == (["j1", "kept"] if how == "moved" else ["j1"])
-    again.close()
+    assert [each.id for each in opened(tmp_path / "farm.db").jobs.live()] == ["j1", *["kept"] * comes_back]
 
 
-async def test_a_lock_held_by_another_program(here, tmp_path, monkeypatch):
-    heard = []
-    here.on_problem(heard.append)
+async def test_a_lock_held_by_another_program(here, heard, path):
     await here.database.writer.write(
         lambda connection: connection.exec_driver_sql("PRAGMA busy_timeout = 10").fetchall()
     )
-    other = sqlite3.connect(tmp_path / "farm.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreWriteError, match="another program keeps it locked"):
-        await here.jobs.add((job(),))
-    other.execute("ROLLBACK")
-    other.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreWriteError, match="another program keeps it locked"):
+            await here.jobs.add((job(),))
     await until(lambda: heard == [True, False])
     await here.jobs.add((job(),))
 
 
-async def test_who_listens_late_hears_of_a_outage_that_is_there(tmp_path, monkeypatch):
+async def test_who_listens_late_hears_of_an_outage_that_is_there(path, opened, numbers, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer_module, "PROBE_S", 1000)
+    numbers(writer_module, PROBE_S=1000)
     monkeypatch.setattr("os.posix_fallocate", full)
-    store = Store.open(tmp_path / "farm.db")
-    heard = []
-    store.on_problem(heard.append)
-    assert heard == [True]
+    store = opened(path)
+    assert listened(store) == [True]
     assert "the disk is full" in store.problem
-    assert not (tmp_path / "farm.db.reserve").exists()
-    store.close()
+    assert not path.with_name("farm.db.reserve").exists()
 
 
 @pytest.mark.parametrize(
@@ -272,29 +228,14 @@ async def test_no_error_of_a_probe_ends_the_thread(here, monkeypatch, error):
     assert await asyncio.wait_for(here.jobs.add((job(),)), HANG_S) == ("j1",)
 
 
-async def test_a_commit_that_does_not_end_is_silence(here):
+async def test_a_commit_that_does_not_end_is_silence_and_a_writer_that_has_ended_is_silent_for_ever(here):
     writer = here.database.writer
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hangs(_connection):
-        begun.set()
-        go_on.wait()
-
-    writing = asyncio.create_task(writer.write(hangs))
-    await until(begun.is_set)
-    try:
+    async with busy_writer(here.database):
         first_s = writer.silent_s()
         await until(lambda: writer.silent_s() > first_s)
-    finally:
-        go_on.set()
-        await writing
     await until(lambda: writer.silent_s() == 0.0)
-
-
-def test_a_writer_that_has_ended_is_silent_for_ever(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    store.close()
-    assert store.database.writer.silent_s() == math.inf
+    here.close()
+    assert writer.silent_s() == math.inf
 
 
 CHILD = """
@@ -306,11 +247,17 @@ from tests.unit.store.values import *
 
 disk = Path(sys.argv[1])
 
+async def refused(add):
+    try:
+        while True:
+            await add()
+    except FarmError as error:
+        return error.message
+
 async def work():
     told = {}
     store = Store.open(disk / "farm.db")
-    heard = []
-    store.on_problem(heard.append)
+    heard = listened(store)
     await store.jobs.add([job(f"j{n}") for n in range(8)])
     running = [attempt(n + 1, f"j{n}", device=f"d{n}") for n in range(8)]
     for each in running:
@@ -318,13 +265,8 @@ async def work():
     with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
         while True:
             ballast.write(bytes(4096))
-    added = 0
-    try:
-        while True:
-            await store.jobs.add([job(f"new{added}", spec={"text": "x" * 20_000})])
-            added += 1
-    except FarmError as error:
-        told["refused"] = error.message
+    names = iter(range(10_000))
+    told["refused"] = await refused(lambda: store.jobs.add([job(f"new{next(names)}", spec={"text": "x" * 20_000})]))
     told["problem"] = store.problem
     ends = [
         store.jobs.finish(over(each), ended(store.jobs.get(each.job)), result={"text": "y" * 500_000})
@@ -332,14 +274,9 @@ async def work():
     ]
     told["ends"] = await asyncio.gather(*ends, return_exceptions=True)
     told["leases"] = [await store.leases.end(each.lease, ended_at=NOW, reason="over", held_s=1.0) for each in running]
-    try:
-        await store.jobs.add([job("still")])
-    except FarmError as error:
-        told["still"] = error.message
+    told["still"] = await refused(lambda: store.jobs.add([job("still")]))
     (disk / "ballast").unlink()
-    async with asyncio.timeout(60):
-        while heard != [True, False]:
-            await asyncio.sleep(0.05)
+    await until(lambda: heard == [True, False])
     await store.jobs.add([job("after")])
     told["reserve"] = (disk / "farm.db.reserve").stat().st_blocks * 512
     store.close()
@@ -349,10 +286,7 @@ async def work():
     told["kept"] = sum(again.jobs.result(each.job) is not None for each in running)
     again.close()
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    try:
-        Store.open(disk / "farm.db")
-    except FarmError as error:
-        told["read-only"] = error.message
+    told["read-only"] = await refused(lambda: Store.open(disk / "farm.db"))
     return told
 
 print(json.dumps(asyncio.run(work()), default=str))
@@ -363,19 +297,16 @@ def test_on_a_disk_that_is_really_full(tmp_path):
     told = on_small_disk("48m", tmp_path / "disk", CHILD)
     for said in (told["refused"], told["problem"], told["still"]):
         assert "the disk is full" in said
-    assert told["ends"] == [True] * 8
-    assert told["leases"] == [True] * 8
+    assert (told["ends"], told["leases"], told["live"]) == ([True] * 8, [True] * 8, ["after"])
     assert told["reserve"] >= 16 << 20
-    assert told["live"] == ["after"]
     assert (told["running"], told["kept"]) == (0, 8)
     assert "it or its folder is read-only" in told["read-only"]
 
 
-def test_a_full_disk_at_the_start(tmp_path, monkeypatch):
-    path = tmp_path / "farm.db"
+def test_a_full_disk_at_the_start(path, monkeypatch):
     Store.open(path).close()
     monkeypatch.setattr("farm.store.opening.next_epoch", lambda _: (_ for _ in ()).throw(sqlite_error(13)))
     with raises_code(Code.DATABASE_UNUSABLE, match=r"cannot use the database .*: the disk is full") as caught:
         Store.open(path)
     assert "free disk space" in caught.value.hint
-    assert not (tmp_path / "farm.db.reserve").exists()  # it was tried
+    assert not path.with_name("farm.db.reserve").exists()  # it was tried

@@ -33,26 +33,23 @@ def places(tmp_path):
     return state, runtime
 
 
-@pytest.mark.parametrize("name", [*STATE_FOLDERS, "../run"])
-def test_a_file_in_place_of_a_folder(places, name):
-    folder = places[0] / name if name != "../run" else places[1]
-    shutil.rmtree(folder)
-    folder.write_text("x")
-    with pytest.raises(HostError) as caught:
-        check_paths(*places)
-    assert caught.value.message == f"{folder} must be a folder, and is a file"
-    assert f"mv {folder} {folder}.old" in caught.value.hint
+SOCKETS = ("../run/control.sock", "../run/adb.sock")
 
 
-@pytest.mark.parametrize("name", [*STATE_FILES, "../run/control.sock", "../run/adb.sock"])
-def test_a_folder_in_place_of_a_file(places, name):
-    file = places[1] / Path(name).name if "run" in name else places[0] / name.replace("*", "default")
-    file.unlink(missing_ok=True)
-    file.mkdir()
+@pytest.mark.parametrize("name", [*STATE_FOLDERS, "../run", *STATE_FILES, *SOCKETS])
+def test_a_file_in_place_of_a_folder_and_a_folder_in_place_of_a_file(places, name):
+    path = (places[0] / name.replace("*", "default")).resolve()
+    wanted = "socket" if name in SOCKETS else "file" if name in STATE_FILES else "folder"
+    if wanted == "folder":
+        shutil.rmtree(path)
+        path.touch()
+    else:
+        path.unlink(missing_ok=True)
+        path.mkdir()
     with pytest.raises(HostError) as caught:
         check_paths(*places)
-    assert caught.value.message == f"{file} must be a {'socket' if 'run' in name else 'file'}, and is a folder"
-    assert str(file) in caught.value.hint
+    assert caught.value.message == f"{path} must be a {wanted}, and is a {'file' if wanted == 'folder' else 'folder'}"
+    assert (f"mv {path} {path}.old" if wanted == "folder" else str(path)) in caught.value.hint
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")

@@ -8,7 +8,6 @@ from sqlalchemy import event, text
 from farm.model.job import FINAL, JobState
 from farm.store import jobs, leases
 from farm.store.jobs import JobFilter
-from farm.store.store import Store
 from tests.unit.store.values import NOW, job
 
 LIVE = tuple(state for state in JobState if state not in FINAL)
@@ -54,34 +53,32 @@ ASKED = {
 UNSORTED = [name for name in ASKED if name.startswith("page") and "live" not in name]  # few jobs live
 
 
+def statements(engine):
+    """The statements that an engine executes from now on, with their parameters."""
+    executed = []
+    event.listen(engine, "before_cursor_execute", lambda *given: executed.append(given[2:4]))
+    return executed
+
+
 @pytest.fixture
-def plan_of(tmp_path):
+def plan_of(opened, tmp_path):
     """The plan (SQLite's words) of every statement that a call asks."""
-    store = Store.open(tmp_path / "farm.db")
+    store = opened(tmp_path / "farm.db")
     asyncio.run(store.jobs.add([job("j")]))  # a search of nothing asks no further
+    asked = statements(store.database.engine)
 
     def plan_of(ask):
-        asked = []
-
-        def hear(_connection, _cursor, statement, parameters, _context, _many):
-            asked.append((statement, parameters))
-
-        event.listen(store.database.engine, "before_cursor_execute", hear)
-        try:
-            ask(store)
-        finally:
-            event.remove(store.database.engine, "before_cursor_execute", hear)
+        ask(store)
         assert asked
         with store.database.reading() as connection:
             return [
                 row[-1]
-                for statement, parameters in asked
+                for statement, parameters in tuple(asked)
                 if statement.startswith(("SELECT", "WITH"))
                 for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
             ]
 
-    yield plan_of
-    store.close()
+    return plan_of
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -111,15 +108,12 @@ def test_the_plans_are_told_as_expected(plan_of):
         ("lease_pkey", leases.UNARMED, {"of": "l", "armed_at": NOW}),
     ],
 )
-def test_a_new_servers_rows_are_changed_by_their_key(new_database, key, change, values):
+def test_a_new_servers_rows_are_changed_by_their_key(opened, new_database, key, change, values):
     """PostgreSQL takes a table that it has not analyzed for empty, and any partial index for short."""
-    store, executed = Store.open(new_database()), []
-    event.listen(store.database.engine, "before_cursor_execute", lambda *given: executed.append(given[2:4]))
-    try:
-        with store.database.engine.connect() as connection:
-            connection.execute(change, values)
-            statement, parameters = executed[-1]
-            plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)]
-    finally:
-        store.close()
+    engine = opened(new_database()).database.engine
+    executed = statements(engine)
+    with engine.connect() as connection:
+        connection.execute(change, values)
+        statement, parameters = executed[-1]
+        plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)]
     assert any(key in step for step in plan), plan

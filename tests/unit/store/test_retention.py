@@ -1,4 +1,7 @@
+"""What is old goes with all that is kept of it, in batches; what others wait for stays."""
+
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -42,128 +45,95 @@ async def past(store, name, days, *, text="", key="", fence):
 
 
 @pytest.fixture
-def removed_logs():
-    return []
-
-
-@pytest.fixture
-def keeping(store, removed_logs):
+def keeping(store):
     def keep(keep_days=90.0, max_mb=1000.0, **options):
-        return Retention(
-            store.database, keep_days=keep_days, max_mb=max_mb, remove_logs=removed_logs.extend,
-            clock=lambda: NOW, **options,
-        )  # fmt: skip
+        return Retention(store.database, keep_days=keep_days, max_mb=max_mb, clock=lambda: NOW, **options)
 
     return keep
 
 
-async def test_what_is_old_goes_with_all_that_is_kept_of_it(store, keeping, removed_logs, monkeypatch):
-    monkeypatch.setattr(retention_module, "BATCH", 2)
+@pytest.fixture
+def ids(store):
+    return lambda: [each.id for each in store.jobs.page(limit=100)]
+
+
+async def test_what_is_old_goes_with_all_that_is_kept_of_it(store, keeping, ids, numbers):
+    numbers(retention_module, BATCH=2)
     for number, days in enumerate([100, 99, 98, 97, 96, 50, 1]):
         await past(store, f"j{number}", days, key=f"k{number}", fence=number + 1)
     await store.jobs.add((job("waiting", submitted_at=at(300)),))
     await store.leases.grant(lease(100, "held", granted_at=at(300)))
-    retention = keeping()
+    for name, days in (("old", 100), ("recent", 10), ("coming", -10)):
+        window = {"starts_at": at(days), "ends_at": at(days) + timedelta(hours=1)}
+        await store.reservations.add(ReservationRecord(name, "soc=sm8550", "ann", **window, note=""))
+    logs = []
+    retention = keeping(remove_logs=logs.extend)
     assert retention.would_prune() == Pruned(jobs=5, leases=5, events=20)
     pruned = await retention.prune()
     assert (pruned.jobs, pruned.leases) == (5, 5)
-    assert [each.id for each in store.jobs.page()] == ["waiting", "j6", "j5"]
-    assert removed_logs == ["j0", "j1", "j2", "j3", "j4"]
-    assert store.jobs.result("j0") is None
-    assert store.jobs.attempts("j0") == ()
-    assert store.jobs.submitted("ann", "k0") == ()
-    assert store.jobs.submitted("ann", "k6") == ("j6",)
-    assert store.leases.get("l1") is None
+    assert ids() == ["waiting", "j6", "j5"]
+    assert logs == ["j0", "j1", "j2", "j3", "j4"]
+    assert (store.jobs.result("j0"), store.jobs.attempts("j0"), store.leases.get("l1")) == (None, (), None)
+    assert [store.jobs.submitted("ann", key) for key in ("k0", "k6")] == [(), ("j6",)]
     assert [each.id for each in store.leases.open()] == ["l100"]
     assert {event.subject for event in store.events.since(0)} == {"j5", "j5.1", "l6", "j6", "j6.1", "l7"}
+    assert [each.id for each in store.reservations.all()] == ["recent", "coming"]
     assert await retention.prune() == Pruned()
     assert (await retention.prune(keep_days=10)).jobs == 1
     assert await store.jobs.add((job("again"),), key="k0") == ("again",)
 
 
-async def test_what_others_wait_for_stays(store, keeping):
-    await past(store, "first", 100, fence=1)
-    await past(store, "other", 100, fence=2)
-    await store.jobs.add((job("next", after=("first",), state=JobState.BLOCKED),))
-    retention = keeping()
-    assert retention.would_prune().jobs == 1
-    assert (await retention.prune()).jobs == 1
-    assert [each.id for each in store.jobs.page()] == ["next", "first"]
-
-
-async def test_who_waits_is_asked_once_and_whoever_comes_meanwhile_too(store, keeping, monkeypatch):
-    monkeypatch.setattr(retention_module, "BATCH", 2)
+async def test_what_others_wait_for_stays_and_that_is_asked_once_whoever_comes_meanwhile(
+    store, keeping, ids, numbers, monkeypatch
+):
+    numbers(retention_module, BATCH=2)
     for number in range(7):
         await past(store, f"j{number}", 100, fence=number + 1)
     await store.jobs.add([job(f"w{number}", after=("j0", "j3"), state=JobState.BLOCKED) for number in range(3)])
-    asked = []
-    ask = retention_module._ask
+    asked, ask, loop = [], retention_module._ask, asyncio.get_running_loop()
 
     def counted(connection, so_far):
         asked.append(so_far.asked_to)
         return ask(connection, so_far)
 
-    monkeypatch.setattr(retention_module, "_ask", counted)
-    remove = keeping()._remove_logs
-
     def removed(names):
-        remove(names)
         if "j1" in names:  # of the first batch; j5 is in a later one
-            asyncio.run_coroutine_threadsafe(
-                store.jobs.add((job("late", after=("j5",), state=JobState.BLOCKED),)), loop
-            ).result(HANG_S)
+            late = store.jobs.add((job("late", after=("j5",), state=JobState.BLOCKED),))
+            asyncio.run_coroutine_threadsafe(late, loop).result(HANG_S)
 
-    loop = asyncio.get_running_loop()
-    retention = keeping()
-    retention._remove_logs = removed
+    retention = keeping(remove_logs=removed)
+    assert retention.would_prune().jobs == 5
+    monkeypatch.setattr(retention_module, "_ask", counted)
     assert (await retention.prune()).jobs == 4
-    assert {each.id for each in store.jobs.page()} == {"late", "w2", "w1", "w0", "j0", "j3", "j5"}
+    assert set(ids()) == {"late", "w2", "w1", "w0", "j0", "j3", "j5"}
     assert asked == [0, 10, 11, 11, 11]
 
 
-async def test_past_reservations_go(store, keeping):
-    for name, days in (("old", 100), ("recent", 10), ("coming", -10)):
-        window = {"starts_at": at(days), "ends_at": at(days) + timedelta(hours=1)}
-        await store.reservations.add(ReservationRecord(name, "soc=sm8550", "ann", **window, note=""))
-    await keeping().prune()
-    assert [each.id for each in store.reservations.all()] == ["recent", "coming"]
-
-
-async def test_a_database_that_is_too_large_loses_its_oldest_and_the_file_shrinks(store, keeping, monkeypatch):
+async def test_a_database_that_is_too_large_loses_its_oldest_and_the_file_shrinks(store, keeping, ids, numbers):
     if store.path is None:
         pytest.skip("a server's files shrink by its own vacuum")
-    monkeypatch.setattr(retention_module, "BATCH", 5)
+    numbers(retention_module, BATCH=5)
     for number in range(40):
         await past(store, f"j{number:02}", 40 - number, text="x" * 50_000, fence=number + 1)
     retention = keeping(max_mb=2.0)
     before = store.path.stat().st_size
     pruned = await retention.prune()
-    kept = [each.id for each in store.jobs.page(limit=100)]
-    assert 5 < len(kept) < 25
-    assert kept == [f"j{number:02}" for number in range(39, 39 - len(kept), -1)]
-    assert pruned.jobs == 40 - len(kept)
+    assert 5 < len(ids()) < 25
+    assert ids() == [f"j{number:02}" for number in range(39, 39 - len(ids()), -1)]
+    assert pruned.jobs == 40 - len(ids())
     assert pruned.freed_bytes > 1_000_000
-    assert store.path.stat().st_size < before / 1.5
-    assert store.path.stat().st_size < 2_200_000
+    assert store.path.stat().st_size < min(before / 1.5, 2_200_000)
     assert await retention.prune() == Pruned()
 
 
-async def test_nothing_waits_long_for_a_large_prune(store, keeping, monkeypatch):
-    monkeypatch.setattr(retention_module, "BATCH", 3)
+async def test_nothing_waits_long_for_a_large_prune(store, keeping, numbers):
+    numbers(retention_module, BATCH=3)
     for number in range(12):
         await past(store, f"j{number}", 100, fence=number + 1)
-    most = []
-    write = store.database.write
-
-    async def counted(statement, *args, **options):
-        value = await write(statement, *args, **options)
-        most.append(len(getattr(value, "removed", ())))
-        return value
-
-    monkeypatch.setattr(type(store.database), "write", lambda _, *args, **options: counted(*args, **options))
-    both = await asyncio.gather(keeping().prune(), store.jobs.add((job("new"),)))
-    assert both[0].jobs == 12
-    assert max(most) == 3
+    batches = []
+    retention = keeping(remove_logs=batches.append)
+    pruned, _ = await asyncio.gather(retention.prune(), store.jobs.add((job("new"),)))
+    assert (pruned.jobs, [len(each) for each in batches]) == (12, [3, 3, 3, 3])
 
 
 async def test_only_live_jobs_and_no_end_in_sight(store, keeping):
@@ -173,14 +143,12 @@ async def test_only_live_jobs_and_no_end_in_sight(store, keeping):
 
 
 def test_without_a_daemon(where, tmp_path):
+    def prune(*, dry_run):
+        return prune_database(where, keep_days=0, max_mb=100, dry_run=dry_run, remove_logs=lambda _: None).jobs
 
     if not isinstance(where, str):
         with raises_code(Code.NO_DATABASE):
-            prune_database(where, keep_days=1, max_mb=100, dry_run=True, remove_logs=lambda _: None)
-    store = Store.open(where)
-    asyncio.run(past(store, "j1", 100, fence=1))
-    store.close()
-    options = {"keep_days": 0, "max_mb": 100, "remove_logs": lambda _: None}
-    assert prune_database(where, dry_run=True, **options).jobs == 1
-    assert prune_database(where, dry_run=False, **options).jobs == 1
-    assert prune_database(where, dry_run=False, **options).jobs == 0
+            prune(dry_run=True)
+    with closing(Store.open(where)) as store:
+        asyncio.run(past(store, "j1", 100, fence=1))
+    assert [prune(dry_run=dry_run) for dry_run in (True, False, False)] == [1, 1, 0]

@@ -12,14 +12,12 @@ from farm.store.writer import StoreWriteError
 from tests.support import postgres
 from tests.support.errors import raises_code
 from tests.support.waiting import until
-from tests.unit.store.values import job
+from tests.unit.store.values import job, listened
 
 
 @pytest.fixture
-def store(tables):
-    opened = Store.open(tables.as_new())
-    yield opened
-    opened.close()
+def store(server_store):
+    return server_store
 
 
 def limits(url):
@@ -38,23 +36,18 @@ def linger(connection):
     connection.exec_driver_sql("SET LOCAL statement_timeout = 10; SELECT pg_sleep(600)")
 
 
-def test_every_connection_has_limits(new_database):
-    said, parameters = limits(new_database())
+def test_every_connection_has_limits_and_what_the_url_says_goes_before(server):
+    said, parameters = limits(server)
     assert said == ("30s", "10s")
     expected = {"tcp_user_timeout": "10000", "keepalives": "1", "keepalives_idle": "5", "keepalives_count": "3"}
     assert expected.items() <= parameters.items()
-
-
-def test_what_the_url_says_goes_before(new_database):
-    said, parameters = limits(new_database() + "&tcp_user_timeout=7000&options=-c%20statement_timeout%3D4s")
+    said, parameters = limits(server + "&tcp_user_timeout=7000&options=-c%20statement_timeout%3D4s")
     assert said == ("4s", "10s")
     assert (parameters["tcp_user_timeout"], parameters["keepalives_idle"]) == ("7000", "5")
 
 
 async def test_a_write_that_takes_too_long_is_given_up_and_told(store):
-    heard = []
-    store.on_problem(heard.append)
-
+    heard = listened(store)
     with pytest.raises(StoreWriteError, match="took too long"):
         await store.database.write(linger)
     await until(lambda: heard == [True, False])

@@ -1,10 +1,7 @@
 """A PostgreSQL server whose answers do not come, while TCP acknowledges everything, holds up no loop."""
 
 import asyncio
-import tempfile
-from pathlib import Path
 
-import psycopg
 import pytest
 from sqlalchemy import text
 from zmq.utils import z85
@@ -14,28 +11,17 @@ from farm.common.events import EventLog
 from farm.control.callers import Accounts, Role
 from farm.jobs.poison import PoisonLedger
 from farm.store import bounded_connection, database
-from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
-from tests.support.postgres import SilentProxy
+from tests.support.postgres import run
 from tests.support.waiting import until
 from tests.unit.store.values import job
 
 
 @pytest.fixture
-def proxy(tables):
-    with tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp") as folder:  # a socket's path must be short
-        proxy = SilentProxy(tables.as_new(), Path(folder))
-        yield proxy
-        proxy.close()
-
-
-@pytest.fixture
-def store(proxy):
-    opened = Store.open(f"{proxy.url}&connect_timeout=2")
-    yield opened
+def store(opened, proxy):
+    yield opened(f"{proxy.url}&connect_timeout=2")
     proxy.passing.set()
-    opened.close()
 
 
 async def loop_goes_on(proxy, reading):
@@ -72,23 +58,17 @@ async def test_the_loop_goes_on_while_a_read_waits(proxy, store, what):
             assert len(await loop_goes_on(proxy, store.in_thread(store.jobs.page))) == 1
 
 
-@pytest.fixture
-def short_limit(monkeypatch):
-    """For connections that are opened from now on."""
-    monkeypatch.setattr(bounded_connection, "ANSWER_LIMIT_S", 1.0)
-
-
-async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(short_limit, proxy, store):
+async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(numbers, proxy, opened):
+    numbers(bounded_connection, ANSWER_LIMIT_S=1.0)
+    store = opened(f"{proxy.url}&connect_timeout=2")
     await store.jobs.add((job(),))
     assert await store.read(store.jobs.get, "j1") is not None
     proxy.passing.clear()
     writing = asyncio.ensure_future(store.jobs.add((job("j2"),)))
-    with raises_code(
-        Code.STORE_READ_FAILED, match="the database cannot be read: the database server cannot be reached"
-    ) as at:
+    said = "^the database cannot be read: the database server cannot be reached[^\n]*$"
+    with raises_code(Code.STORE_READ_FAILED, match=said) as at:
         await store.read(store.jobs.get, "j1")
     assert at.value.evidence
-    assert "\n" not in at.value.message
     with pytest.raises(StoreWriteError, match="cannot be reached"):
         await writing
     proxy.passing.set()
@@ -107,16 +87,15 @@ async def test_reads_without_an_answer_take_no_thread_of_others(proxy, store):
     assert await asyncio.gather(*waiting) == [()] * 100
 
 
-async def test_a_transaction_that_the_server_ended_is_refused_and_leaves_no_trace(new_database, caplog):
+async def test_a_transaction_that_the_server_ended_is_refused_and_leaves_no_trace(opened, new_database, caplog):
     url = new_database()
-    store = Store.open(url)
+    store = opened(url)
 
     def stand_still(connection):
         mine = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '20ms'"))
-        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other:
-            while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (mine,)).fetchone():
-                pass
+        while run(url, f"SELECT 1 FROM pg_stat_activity WHERE pid = {mine}"):
+            pass
 
     with pytest.raises(StoreWriteError, match="stood still"):
         await store.database.write(stand_still)
@@ -126,9 +105,9 @@ async def test_a_transaction_that_the_server_ended_is_refused_and_leaves_no_trac
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_people_do_not_wait_for_a_server_that_answers_nothing(monkeypatch, proxy, store):
+async def test_people_do_not_wait_for_a_server_that_answers_nothing(numbers, proxy, store):
     await store.jobs.add((job(),))
-    monkeypatch.setattr(database, "ANSWER_LIMIT_S", 0.05)
+    numbers(database, ANSWER_LIMIT_S=0.05)
     proxy.passing.clear()
     writing = asyncio.ensure_future(store.jobs.add((job("j2"),)))
     with raises_code(Code.STORE_READ_FAILED, match="the database cannot be read: it has not answered for 0.05 s"):
@@ -138,8 +117,8 @@ async def test_people_do_not_wait_for_a_server_that_answers_nothing(monkeypatch,
     assert (await store.read(store.jobs.get, "j2")).id == "j2"
 
 
-async def test_a_long_read_of_a_server_that_answers_others_is_not_given_up(monkeypatch, store):
-    monkeypatch.setattr(database, "ANSWER_LIMIT_S", 0.01)
+async def test_a_long_read_of_a_server_that_answers_others_is_not_given_up(numbers, store):
+    numbers(database, ANSWER_LIMIT_S=0.01)
 
     def read():
         with store.database.reading() as connection:

@@ -1,9 +1,9 @@
+"""The store as its callers see it: what survives a restart, and a writer that nobody's mistake stops."""
+
 import asyncio
 import multiprocessing
 import os
 import signal
-import sqlite3
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,62 +20,41 @@ from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
 from tests.support.waiting import HANG_S
+from tests.unit.store.values import busy_writer
 
 PIXEL = DeviceIdentity(
     hardware_serial="HW1", vendor="Google", model="Pixel 7", abis=("arm64-v8a",), cpu=(CpuCluster(4, "Cortex-A55"),),
     soc=Soc("GS201", confidence=Confidence.CERTAIN, candidates=("GS201",)), gpu=Gpu("mali", "Mali-G710", 7),
     targets={"cpu": {"kind": "llvm", "num-cores": 4}, "opencl": "tag"}, raw={"ro.hardware": "gs201"},
 )  # fmt: skip
+HEALTH = Health(
+    boot_id="b", battery=Battery(percent=80, powered_by=("usb",)), throttle=ThrottleStatus.LIGHT,
+    temperatures=(Temperature("skin", 31.5, SensorGroup.SKIN, "zone"),), cpu=(ClusterReading((0, 1), khz=1000),),
+)  # fmt: skip
 
 
-def test_every_start_is_a_new_epoch(where):
-    epochs = []
-    for _ in range(3):
-        store = Store.open(where)
-        epochs.append(store.epoch)
-        store.close()
-    assert epochs == [1, 2, 3]
-
-
-async def test_devices_and_aliases_survive_a_restart(where):
+async def test_devices_and_aliases_survive_a_restart(opened, where):
+    at = datetime(2026, 11, 2, 12, tzinfo=UTC)
     pixel = DeviceRecord(
-        "X1", "pixel-7", pool="lab", adopted=True, service="maintenance", ordered_by="ann",
-        ordered_at=datetime(2026, 11, 2, 12, tzinfo=UTC), labels={"rack": "3"}, address="10.0.0.2:5555",
+        "X1", "pixel-7", pool="lab", adopted=True, service="maintenance", ordered_by="ann", ordered_at=at,
+        labels={"rack": "3"}, address="10.0.0.2:5555", identity=PIXEL, health=HEALTH, health_at=at,
     )  # fmt: skip
-    store = Store.open(where)
+    store = opened(where)
     await store.devices.save(DeviceRecord("X1", "phone"))
     await store.devices.save(pixel)
     await store.devices.save(DeviceRecord("X2", "other"))
     await store.devices.forget("X2")
+    await store.devices.save(DeviceRecord("X3", "strange", health=replace(HEALTH, boot_id="b\udcff")))  # no stored word
     await store.aliases.save("board", "soc=sm8550")
     await store.aliases.save("board", "soc=sm8650")
+    epoch = store.epoch
     store.close()
-    store = Store.open(where)
-    assert store.devices.all() == (pixel,)
-    assert store.aliases.all() == {"board": "soc=sm8650"}
-    assert await store.aliases.forget("board") is True
-    assert await store.aliases.forget("board") is False
-    store.close()
-
-
-async def test_the_identity_and_last_health_of_a_phone_survive_a_restart(where):
-    health = Health(
-        boot_id="b\udcff", battery=Battery(percent=80, powered_by=("usb",)), throttle=ThrottleStatus.LIGHT,
-        temperatures=(Temperature("skin", 31.5, SensorGroup.SKIN, "zone"),), cpu=(ClusterReading((0, 1), khz=1000),),
-    )  # fmt: skip
-    known = DeviceRecord(
-        "X1", "pixel-7", identity=PIXEL, health=replace(health, boot_id="b"),
-        health_at=datetime(2026, 11, 2, 12, tzinfo=UTC),
-    )  # fmt: skip
-    store = Store.open(where)
-    await store.devices.save(known)
-    await store.devices.save(DeviceRecord("X2", "strange", health=health))  # words that no database stores
-    store.close()
-    store = Store.open(where)
+    store = opened(where)
     kept, strange = store.devices.all()
-    assert kept == known
-    assert (strange.health.battery, strange.identity) == (health.battery, None)
-    store.close()
+    assert (store.epoch, kept) == (epoch + 1, pixel)
+    assert (strange.health.battery, strange.identity) == (HEALTH.battery, None)
+    assert store.aliases.all() == {"board": "soc=sm8650"}
+    assert [await store.aliases.forget("board") for _ in range(2)] == [True, False]
 
 
 async def test_an_identity_of_another_release_is_as_none(store, caplog):
@@ -88,14 +67,8 @@ async def test_an_identity_of_another_release_is_as_none(store, caplog):
         caplog.clear()
 
 
-async def test_two_phones_cannot_have_one_name(store):
-    await store.devices.save(DeviceRecord("X1", "pixel"))
-    with raises_code(Code.STORE_CONFLICT):
-        await store.devices.save(DeviceRecord("X2", "pixel"))
-    assert [record.serial for record in store.devices.all()] == ["X1"]
-
-
 async def test_a_refused_write_spares_the_others_of_its_commit(store):
+    """Two phones cannot have one name."""
     await store.devices.save(DeviceRecord("X1", "pixel"))
     names = [f"phone-{i}" for i in range(50)]
     writes = [store.devices.save(DeviceRecord(f"S{name}", name)) for name in names]
@@ -115,24 +88,16 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
     def mistake(connection):
         raise ZeroDivisionError
 
-    def slow(connection):
-        began.set()
-        assert go_on.wait(HANG_S)
-
-    began, go_on = threading.Event(), threading.Event()
     with pytest.raises(ZeroDivisionError):
         await store.database.writer.write(mistake)
-    under_way = asyncio.create_task(store.database.writer.write(slow))
-    await asyncio.to_thread(began.wait, 10)
-    queued = asyncio.create_task(store.devices.save(DeviceRecord("X1", "never")))
-    await asyncio.sleep(0)  # until its write is in the queue
-    for each in (under_way, queued):
-        each.cancel()
-    await asyncio.gather(queued, return_exceptions=True)
-    assert queued.cancelled()
-    assert not under_way.done()  # it may have been written: whoever waits must not be told before that is known
-    go_on.set()
-    await asyncio.gather(under_way, return_exceptions=True)
+    async with busy_writer(store.database) as under_way:
+        queued = asyncio.create_task(store.devices.save(DeviceRecord("X1", "never")))
+        await asyncio.sleep(0)  # until its write is in the queue
+        for each in (under_way, queued):
+            each.cancel()
+        await asyncio.gather(queued, return_exceptions=True)
+        assert queued.cancelled()
+        assert not under_way.done()  # it may have been written: whoever waits must not be told before that is known
     assert under_way.cancelled()
     async with asyncio.timeout(HANG_S):
         await store.devices.save(DeviceRecord("X2", "pixel"))
@@ -168,7 +133,7 @@ def _write_until_killed(path, pipe):
     asyncio.run(work())
 
 
-def test_kill_9_loses_nothing_that_was_answered(tmp_path):
+def test_kill_9_loses_nothing_that_was_answered(tmp_path, opened):
     read, write = os.pipe()
     writer = multiprocessing.get_context("fork").Process(target=_write_until_killed, args=(tmp_path / "farm.db", write))
     writer.start()
@@ -181,36 +146,7 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path):
     while more := os.read(read, 4096):
         answered += len(more)
     os.close(read)
-    store = Store.open(tmp_path / "farm.db")
-    kept = len(store.devices.all())
-    store.close()
-    assert answered <= kept <= answered + 1
-
-
-@pytest.mark.parametrize("damage", [b"not a database at all, but text" * 400, None])
-def test_a_damaged_file_is_refused_with_the_way_out(tmp_path, damage):
-    path = tmp_path / "farm.db"
-    if damage is None:
-        Store.open(path).close()
-        content = bytearray(path.read_bytes())
-        content[4096:] = os.urandom(len(content) - 4096)
-        path.write_bytes(content)
-    else:
-        path.write_bytes(damage)
-    with raises_code(Code.DATABASE_UNUSABLE) as caught:
-        Store.open(path)
-    assert str(path) in caught.value.message
-    assert "backup" in caught.value.hint
-
-
-def test_a_newer_schema_is_refused(tmp_path):
-    path = tmp_path / "farm.db"
-    Store.open(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
-    connection.close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="99"):
-        Store.open(path)
+    assert answered <= len(opened(tmp_path / "farm.db").devices.all()) <= answered + 1
 
 
 def test_a_second_daemon_is_told_who_is_there(tmp_path):

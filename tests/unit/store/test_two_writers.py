@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from farm.store.artifacts import PoisonRecord, PoisonTable, RecordSets
 from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.jobs import JobTable, ToolchainTable
-from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.waiting import until
 from tests.unit.store.values import NOW, job
@@ -22,14 +22,10 @@ WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_da
 
 
 @pytest.fixture
-def both(tables):
-    url = tables.as_new()
-    store = Store.open(url)
-    engine = server_engine(url)
-    other = Database(engine, Writer(engine))
-    yield store.database, other
-    other.close()
-    store.close()
+def both(server_store):
+    engine = server_engine(server_store.database.engine.url.render_as_string(hide_password=False))
+    with closing(Database(engine, Writer(engine))) as other:
+        yield server_store.database, other
 
 
 async def at_the_same_moment(both, write):

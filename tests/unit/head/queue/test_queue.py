@@ -22,9 +22,22 @@ from tests.support.errors import raises_code
 from tests.support.queue_desk import START, UNWANTED, Desk, a_job, failure, moment
 
 
-def test_a_job_asks_runs_and_is_done():
+@pytest.fixture
+def desk():
+    """With one job, which asks for a phone."""
     desk = Desk()
     desk.add(a_job())
+    return desk
+
+
+@pytest.fixture
+def queue():
+    queue = JobQueue()
+    queue.job_added(a_job(), {}, moment(0))
+    return queue
+
+
+def test_a_job_asks_runs_and_is_done(desk):
     assert desk.asked == {"a": frozenset()}
     desk.run()
     assert desk.queue.phase("a") is Phase.RUNNING
@@ -34,9 +47,7 @@ def test_a_job_asks_runs_and_is_done():
     assert desk.queue.next_check_s() is None
 
 
-def test_nothing_is_decided_while_a_write_is_under_way():
-    queue = JobQueue()
-    queue.job_added(a_job(), {}, moment(0))
+def test_nothing_is_decided_while_a_write_is_under_way(queue):
     assert queue.phone_granted("a", "p1") == (StartAttempt(a_job(), 1),)
     assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
     assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
@@ -50,9 +61,7 @@ def test_nothing_is_decided_while_a_write_is_under_way():
     assert "a" not in queue
 
 
-def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on():
-    queue = JobQueue()
-    queue.job_added(a_job(), {}, moment(0))
+def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on(queue):
     assert queue.phone_offered("a") == StartAttempt(a_job(), 1)
     assert queue.phone_offered("a") is None
     with pytest.raises(JobRunsError):
@@ -66,19 +75,17 @@ def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on():
     assert queue.phone_offered("b") is None
 
 
-def test_a_job_that_is_cancelled_while_it_is_offered_a_phone_ends_as_the_host_has_answered():
-    for taken in (True, False):
-        queue = JobQueue()
-        queue.job_added(a_job(), {}, moment(0))
-        queue.phone_offered("a")
-        assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
-        if taken:
-            assert queue.phone_granted("a", "p1", claimed=True) == ()
-            assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
-        else:
-            assert not queue.offer_undone("a", frozenset())
-            ended = a_job(state=JobState.CANCELLED, error=UNWANTED, ended_at=START)
-            assert queue.look_again("a", moment(0)) == (SaveJob(ended, JobState.QUEUED),)
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_job_that_is_cancelled_while_it_is_offered_a_phone_ends_as_the_host_has_answered(queue, taken):
+    queue.phone_offered("a")
+    assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
+    if taken:
+        assert queue.phone_granted("a", "p1", claimed=True) == ()
+        assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+    else:
+        assert not queue.offer_undone("a", frozenset())
+        ended = a_job(state=JobState.CANCELLED, error=UNWANTED, ended_at=START)
+        assert queue.look_again("a", moment(0)) == (SaveJob(ended, JobState.QUEUED),)
 
 
 def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
@@ -95,9 +102,7 @@ def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
     assert queue.offer_undone("b", anew.avoid)
 
 
-def test_held_until_resumed():
-    desk = Desk()
-    desk.add(a_job())
+def test_held_until_resumed(desk):
     desk.perform(desk.queue.job_held("a", desk.now))
     assert not desk.asked
     assert desk.saved["a"].state is JobState.HELD
@@ -112,31 +117,27 @@ def test_held_until_resumed():
     assert desk.queue.phase("a") is Phase.RUNNING
 
 
-def test_cancelled_at_each_stage():
-    for stage in ("held", "asked", "running", "backing off", "blocked"):
-        desk = Desk()
-        desk.add(a_job("first"))
-        state = {"held": JobState.HELD, "blocked": JobState.BLOCKED}.get(stage, JobState.QUEUED)
-        desk.add(a_job(state=state, after=("first",) if stage == "blocked" else ()))
-        if stage in ("running", "backing off"):
-            desk.run()
-        if stage == "backing off":
-            desk.end(outcome=failure(Fault.HOST))
-        desk.cancel("a")
-        if stage == "running":
-            assert desk.stopped == {"a": UNWANTED}
-            desk.cancel("a")
-            desk.end(outcome=Outcome(AttemptState.CANCELLED, UNWANTED))
-        assert desk.saved["a"].state is JobState.CANCELLED, stage
-        assert desk.saved["a"].error == UNWANTED
-        assert "a" not in desk.asked
-        desk.wait(100)
-        assert list(desk.asked) == ["first"]
-
-
-def test_a_result_that_came_first_beats_the_cancellation():
+@pytest.mark.parametrize("stage", ["held", "asked", "running", "backing off", "blocked"])
+def test_cancelled_at_each_stage(stage):
     desk = Desk()
-    desk.add(a_job())
+    desk.add(a_job("first"))
+    state = {"held": JobState.HELD, "blocked": JobState.BLOCKED}.get(stage, JobState.QUEUED)
+    desk.add(a_job(state=state, after=("first",) if stage == "blocked" else ()))
+    if stage in ("running", "backing off"):
+        desk.run()
+    if stage == "backing off":
+        desk.end(outcome=failure(Fault.HOST))
+    desk.cancel("a")
+    if stage == "running":
+        assert desk.stopped == {"a": UNWANTED}
+        desk.cancel("a")
+        desk.end(outcome=Outcome(AttemptState.CANCELLED, UNWANTED))
+    assert (desk.saved["a"].state, desk.saved["a"].error) == (JobState.CANCELLED, UNWANTED)
+    desk.wait(100)
+    assert list(desk.asked) == ["first"]
+
+
+def test_a_result_that_came_first_beats_the_cancellation(desk):
     desk.run()
     desk.cancel("a")
     desk.end()
@@ -151,9 +152,7 @@ def test_a_running_job_found_at_the_start_is_interrupted_and_asks_again():
     assert desk.saved["a"].uncounted == 1
 
 
-def test_a_lost_start_asks_again():
-    desk = Desk()
-    desk.add(a_job())
+def test_a_lost_start_asks_again(desk):
     del desk.asked["a"]
     desk.queue.phone_granted("a", "p1")
     desk.perform(desk.queue.attempt_not_started("a", 2, desk.now))
@@ -170,9 +169,7 @@ def test_a_job_whose_phone_was_forgotten_fails():
     assert desk.saved["a"].state is JobState.FAILED
 
 
-def test_what_cannot_be_is_refused_with_its_story():
-    queue = JobQueue()
-    queue.job_added(a_job(), {}, moment(0))
+def test_what_cannot_be_is_refused_with_its_story(queue):
     queue.phone_granted("a", "p1")
     with raises_code(Code.BAD_QUEUE_EVENT, match="asked -> starting"):
         queue.phone_granted("a", "p2")

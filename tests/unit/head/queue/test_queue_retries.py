@@ -4,56 +4,40 @@ import pytest
 
 from farm.common.errors import Code, Fault, HostError, error_to_wire
 from farm.head.queue.model import Outcome
-from farm.head.queue.retry import (
-    BACK_OFF,
-    MOST_CRASHES,
-    crashes,
-)
+from farm.head.queue.retry import BACK_OFF, MOST_CRASHES, crashes
 from farm.model.job import Attempt, AttemptState, JobState
 from tests.support.queue_desk import START, Desk, a_job, failure, moment
 
 DIED, STOPPED = (error_to_wire(HostError(code=each)) for each in (Code.DAEMON_DIED, Code.DAEMON_STOPPED))
 
 
-def test_a_phones_fault_means_another_phone_at_once():
+@pytest.fixture
+def desk():
+    """With one job, which asks for a phone."""
     desk = Desk()
     desk.add(a_job())
-    desk.run(device="p1")
-    desk.end(outcome=failure(Fault.PHONE, "p1"))
-    assert desk.asked == {"a": frozenset({"p1"})}
-    desk.run(device="p2")
-    desk.end(outcome=failure(Fault.PHONE, "p2"))
-    assert desk.asked == {"a": frozenset({"p1", "p2"})}
+    return desk
 
 
-def test_the_only_phone_gets_another_chance():
-    desk = Desk()
-    desk.add(a_job())
-    desk.run(device="p1")
-    desk.end(outcome=failure(Fault.PHONE, "p1", another_phone=False))
-    assert desk.asked == {"a": frozenset()}
-
-
-def test_a_pinned_job_stays_with_its_phone():
-    desk = Desk()
-    desk.add(a_job(device="p1"))
-    desk.run()
-    desk.end(outcome=failure(Fault.PHONE))
-    assert desk.asked == {"a": frozenset()}
-
-
-def test_failed_phones_are_forgiven_when_no_others_are_left():
-    desk = Desk()
-    desk.add(a_job())
-    desk.run()
-    desk.end(outcome=failure(Fault.PHONE))
+def test_a_phones_fault_means_another_phone_at_once_until_no_others_are_left(desk):
+    for number in (1, 2):
+        desk.run(device=f"p{number}")
+        desk.end(outcome=failure(Fault.PHONE, f"p{number}"))
+        assert desk.asked == {"a": frozenset(("p1", "p2")[:number])}
     desk.perform(desk.queue.phones_changed("a"))
     assert desk.asked == {"a": frozenset()}
 
 
-def test_a_users_fault_is_final():
+@pytest.mark.parametrize(("pinned", "more"), [("", {"another_phone": False}), ("p1", {})], ids=["the only", "pinned"])
+def test_a_phone_that_no_other_can_stand_in_for_gets_another_chance(pinned, more):
     desk = Desk()
-    desk.add(a_job())
+    desk.add(a_job(device=pinned))
+    desk.run()
+    desk.end(outcome=failure(Fault.PHONE, "p1", **more))
+    assert desk.asked == {"a": frozenset()}
+
+
+def test_a_users_fault_is_final(desk):
     desk.run()
     desk.end(outcome=failure(Fault.USER))
     assert desk.saved["a"].state is JobState.FAILED
@@ -102,16 +86,17 @@ def test_yielding_and_interruption_are_no_tries():
     assert job.attempts == job.uncounted == 7 * MOST_CRASHES
 
 
-@pytest.mark.parametrize("state", [AttemptState.YIELDED, AttemptState.INTERRUPTED])
-def test_a_jobs_reason_is_that_of_its_latest_attempt(state):
-    desk = Desk()
-    desk.add(a_job())
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(AttemptState.YIELDED, None), (AttemptState.INTERRUPTED, DIED)],
+    ids=["yielded", "interrupted"],
+)
+def test_a_jobs_reason_is_that_of_its_latest_attempt(desk, state, reason):
     desk.run()
     desk.end(outcome=failure(Fault.PHONE, "p1"))
     assert desk.queue.job("a").error["message"] == "it broke"
     desk.run()
     assert desk.queue.job("a").error is None
-    reason = DIED if state is AttemptState.INTERRUPTED else None
     desk.end(outcome=Outcome(state, reason))
     assert desk.queue.job("a").error == reason
 
