@@ -17,7 +17,7 @@ def compiled(kind, path):
     """y = x + number, loaded from a library; the number is an argument of the kernel."""
 
     @T.prim_func
-    def add(a, b, number):
+    def add(a: T.handle, b: T.handle, number: kind):
         x = T.match_buffer(a, (4,), "float32")
         y = T.match_buffer(b, (4,), "float32")
         for i in T.thread_binding(4, thread="threadIdx.x"):
