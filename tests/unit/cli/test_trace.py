@@ -58,7 +58,9 @@ def test_a_trace_whose_recording_was_cut_is_shown_without_its_last_line(tmp_path
     assert "incomplete" in said.err
 
 
-@pytest.mark.parametrize("text", [b"", b"no json\n", b'{"t": 0, "files": {"a": "level: 3"}}\n', b"\xff\xfe", None])
+@pytest.mark.parametrize(
+    "text", [b"", b"no json\n", b'{"t": 0, "files": {"dumpsys/battery": "level: 3"}}\n', b"\xff\xfe", None]
+)
 def test_a_file_that_is_no_trace_is_named_once(tmp_path, text):
     file = tmp_path / "trace.jsonl"
     if text is not None:
