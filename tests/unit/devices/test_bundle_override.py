@@ -11,7 +11,7 @@ from farm.bundle.model import Bundle
 from farm.common.errors import Code, NoSuchDeviceError
 from farm.devices.admin import BundleOverride
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext
+from farm.devices.lifecycle.recovery import RecoveryContext
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import DeviceFault
@@ -153,10 +153,3 @@ def test_a_server_that_dies_twice_under_a_new_bundle_goes_back():
     assert [type(each) for each in story.dies("it exited with 3")] == [m.StartServer]  # may be a user's doing
     story.until(Life.READY)
     assert story.dies("it exited with 3")[0] == m.ReportBundle("it exited with 3", at_fault=True)
-
-
-def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle():
-    story = Story(Life.READY)
-    story.on(m.BugFound("signal 11"), m.ActionOrdered(RecoveryAction.REBOOT, "by ann"), m.BundleWanted(B.hash))
-    assert (story.life, story.state.bundle_override) == (Life.RECOVERING, "")
-    assert story.state.quarantine is not None
