@@ -60,3 +60,19 @@ async def test_what_waits_is_replaced_by_what_is_newer():
         writes.replace("S1", table.writes(value))
     await writes.close()
     assert table.kept == [0, 3]
+
+
+@pytest.mark.looptime
+async def test_a_change_that_the_store_never_takes_is_logged_and_the_next_is_written(caplog):
+    writes, table = BackgroundWrites(), Table(full=False)
+
+    async def broken():
+        raise ValueError("no such column")
+
+    writes.add("S1", broken)
+    writes.add("S1", table.writes("first"), done=lambda _: 1 // 0)
+    writes.add("S1", table.writes("second"))
+    await writes.close()
+    assert table.kept == ["first", "second"]
+    assert "no such column" in caplog.text
+    assert "what follows the write failed" in caplog.text
