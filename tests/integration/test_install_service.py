@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from farm.cli import install_service
 from farm.cli.install_service import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, FileStep, hidden, used_folders
 from farm.common.errors import NotAllowedError
+from tests.support.forked_commands import run_farm
 from tests.support.needs import needs
 
 MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
@@ -22,7 +22,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def farm(*arguments):
-    command = [sys.executable, "-m", "farm", "install-service", *arguments]
+    return run_farm("install-service", *arguments, environ=os.environ)
+
+
+def tool(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -140,9 +143,7 @@ def test_units_that_are_gone_are_not_stopped():
 @needs_systemd
 def test_systemd_finds_no_mistake_in_the_units(root):
     units = [str(root / UNIT_FOLDER / unit) for unit in UNITS]
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = tool("systemd-analyze", "verify", "--man=no", *units)
     assert (done.returncode, done.stderr) == (0, ""), done
 
 
@@ -151,22 +152,19 @@ def test_systemd_finds_no_mistake_in_the_units(root):
 def test_systemd_calls_each_service_well_closed(unit, root):
     command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
     path = str(root / UNIT_FOLDER / unit)
-    done = subprocess.run([*command, path], capture_output=True, text=True, timeout=60, check=False)
+    done = tool(*command, path)
     assert done.returncode == 0, done.stdout.strip().splitlines()[-1]
     # The tool can say no: the same service without its sandbox is above.
     bare = root / unit
     bare.write_text("[Service]\nExecStart=/bin/true\n")
-    done = subprocess.run([*command, str(bare)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode != 0
+    assert tool(*command, str(bare)).returncode != 0
 
 
 @needs("systemd-sysusers")
 def test_systemd_makes_the_users(root):
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\n")
-    done = subprocess.run(
-        ["systemd-sysusers", f"--root={root}"], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = tool("systemd-sysusers", f"--root={root}")
     assert done.returncode == 0, done
     names = [line.partition(":")[0] for line in (root / "etc/passwd").read_text().splitlines()]
     assert names == ["root", "farm", "farm-job"]

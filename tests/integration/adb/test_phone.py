@@ -19,12 +19,10 @@ from farm.adb.errors import (
     DeviceUnauthorized,
 )
 from farm.adb.push import PushFile, push_tree
-from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
 from farm.common.errors import Fault
 from tests.integration.adb.conftest import no_phone, usable_serial
 from tests.support.needs import needs_namespaces
-from tests.support.tvm import free_port
 from tests.support.waiting import HANG_S
 from tests.unit.adb.watching import watching
 
@@ -161,49 +159,6 @@ async def test_kill_server_is_survived_and_the_phone_is_back(shared, client, ser
         await seen.until(lambda: bool(usable(watcher.devices or ())))
         assert seen.kinds == ["adb.lost", "adb.back"]
         assert (await client.shell(serial, "true", timeout_s=HANG_S)).exit_code == 0
-
-
-async def test_tunnels_come_back_after_a_replug(lab, client, serial, tmp_path):
-    ledger = TunnelLedger(tmp_path / "tunnels.json")
-    mine = Tunnel(TunnelKind.FORWARD, serial, f"tcp:{free_port()}", "tcp:5000")
-    back = Tunnel(TunnelKind.REVERSE, serial, "tcp:9190", f"tcp:{free_port()}")
-    await ledger.own(mine)
-    await ledger.own(back)
-    foreign = f"tcp:{free_port()}"
-    await client.add_forward(serial, foreign, "tcp:1")
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.ADD, TunnelStep.ADD]
-    assert await ledger.reconcile(client, {serial}) == []
-    assert back.dial in await client.list_reverses(serial)
-
-    await asyncio.to_thread(lab.unplug, PHONE)
-    await no_phone(client)
-    assert [planned.step for planned in await ledger.reconcile(client, set())] == [TunnelStep.WAIT, TunnelStep.WAIT]
-    await asyncio.to_thread(lab.plug, PHONE)
-    await usable_serial(client)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.ADD, TunnelStep.ADD]
-
-    await client.add_forward(serial, foreign, "tcp:1")
-    await ledger.release(mine)
-    await ledger.release(back)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [
-        TunnelStep.REMOVE,
-        TunnelStep.WAIT,
-    ]
-    await ledger.release(back, dialler_stopped=True)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.REMOVE]
-    assert (await client.list_forwards()).split() == [serial, foreign, "tcp:1"]
-    assert ledger.entries == ()
-    assert await client.version() == 41
-
-
-async def test_a_forward_on_a_taken_port_is_a_conflict(client, serial, tmp_path):
-    ledger = TunnelLedger(tmp_path / "tunnels.json")
-    stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-    async with stranger:
-        await ledger.own(Tunnel(TunnelKind.FORWARD, serial, f"tcp:{stranger.sockets[0].getsockname()[1]}", "tcp:5000"))
-        (planned,) = await ledger.reconcile(client, {serial})
-    assert planned.step is TunnelStep.CONFLICT
-    assert "ddress already in use" in planned.reason
 
 
 def anywhere(_):

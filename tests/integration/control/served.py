@@ -16,13 +16,15 @@ FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that
 class ServedControl:
     """A server with a few handlers, driven from threads as real clients drive it."""
 
-    def __init__(self, folder, gid=None):
+    def __init__(self, folder, gid=None, **doors):
         self.path = folder / "control.sock"
         self.artifacts = ArtifactFolder(folder / "artifacts")
         self.role = Role.OPERATOR
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.server = ControlServer(self.path, artifacts=self.artifacts, principal_of=self.principal_of, gid=gid)
+        self.server = ControlServer(
+            self.path, artifacts=self.artifacts, principal_of=self.principal_of, gid=gid, **doors
+        )
         for kind, handler, role in (
             ("echo", self.echo, Role.VIEWER),
             ("count", self.count, Role.USER),

@@ -25,45 +25,22 @@ from farm.control.listeners import ControlSocketError, CurveListener, server_key
 from farm.control.server import REVOKED_LINGER_S, ControlServer
 from farm.control.verbs.auth import AuthVerbs
 from farm.store.store import Store
+from tests.integration.control.served import ServedControl
 from tests.support.waiting import HANG_S, until
 
 HERE = Caller("root", Role.OPERATOR, "test")
 
 
-class Lab:
-    """A desk with both doors, and a store."""
+class Lab(ServedControl):
+    """With the door for people elsewhere, and a store."""
 
     def __init__(self, folder):
         self.store = Store.open(folder / "farm.db")
         self.accounts = Accounts(self.store.accounts)
         self.audit = AuditTrail(self.store.audit)
         self.entrance = CurveListener("tcp://127.0.0.1:0", self.accounts, folder / "keys" / "server.key")
-        self.server = ControlServer(
-            folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), audit=self.audit,
-            accounts=self.accounts, remote=self.entrance,
-        )  # fmt: skip
+        super().__init__(folder, audit=self.audit, accounts=self.accounts, remote=self.entrance)
         AuthVerbs(self.accounts, self.store.audit, self.entrance).register(self.server)
-        self.server.register("count", self.count, Role.VIEWER)
-        self.server.register("never", self.never, Role.USER)
-        self.server.register("change", self.change, Role.OPERATOR)
-        self.began = asyncio.Event()
-        self.ended = asyncio.Event()
-
-    async def count(self, call):
-        for number in range(3):
-            await call.progress(number=number)
-        return {"counted": 3}
-
-    async def never(self, call):
-        self.began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.ended.set()
-        return {}
-
-    async def change(self, call):
-        return {"device": "pixel"}
 
     async def new(self, name, role="user"):
         """An account, and where its owner finds the farm."""
@@ -145,12 +122,12 @@ async def test_streams_and_artifacts_go_through_it(lab):
 
 
 async def test_a_role_may_what_it_may_and_refusals_are_written_down_with_the_key(lab):
-    assert await ask(await lab.new("op", "operator"), "change") == {"device": "pixel"}
+    assert (await ask(await lab.new("op", "operator"), "change", device="pixel"))["user"] == "op"
     with pytest.raises(NotAllowedError, match="change needs the role operator; ann is user"):
-        await ask(await lab.new("ann"), "change")
+        await ask(await lab.new("ann"), "change", device="pixel")
     rows = [(row.user, row.origin, row.subject, row.outcome) for row in lab.store.audit.page(kind="change")]
     assert rows == [
-        ("ann", "key ann from 127.0.0.1", "", "not_allowed"), ("op", "key op from 127.0.0.1", "pixel", "ok"),
+        ("ann", "key ann from 127.0.0.1", "pixel", "not_allowed"), ("op", "key op from 127.0.0.1", "pixel", "ok"),
     ]  # fmt: skip
 
 
@@ -215,7 +192,7 @@ async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, c
         await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
         with pytest.raises(NotAllowedError, match="was revoked"):
             await waiting
-        assert lab.ended.is_set()
+        assert lab.cancelled.is_set()
         await asyncio.wait_for(ends(link), HANG_S)  # the connection that did nothing is cut
         with pytest.raises(NotAllowedError, match="does not take this key"):
             await idle.call("ping")
