@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
-import time
 from collections import Counter, defaultdict
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -38,8 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler
-    # looptime asks for the loop of each test: without one asyncio would make one, which nobody closes.
-    asyncio.set_event_loop(None)
     # A loaded host is no failure. Half as many examples as Hypothesis has: each run tries others, and CI is two runs.
     settings.register_profile("farm", deadline=None, max_examples=50)
     settings.load_profile("farm")
@@ -100,23 +96,6 @@ def _forked_processes() -> Iterator[None]:
     from tests.support.forked_processes import popen
 
     with mock.patch.object(control, "Popen", popen), mock.patch.object(farm_process, "Popen", popen):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In a test marked `looptime` time passes as soon as everybody waits for it, by `time.monotonic` too."""
-    if request.node.get_closest_marker("looptime") is None:
-        yield
-        return
-    real = time.monotonic
-
-    def now() -> float:
-        with suppress(RuntimeError):  # this thread has no loop
-            return asyncio.get_running_loop().time()
-        return real()
-
-    with mock.patch("time.monotonic", now):
         yield
 
 

@@ -15,9 +15,13 @@ from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.support.waiting import until
 from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, write_folder
-from tests.unit.bundle.test_library import golden, tree
+from tests.unit.bundle.test_library import golden
 
 ANDROID, LINUX = ("arm64-v8a", "android"), ("x86_64", "linux-glibc")
+
+
+def tree(root):
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 class BundleHost:

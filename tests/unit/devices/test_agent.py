@@ -23,6 +23,7 @@ from farm.model.device import Life, UsbPlace
 from farm.model.health import DeviceFault
 from tests.support.errors import raises_code
 from tests.support.fake_phone import IDENTITY, FakeClient, FakeFleet, FakeSwitch, for_ever
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 from tests.unit.devices.captures import answer
 
@@ -51,7 +52,7 @@ async def agent_of(answers, life, *, fleet=None, power=None, **state):
         (Life.PROVISIONING, m.Provisioned(5, "b" * 64, adoptable=False)),
     ],
 )
-@pytest.mark.looptime
+@virtual_time
 async def test_a_phone_of_another_host_is_left_alone_and_asked_about_again(begun, event):
     """Its server there goes on: nothing runs on the phone but what reads its identity."""
     async with agent_of({READ_COMMAND: answer("poco-f6-peridot"), "": SILENT}, begun) as (agent, fleet):
@@ -72,7 +73,7 @@ async def test_a_follower_that_fails_is_a_lost_link_not_silence(error):
 
 
 @pytest.mark.parametrize(("trouble", "acted"), [("", True), ("the adb server does not answer", False)])
-@pytest.mark.looptime
+@virtual_time
 async def test_nobody_acts_on_a_silent_phone_before_its_host_was_asked(trouble, acted):
     async with agent_of(SILENT, Life.GONE, identified=False) as (agent, fleet):
         fleet.host_trouble = trouble
@@ -137,7 +138,7 @@ async def test_a_reboot_that_is_overtaken_before_it_began_says_so_at_once():
             await reboot
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_power_cycle_takes_as_long_as_its_switch_needs():
     switch = FakeSwitch(off_takes_s=600.0)  # longer than a farewell may take
     async with agent_of(for_ever, Life.OFFLINE, power=switch) as (agent, _):
@@ -218,14 +219,14 @@ async def test_another_server_or_a_dead_one_is_not_taken_over(said):
         assert agent.server is None
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_reboot_is_over_when_another_boot_answers():
     phone, heard = FakeClient(["one\n", AdbLinkLost("down"), "", "two\n"]), []
     await agent_work.reboot(phone, "S1", "one", lambda: heard.append(True))
     assert (phone.rebooted, heard, phone.answer) == (["S1"], [True], ["two\n"])
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_phone_that_does_not_go_down_refused_to_reboot():
     with raises_code(Code.REBOOT_REFUSED):
         await agent_work.reboot(FakeClient("one"), "S1", "one", lambda: None)

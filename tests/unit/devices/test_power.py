@@ -13,6 +13,7 @@ from farm.devices.untether import Untether
 from farm.model.device import Life, UsbPlace, parse_place
 from tests.support.errors import raises_code
 from tests.support.fake_phone import FakeSwitch, StubAgent
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
 PLACE = UsbPlace("1-4", 2, "1-4.2")
@@ -332,7 +333,7 @@ async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(program, bo
     assert (board.problems(), program.is_off(), list((tmp_path / "ports-off").iterdir())) == ([], False, [])
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_switched_off_ports_are_tried_again_and_again():
     switch = FakeSwitch(on_fails=PowerError("it sparks"))
     board = Switchboard()
@@ -364,7 +365,7 @@ async def test_a_full_disk_is_told_as_a_switch_that_cannot(program, board, tmp_p
 OFF_AND_ON = ["off 1-4.2", "on 1-4.2"]
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_cycle_waits_until_adb_has_noticed():
     switch, looks = FakeSwitch(), [True, True, False]
     await cycle(switch, PLACE, lambda: looks.pop(0))
@@ -426,7 +427,7 @@ class Lab(FakeSwitch):
             callback(self.agent)
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_the_phone_is_back_and_ready_when_its_power_is():
     lab = Lab()
     await lab.untether.cut("unit", 300.0)
@@ -453,7 +454,7 @@ def test_a_farm_without_a_switch_is_refused():
         Untether(Lab(), None).check("unit")
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_port_that_does_not_come_back_is_one_error():
     lab = Lab(on_fails=PowerError("the port stays off"))
     with pytest.raises(PowerError, match="stays off"):
@@ -462,7 +463,7 @@ async def test_a_port_that_does_not_come_back_is_one_error():
 
 
 @pytest.mark.parametrize("life", [Life.GONE, Life.QUARANTINED])
-@pytest.mark.looptime
+@virtual_time
 async def test_a_phone_that_does_not_come_back_is_one_error(life):
     with pytest.raises(PhoneError, match=f"unit is {life} and not ready"):
         await Lab(returns=life).untether.cut("unit", 300.0)

@@ -13,6 +13,7 @@ from farm.devices.lifecycle import messages as m
 from farm.model.device import Life
 from farm.model.health import SensorGroup
 from tests.support.fake_phone import FakeClient, StubAgent, for_ever
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 from tests.unit.devices.captures import capture, probe_answer
 
@@ -62,7 +63,7 @@ async def test_operators_say_what_counts_for_a_model():
     assert {each.sensor for each in agent.health.temperatures if each.group is SensorGroup.SKIN} == {"battery"}
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_only_adopted_devices_that_could_answer_are_probed():
     away = StubAgent("AWAY")
     away.device = None
@@ -73,7 +74,7 @@ async def test_only_adopted_devices_that_could_answer_are_probed():
     assert set(probes.client.serials) == {"READY", "QUARANTINED", "RECOVERING"}
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_phones_that_hang_delay_nobody():
     hanging = {f"H{number}": (for_ever,) for number in range(3 * AT_ONCE)}
     probes = Round(*map(StubAgent, [*hanging, "WELL"]), every_s=1.0, **hanging)
@@ -85,7 +86,7 @@ async def test_phones_that_hang_delay_nobody():
 
 
 @pytest.mark.parametrize("next_turn", ["", "shell-1"], ids=["not leased", "somebody else has it"])
-@pytest.mark.looptime
+@virtual_time
 async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn):
     turns = {"timed": "bench-1", "forgotten": "bench-2"}
     probes = Round(*map(StubAgent, ("TIMED", "OTHER", "FORGOTTEN")), every_s=0.01)
@@ -101,7 +102,7 @@ async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn):
         await probes.until("TIMED")
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_no_measurement_keeps_a_phone_unwatched_for_long():
     timed = StubAgent("TIMED")
     probes = Round(timed, StubAgent("OTHER"), every_s=0.01)
@@ -116,7 +117,7 @@ async def test_no_measurement_keeps_a_phone_unwatched_for_long():
         await probes.until("TIMED")
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_round_that_ends_leaves_no_probe_behind():
     probes = Round(StubAgent("HANGS"), every_s=0.01, HANGS=(for_ever,))
     before = asyncio.all_tasks()

@@ -31,6 +31,7 @@ from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.store.mailbox import Letter
 from tests.support.keeping import MemoryKeeper
 from tests.support.leasing_lab import RealClocks
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import HANG_S, until
 
 ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
@@ -144,7 +145,7 @@ async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     assert await head.next() == SlotWanted(lease.id)
 
 
-@pytest.mark.looptime
+@virtual_time
 @pytest.mark.parametrize("how", ["dropped", "refused by the store", "refused by the host"])
 async def test_each_grant_that_is_never_armed_is_reported_once(how):
     head, granted, undone = Head("a"), [], []

@@ -19,6 +19,7 @@ from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.lab_table import LabRows
 from farm.store.mailbox import HostRecord, Letter
 from tests.support.reads import ReadsHere
+from tests.support.virtual_time import virtual_time
 from tests.unit.store.values import lease
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -166,7 +167,7 @@ def test_summaries_are_added(others):
     assert found.keys == ((KeyRow("android", 2, 2), KeyRow("x", 0, 1)) if others else own.keys)
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_database_that_does_not_answer_holds_up_no_question():
     table, answers = Table(one=0.0, two=1.0), asyncio.Event()
     view = LabView("one", table)

@@ -9,6 +9,7 @@ from farm.model.requests import NoSuchLeaseError
 from farm.model.sessions import MatchKeyBusyError, SessionEnd, SessionOutcome
 from tests.support.leasing_lab import Lab, settle
 from tests.support.tvm import OWN_BUNDLE
+from tests.support.virtual_time import virtual_time
 
 
 @pytest.mark.parametrize("how", ["released", "kicked", "lost"])
@@ -43,7 +44,7 @@ async def test_a_lease_that_lent_nothing_changes_nothing():
         await lab.leasing.allow_bundle_override(lease.id)
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_bundle_is_lent_when_the_session_before_has_ended():
     lab = Lab("a")
     lease = await lab.lease()

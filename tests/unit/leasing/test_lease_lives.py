@@ -20,6 +20,7 @@ from farm.model.requests import NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, PEER, Lab, settle
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import HANG_S, until
 
 PERSONAL = replace(ANDROID, longest_s=60.0, traces=True, personal=True, job="j")
@@ -118,8 +119,9 @@ async def test_extending_is_kept_and_told(lab):
     await until(lambda: not lab.open_rows())
 
 
-@pytest.mark.looptime
-async def test_a_lease_is_not_extended_while_the_store_cannot_write(lab):
+@virtual_time
+async def test_a_lease_is_not_extended_while_the_store_cannot_write():
+    lab = Lab("a")
     lease = await lab.lease()
     before = lab.leasing.expires_at(lease.id)
     lab.keeper.full = True

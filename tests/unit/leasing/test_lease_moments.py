@@ -11,6 +11,7 @@ from farm.model.requests import NoSuchLeaseError
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.local_head import store_problem
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import HANG_S, until
 
 
@@ -90,7 +91,7 @@ async def test_the_daemon_stops_while_a_lease_is_written():
     assert lab.got == []
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_full_disk_grants_nothing_and_what_runs_goes_on():
     lab = Lab("a", "b")
     held = await lab.lease()
@@ -113,8 +114,9 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on():
     assert sorted(lab.told()) == ["lease.granted", "lease.granted", "lease.released"]
 
 
-@pytest.mark.looptime
-async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(lab):
+@virtual_time
+async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space():
+    lab = Lab("a")
     lab.keeper.full = True
     lab.ask()
     await until(lambda: lab.keeper.tries > 2)
@@ -128,8 +130,9 @@ async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(l
     assert lab.told()[-1] == "lease.granted"
 
 
-@pytest.mark.looptime
-async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later(lab):
+@virtual_time
+async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later():
+    lab = Lab("a")
     lab.keeper.full = True
     request = lab.ask()
     await until(lambda: lab.keeper.tries > 1)
@@ -142,8 +145,9 @@ async def test_withdrawn_while_the_disk_is_full_nothing_is_written_later(lab):
     assert [device for device, _ in lab.open_rows()] == ["a"]
 
 
-@pytest.mark.looptime
-async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last(lab):
+@virtual_time
+async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last():
+    lab = Lab("a")
     first = await lab.lease()
     lab.keeper.full = True
     lab.ask()
@@ -154,8 +158,9 @@ async def test_the_next_lease_of_a_phone_is_written_after_the_end_of_the_last(la
     assert lab.told() == ["lease.granted", "lease.released", "lease.granted"]
 
 
-@pytest.mark.looptime
-async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(lab):
+@virtual_time
+async def test_a_stop_with_a_full_disk_does_not_wait_for_ever():
+    lab = Lab("a")
     held = await lab.lease()
     lab.keeper.full = True
     await asyncio.wait_for(lab.leasing.close(), HANG_S)
@@ -163,7 +168,7 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(lab):
     assert lab.holders() == ()
 
 
-@pytest.mark.looptime
+@virtual_time
 @pytest.mark.parametrize("error", [FarmError("it has an open lease", Code.STORE_CONFLICT), ValueError("a bug")])
 async def test_a_grant_that_the_store_refuses_is_decided_anew(caplog, error):
     lab = Lab("a", "b")

@@ -50,6 +50,7 @@ from tests.support.errors import raises_code
 from tests.support.leasing_lab import settle
 from tests.support.memory_post import MemoryPost
 from tests.support.tvm import FakeDevices
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 from tests.unit.store.values import job
 
@@ -114,6 +115,10 @@ class Lab:
 
 @pytest.fixture
 async def lab():
+    return await begun_lab()
+
+
+async def begun_lab():
     lab = Lab()
     await lab.head.start(lab.runner)
     return lab
@@ -183,8 +188,9 @@ async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once(lab):
     assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1", "j.1")
 
 
-@pytest.mark.looptime
-async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(lab):
+@virtual_time
+async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile():
+    lab = await begun_lab()
     lab.post.not_queued.add("j")
     await lab.tell(await lab.grant(1, claimed=True))
     refused = await lab.told(LeaseRefused)
@@ -218,8 +224,9 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later(l
     assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
 
 
-@pytest.mark.looptime
-async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(lab):
+@virtual_time
+async def test_a_host_asks_what_its_job_becomes_until_a_head_answers():
+    lab = await begun_lab()
     ended = AttemptEnded("j", "j.1", Outcome(AttemptState.FAILED, device="a", result={"kept": "here"}), NOW)
     deciding = asyncio.ensure_future(lab.head.decide_end(job("j"), ended))
     first = await lab.told(AttemptEnded)
@@ -260,8 +267,9 @@ async def test_what_attempts_have_left_is_kept_when_the_head_says_so(lab):
     await lab.head.stop()
 
 
-@pytest.mark.looptime
-async def test_without_a_head_orders_have_one_error_and_questions_an_answer(lab):
+@virtual_time
+async def test_without_a_head_orders_have_one_error_and_questions_an_answer():
+    lab = await begun_lab()
     with raises_code(Code.HEAD_AWAY):
         await lab.head.cancel(["j"], UserError("enough"))
     with raises_code(Code.HEAD_AWAY):
@@ -278,8 +286,9 @@ async def test_without_a_head_orders_have_one_error_and_questions_an_answer(lab)
     assert (key.free, key.pending) == (1, 1)
 
 
-@pytest.mark.looptime
-async def test_orders_and_questions_name_the_database_when_it_is_the_cause(lab, monkeypatch):
+@virtual_time
+async def test_orders_and_questions_name_the_database_when_it_is_the_cause(monkeypatch):
+    lab = await begun_lab()
     refusal = StoreWriteError("the database cannot be written: gone; nothing of this change was kept")
     refusal.reason = "gone"
 

@@ -2,11 +2,10 @@
 
 import logging
 
-import pytest
-
 from farm.store import database
 from farm.store.database import FLUSH_LIMIT_S, RETRY_S, BackgroundWrites
 from farm.store.writer import StoreWriteError
+from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 
 
@@ -26,7 +25,7 @@ class Table:
         return write
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_full_disk_is_tried_each_second_and_at_once_when_it_has_room_and_told_once(caplog):
     caplog.set_level(logging.DEBUG, database.__name__)
     writes, table = BackgroundWrites(), Table()
@@ -44,7 +43,7 @@ async def test_a_full_disk_is_tried_each_second_and_at_once_when_it_has_room_and
     assert {level for level, _ in said} <= {"WARNING", "DEBUG", "INFO"}
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(caplog):
     writes, table = BackgroundWrites(), Table()
     writes.add("S1", table.writes("first"))
@@ -53,7 +52,7 @@ async def test_a_disk_that_stays_full_does_not_keep_the_daemon_from_ending(caplo
     assert "not done before the end: store S1" in caplog.text
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_what_waits_is_replaced_by_what_is_newer():
     writes, table = BackgroundWrites(), Table(full=False)
     for value in range(4):
@@ -62,7 +61,7 @@ async def test_what_waits_is_replaced_by_what_is_newer():
     assert table.kept == [0, 3]
 
 
-@pytest.mark.looptime
+@virtual_time
 async def test_a_change_that_the_store_never_takes_is_logged_and_the_next_is_written(caplog):
     writes, table = BackgroundWrites(), Table(full=False)
 
