@@ -57,6 +57,9 @@ class House:
         self.lab = lab
         self.rigs = {name: Rig(server, lab, lab.phone(name).serial) for name in NAMES}
 
+    def said(self, name, command):
+        return self.rigs[name].text("shell", command)
+
     def state(self, name):
         return json.loads((self.folder / name / "state/state.json").read_text())
 
@@ -108,7 +111,7 @@ def busy(house, tmp_path):
 def share_stopped(house):
     """The share of 200 looks at which the session was stopped: by how much the phone is slowed down."""
     looked = f"n=0 i=0; while [ $i -lt 200 ]; do ! {STOPPED} >/dev/null || n=$((n + 1)); i=$((i + 1)); done; echo $n"
-    return int(house.rigs["plain"].text("shell", looked)) / 200
+    return int(house.said("plain", looked)) / 200
 
 
 @needs_namespaces
@@ -127,7 +130,7 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     hot = house.state("plain")
     assert hot["temps_c"]["cpu"] > hot["temps_c"]["skin"] > cool["temps_c"]["skin"]
     clock = "cat /sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq"
-    assert int(house.rigs["plain"].text("shell", clock)) < 2850000
+    assert int(house.said("plain", clock)) < 2850000
     # In a hot cabinet it keeps a quarter of its clock.
     lab.fault("plain", "physics", speed=10.0, watts_per_core=watts, ambient_c=47.0)
     lab.heat("plain", 53)
@@ -164,9 +167,9 @@ def test_throttling_does_not_wake_a_hung_server(house, lab, busy):
     lab.server_hang("plain")
     stopped = "cat /proc/[0-9]*/stat | grep -c '(sh) T'"
     # a signal takes effect when its turn comes
-    until(lambda: house.rigs["plain"].text("shell", stopped).strip() == "2")
+    until(lambda: house.said("plain", stopped).strip() == "2")
     for _ in range(20):
-        assert house.rigs["plain"].text("shell", stopped).strip() == "2"
+        assert house.said("plain", stopped).strip() == "2"
     lab.fault("plain", "server_resume")
     at = busy.stat().st_size
     until(lambda: busy.stat().st_size > at)
@@ -201,7 +204,7 @@ def test_charging_can_be_stopped_by_fault_and_by_root(house, lab):
 def test_a_worn_battery_says_so(house, lab):
     lab.fault("plain", "wear", cycles=1200, full_share=0.5, health="over_voltage", voltage_mv=4480)
     try:
-        said = house.rigs["plain"].text("shell", "dumpsys battery; cat /sys/class/power_supply/battery/uevent")
+        said = house.said("plain", "dumpsys battery; cat /sys/class/power_supply/battery/uevent")
         assert {"  health: 5", "  voltage: 4480"} <= set(said.splitlines())
         assert {"POWER_SUPPLY_CYCLE_COUNT=1200", "POWER_SUPPLY_CHARGE_FULL=2500000"} <= set(said.splitlines())
     finally:
@@ -231,8 +234,8 @@ def test_root_pins_clocks_and_nobody_else_does(house, lab):
 
 def test_a_gpu_fault_is_in_the_log_that_root_reads(house, lab):
     lab.fault("*", "gpu_fault")
-    assert "kgsl-3d0: GPU PAGE FAULT" in house.rigs["rooted"].text("shell", "dmesg")
-    assert house.rigs["rooted"].text("shell", "cat /sys/class/kgsl/kgsl-3d0/reset_count") == "1\n"
+    assert "kgsl-3d0: GPU PAGE FAULT" in house.said("rooted", "dmesg")
+    assert house.said("rooted", "cat /sys/class/kgsl/kgsl-3d0/reset_count") == "1\n"
     assert house.rigs["plain"].run("shell", "dmesg").returncode != 0
 
 
@@ -333,7 +336,7 @@ def test_what_is_stuck_in_a_driver_outlives_sigkill_until_the_driver_returns(hou
 
 def test_dumpsys_gives_up_when_services_hang(house, lab):
     lab.fault("plain", "dumpsys_hangs")
-    assert "DUMP TIMEOUT (1000ms) EXPIRED" in house.rigs["plain"].text("shell", "dumpsys -t 1 battery")
+    assert "DUMP TIMEOUT (1000ms) EXPIRED" in house.said("plain", "dumpsys -t 1 battery")
 
 
 def test_df_says_what_is_left_on_a_full_disk(house, lab):
@@ -349,7 +352,7 @@ def test_df_says_what_is_left_on_a_full_disk(house, lab):
 
 def test_a_slow_shell_comes_late_and_says_all(house, lab):
     lab.fault("plain", "slow_shell", delay_s=0.3)
-    assert house.rigs["plain"].text("shell", "echo here") == "here\n"
+    assert house.said("plain", "echo here") == "here\n"
     lab.fault("plain", "slow_shell")
 
 

@@ -28,9 +28,8 @@ def test_every_core_has_its_policy(name):
     assert len(leaders) == 8
     for core, leader in leaders.items():
         assert links(sysfs)[f"/sys/devices/system/cpu/cpu{core}/cpufreq"] == f"../cpufreq/policy{leader}"
-        assert (
-            str(core) in constant_files(sysfs)[f"/sys/devices/system/cpu/cpufreq/policy{leader}/related_cpus"].split()
-        )
+        related = constant_files(sysfs)[f"/sys/devices/system/cpu/cpufreq/policy{leader}/related_cpus"]
+        assert str(core) in related.split()
     assert not any("/cpu0/cpufreq/" in path for path in constant_files(sysfs))
 
 
@@ -38,10 +37,7 @@ def test_the_clock_follows_the_load_between_its_limits():
     seen = [number(f"{FAST}/scaling_cur_freq", cpu_busy=busy / 10) for busy in range(11)]
     assert seen == sorted(seen)
     assert (seen[0], seen[-1]) == (480000, 3302400)
-
-
-def test_an_unmeasured_load_leaves_the_captured_clock():
-    assert number(f"{FAST}/scaling_cur_freq") == 480000
+    assert number(f"{FAST}/scaling_cur_freq") == 480000  # an unmeasured load leaves the captured clock
 
 
 def test_heat_and_root_both_limit():
@@ -54,13 +50,11 @@ def test_heat_and_root_both_limit():
 
 
 def test_governors():
-    fast = {f"{FAST}/scaling_governor": "performance"}
-    assert number(f"{FAST}/scaling_cur_freq", knobs=fast, cpu_busy=0.0) == 3302400
-    assert number(f"{FAST}/scaling_cur_freq", knobs=fast, clock_scale=0.5) == number(
-        f"{FAST}/scaling_max_freq", clock_scale=0.5
-    )
+    fast, now = {f"{FAST}/scaling_governor": "performance"}, f"{FAST}/scaling_cur_freq"
+    assert number(now, knobs=fast, cpu_busy=0.0) == 3302400
+    assert number(now, knobs=fast, clock_scale=0.5) == number(f"{FAST}/scaling_max_freq", clock_scale=0.5)
     slow = {f"{FAST}/scaling_governor": "powersave"}
-    assert number(f"{FAST}/scaling_cur_freq", knobs=slow, cpu_busy=1.0) == 480000
+    assert number(now, knobs=slow, cpu_busy=1.0) == 480000
 
 
 def test_adreno_power_levels_pin_its_clock():
@@ -86,8 +80,5 @@ def test_mali_has_clocks_too():
 
 
 def test_what_root_can_set():
-    assert is_settable(f"{FAST}/scaling_governor")
-    assert is_settable(f"{KGSL}/min_pwrlevel")
-    assert is_settable(f"{MALI}/min_freq")
-    assert not is_settable(f"{FAST}/scaling_cur_freq")
-    assert not is_settable(f"{KGSL}/gpuclk")
+    assert all(map(is_settable, (f"{FAST}/scaling_governor", f"{KGSL}/min_pwrlevel", f"{MALI}/min_freq")))
+    assert not any(map(is_settable, (f"{FAST}/scaling_cur_freq", f"{KGSL}/gpuclk")))

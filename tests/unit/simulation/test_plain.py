@@ -69,12 +69,6 @@ def test_pieces_say_what_the_whole_says(words, data):
     assert said + one.flush() == wanted
 
 
-@given(st.binary())
-def test_other_bytes_pass_unchanged(data):
-    one = new_filter()
-    assert one.feed(data) + one.flush() == data
-
-
 def test_only_what_may_become_a_name_is_kept():
     one = new_filter()
     assert one.feed(b"working on it / ") == b"working on it / "
@@ -87,9 +81,8 @@ def test_only_what_may_become_a_name_is_kept():
 @pytest.mark.parametrize("path", ["/data/local/tmp/a b", "/proc/cpuinfo", "/sdcard", "/dev/__properties__/all"])
 def test_a_command_and_its_answer_are_inverse(path):
     one = new_filter()
-    assert (
-        one.feed(rewrite_paths(f"echo '{path}'", str(PHONE.root)).encode()) + one.flush() == f"echo '{path}'".encode()
-    )
+    command = f"echo '{path}'"
+    assert one.feed(rewrite_paths(command, str(PHONE.root)).encode()) + one.flush() == command.encode()
 
 
 def test_a_shell_starts_in_the_phones_root():

@@ -1,7 +1,5 @@
 """Hubs: places, power by port through uhubctl's words, and the folders of sysfs."""
 
-import asyncio
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -10,18 +8,11 @@ from farm.common.errors import UserError
 from farm.simulation.usb_hubs import DEVICES, Hubs, hubs_above, parent_of
 
 
-@dataclass
 class FakePhone:
-    name: str
-    plugged: bool = True
-    powered: bool = True
-    port_power: bool = True
-    title: str = "Maker Model"
-    said: list[bool] = field(default_factory=list)
-
-    @property
-    def spec(self):
-        return SimpleNamespace(serial=f"serial-{self.name}")
+    def __init__(self, name):
+        self.name, self.title, self.said = name, "Maker Model", []
+        self.plugged = self.powered = self.port_power = True
+        self.spec = SimpleNamespace(serial=f"serial-{name}")
 
     async def set_port_power(self, *, on):
         self.port_power = on
@@ -41,8 +32,8 @@ def hubs(tmp_path, phones):
     return made
 
 
-def uhubctl(hubs, *arguments):
-    return asyncio.run(hubs.uhubctl(arguments))
+async def uhubctl(hubs, words):
+    return await hubs.uhubctl(words.split())
 
 
 def seen(tmp_path):
@@ -60,18 +51,15 @@ def test_impossible_places(place):
         parent_of(place)
 
 
-def test_hubs_between_a_phone_and_the_host():
-    assert hubs_above(["1-4.2", "1-4.4.7"]) == {"1": 16, "1-4": 4, "1-4.4": 7}
-
-
 @pytest.mark.parametrize("place", ["1-4.2", "1-4", "1-4.2.1"])
 def test_a_taken_place_is_refused(hubs, place):
+    assert hubs_above(["1-4.2", "1-4.4.7"]) == {"1": 16, "1-4": 4, "1-4.4": 7}
     with pytest.raises(UserError, match="taken"):
         hubs.add(FakePhone("x"), place)
 
 
-def test_status_in_uhubctls_words(hubs):
-    said = uhubctl(hubs, "-l", "1-4")
+async def test_status_in_uhubctls_words(hubs):
+    said = await uhubctl(hubs, "-l 1-4")
     assert said.code == 0
     assert said.out.splitlines() == [
         "Current status for hub 1-4 [2109:2817 VIA Labs, Inc. USB2.0 Hub, USB 2.10, 4 ports, ppps]",
@@ -82,8 +70,8 @@ def test_status_in_uhubctls_words(hubs):
     ]
 
 
-def test_a_cycle_goes_off_and_on_again(hubs, phones):
-    said = uhubctl(hubs, "--location=1-4", "-p", "2", "-a", "cycle", "-d", "0")
+async def test_a_cycle_goes_off_and_on_again(hubs, phones):
+    said = await uhubctl(hubs, "--location=1-4 -p 2 -a cycle -d 0")
     assert phones["1-4.2"].said == [False, True]
     assert not phones["1-4.3"].said
     words = [line for line in said.out.splitlines() if not line.startswith("Current") and not line.startswith("New")]
@@ -92,30 +80,27 @@ def test_a_cycle_goes_off_and_on_again(hubs, phones):
     assert words == [connected, "Sent power off request", off, off, "Sent power on request", connected]
 
 
-def test_off_stays_off_until_on(hubs, phones, tmp_path):
-    assert uhubctl(hubs, "-l1-4", "-p2-3", "-a0").code == 0
-    assert not phones["1-4.2"].port_power
-    assert not phones["1-4.3"].port_power
+async def test_off_stays_off_until_on_and_a_hub_without_current_takes_what_hangs_on_it(hubs, phones, tmp_path):
+    assert (await uhubctl(hubs, "-l1-4 -p2-3 -a0")).code == 0
+    assert (phones["1-4.2"].port_power, phones["1-4.3"].port_power) == (False, False)
     assert "1-4.2" not in seen(tmp_path)
-    uhubctl(hubs, "-l1-4", "-p2", "-aon")
+    await uhubctl(hubs, "-l1-4 -p2 -aon")
     assert (phones["1-4.2"].port_power, phones["1-4.3"].port_power) == (True, False)
-
-
-def test_a_hub_without_current_takes_what_hangs_on_it(hubs, phones, tmp_path):
-    uhubctl(hubs, "-l", "1-4", "-p", "4", "-a", "off")
+    await uhubctl(hubs, "-l1-4 -p3 -aon")
+    await uhubctl(hubs, "-l 1-4 -p 4 -a off")
     assert not phones["1-4.4.1"].port_power
     assert seen(tmp_path) == ["1-4", "1-4.2", "1-4.3", "2-1", "usb1", "usb2"]
-    assert uhubctl(hubs, "-l", "1-4.4").code == 1
+    assert (await uhubctl(hubs, "-l 1-4.4")).code == 1
 
 
-def test_a_hub_is_pulled_and_put_back(hubs, phones, tmp_path):
-    asyncio.run(hubs.set_plugged("1-4", plugged=False))
+async def test_a_hub_is_pulled_and_put_back(hubs, phones, tmp_path):
+    await hubs.set_plugged("1-4", plugged=False)
     assert [phone.port_power for phone in phones.values()] == [False, False, False, True]
     assert seen(tmp_path) == ["2-1", "usb1", "usb2"]
-    asyncio.run(hubs.set_plugged("1-4", plugged=True))
+    await hubs.set_plugged("1-4", plugged=True)
     assert all(phone.port_power for phone in phones.values())
     with pytest.raises(UserError):
-        asyncio.run(hubs.set_plugged("1-9", plugged=False))
+        await hubs.set_plugged("1-9", plugged=False)
 
 
 def test_sysfs_has_serial_numbers_in_folders_inside_their_hub(hubs, phones, tmp_path):
@@ -144,8 +129,8 @@ def test_sysfs_has_serial_numbers_in_folders_inside_their_hub(hubs, phones, tmp_
         (["-l", "1-4", "-p", "3-2"], "Bad port spec 3-2, first port must be less than last"),
     ],
 )
-def test_what_uhubctl_refuses(hubs, phones, arguments, words):
-    said = uhubctl(hubs, *arguments)
+async def test_what_uhubctl_refuses(hubs, phones, arguments, words):
+    said = await hubs.uhubctl(arguments)
     assert (said.code, said.out) == (1, "")
     assert words in said.err
     assert all(phone.port_power for phone in phones.values())
