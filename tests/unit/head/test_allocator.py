@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.common.selector import Selector
+from farm.head.allocator import explain as allocator_explain
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.explain import YIELDED_S
 from farm.head.allocator.model import Grant
@@ -263,6 +264,18 @@ def test_explain_names_holder_queue_and_mismatch():
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
     assert [each.reason for each in lab.allocator.explain(lease_request("mali"), lab.now_s) if each.matches] == ["free"]
+
+
+def test_explaining_phones_that_nobody_holds_looks_at_nobody_who_waits(monkeypatch):
+    """A team's 100,000 jobs may wait."""
+    lab, looked, ahead_of = Lab(ADRENO_A, MALI_B), [], allocator_explain._ahead_of
+    for number in range(3):
+        lab.want(f"r{number}", "adreno")
+    monkeypatch.setattr(allocator_explain, "_ahead_of", lambda *given: looked.append(given) or ahead_of(*given))
+    assert lab.why("", "mali")["b"] == "free"
+    assert looked == []
+    assert lab.why("", "adreno")["a"].endswith("; behind 2 of the same user, older")
+    assert len(looked) == 1
 
 
 BENCH = {"user": "bob", "lease_class": LeaseClass.BENCH}

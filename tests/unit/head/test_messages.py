@@ -146,7 +146,7 @@ async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
 
 
 @virtual_time
-@pytest.mark.parametrize("how", ["dropped", "refused by the store", "refused by the host"])
+@pytest.mark.parametrize("how", ["dropped", "refused by the store", "refused by the host", "dropped and refused"])
 async def test_each_grant_that_is_never_armed_is_reported_once(how):
     head, granted, undone = Head("a"), [], []
 
@@ -155,12 +155,16 @@ async def test_each_grant_that_is_never_armed_is_reported_once(how):
         return Letter("one", {})
 
     head.requests.connect(head.sent.put_nowait, letter, undone.append)
-    if how == "refused by the store":
+    if how in ("refused by the store", "dropped and refused"):
         head.keeper.refuses["a"] = FarmError("of a bug", Code.STORE_CONFLICT)
+    head.keeper.gate.clear()
     head.receive(RequestAdded("1", ANY))
-    if how == "dropped":
+    if how == "dropped and refused":
+        await until(lambda: head.keeper.tries)  # it is being written
+    if how.startswith("dropped"):
         head.receive(RequestWithdrawn("1"))
-    elif how == "refused by the host":
+    head.keeper.gate.set()
+    if how == "refused by the host":
         lease = (await head.next()).lease
         assert undone == []
         head.receive(LeaseRefused("a", lease.id, "a is held"))

@@ -16,7 +16,7 @@ from farm.store.maintenance import check
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.errors import raises_code
-from tests.support.leasing_lab import Clocks, Lab, RealClocks
+from tests.support.leasing_lab import Clocks, Lab
 from tests.support.local_head import store_problem
 from tests.support.waiting import until
 
@@ -76,9 +76,9 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
 
 
 async def test_the_allocator_looks_again_by_itself_when_a_window_ends(store):
-    lab = Reserving(store, RealClocks)
-    now = datetime.now(UTC)
-    await lab.registry.add("android", "ci", now, now + timedelta(seconds=0.3))
+    lab, now = Lab("a"), datetime.now(UTC)
+    registry = ReservationRegistry(store.reservations, lab.events, lab.requests.reserve)
+    await registry.add("android", "ci", now, now + timedelta(seconds=0.3))
     await lab.want(longest_s=1.0)
     assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
     await lab.leasing.close()
