@@ -55,10 +55,8 @@ def test_every_code_is_raised_by_a_class_of_its_fault():
 
 
 def test_an_error_has_the_exit_code_and_meaning_of_its_code():
-    assert (UserError("m", Code.QUOTA_EXCEEDED).exit_code, UserError("m", Code.BAD_SHAPE).exit_code) == (
-        5,
-        ExitCode.USAGE,
-    )
+    for code, exit_code in ((Code.QUOTA_EXCEEDED, 5), (Code.BAD_SHAPE, ExitCode.USAGE)):
+        assert UserError("m", code).exit_code == exit_code
     assert UserError(code=Code.NO_DATABASE).message == Code.NO_DATABASE.meaning
 
 

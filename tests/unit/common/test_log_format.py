@@ -9,43 +9,44 @@ from farm.common.phone_text import MAX_RECORD_CHARACTERS, PlainFormatter
 
 
 @pytest.fixture
-def log():
+def logged():
+    """What a logger writes when it is used so."""
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(PlainFormatter("%(levelname)s %(message)s"))
     logger = logging.getLogger("farm.test_log_format")
     logger.propagate = False
     logger.addHandler(handler)
-    yield logger, out
+
+    def logged(*arguments, **options):
+        logger.warning(*arguments, **options)
+        return out.getvalue()
+
+    yield logged
     logger.removeHandler(handler)
 
 
-def test_control_characters_are_spelled_out(log):
-    logger, out = log
-    logger.warning("device.finding what=%s", "level=\x1b[31m\x07")
-    assert out.getvalue() == "WARNING device.finding what=level=\\x1b[31m\\x07\n"
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("level=\x1b[31m\x07", "WARNING it said: level=\\x1b[31m\\x07\n"),
+        ("x\nERROR all is lost\r\nERROR again", "WARNING it said: x\n    ERROR all is lost\\r\n    ERROR again\n"),
+    ],
+)
+def test_what_a_phone_says_is_one_plain_record(logged, said, written):
+    assert logged("it said: %s", said) == written
 
 
-def test_a_phone_cannot_write_a_record_of_its_own(log):
-    logger, out = log
-    logger.warning("it said: %s", "x\nERROR all is lost\r\nERROR again")
-    first, *others = out.getvalue().splitlines()
-    assert first == "WARNING it said: x"
-    assert others == ["    ERROR all is lost\\r", "    ERROR again"]
-
-
-def test_tracebacks_stay_readable(log):
-    logger, out = log
+def test_tracebacks_stay_readable(logged):
     try:
         raise ValueError("\x1b[2J")
-    except ValueError:
-        logger.exception("a bug")
-    assert "\n    Traceback (most recent call last):\n" in out.getvalue()
-    assert "ValueError: \\x1b[2J\n" in out.getvalue()
+    except ValueError as error:
+        out = logged("a bug", exc_info=error)
+    assert "\n    Traceback (most recent call last):\n" in out
+    assert "ValueError: \\x1b[2J\n" in out
 
 
-def test_a_record_is_bounded(log):
-    logger, out = log
-    logger.warning("%s", "x" * 1_000_000)
-    assert len(out.getvalue()) < MAX_RECORD_CHARACTERS + 100
-    assert "1000008 characters" in out.getvalue()
+def test_a_record_is_bounded(logged):
+    out = logged("%s", "x" * 1_000_000)
+    assert len(out) < MAX_RECORD_CHARACTERS + 100
+    assert "1000008 characters" in out

@@ -26,8 +26,8 @@ class Manager:
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request, tmp_path):
-    abstract = f"@farm-test-{secrets.token_hex(8)}"
-    manager = Manager(str(tmp_path / "notify") if request.param == "path" else abstract)
+    address = str(tmp_path / "notify") if request.param == "path" else f"@farm-test-{secrets.token_hex(8)}"
+    manager = Manager(address)
     yield manager
     manager.socket.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+from unittest.mock import AsyncMock
 
 import pytest
 import zmq
@@ -22,28 +23,25 @@ def daemon(monkeypatch):
     return Daemon(FarmConfig(), FarmConfig)
 
 
-async def test_a_part_that_ends_by_itself_is_a_failure(daemon, monkeypatch):
+async def test_a_part_that_ends_by_itself_is_a_failure(daemon):
     """The service manager starts again what failed, and nothing else."""
 
     async def build(_):
         return [asyncio.create_task(asyncio.sleep(0), name="history")]
 
-    monkeypatch.setattr(daemon, "_build", build)
+    daemon._build = build
     with pytest.raises(FarmError, match="history ended by itself"):
         await asyncio.wait_for(daemon.run(), HANG_S)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), zmq.ZMQError(errno.EMFILE)])
-async def test_a_start_without_descriptors_is_one_line(daemon, monkeypatch, error):
-    async def build(_):
-        raise error
-
-    monkeypatch.setattr(daemon, "_build", build)
+async def test_a_start_without_descriptors_is_one_line(daemon, error):
+    daemon._build = AsyncMock(side_effect=error)
     with pytest.raises(HostError, match=r"^cannot start: the host: Too many open files$"):
         await daemon.run()
 
 
-async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon, monkeypatch):
+async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon):
     heard = []
 
     def reload():
@@ -67,8 +65,8 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon,
         return [serving]
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a handler that is missing this test hears; it is not ended by it
+    daemon._build = build
     try:
-        monkeypatch.setattr(daemon, "_build", build)
         await asyncio.wait_for(daemon.run(), HANG_S)
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -6,7 +6,7 @@ import pytest
 
 from farm.common.events import EventLog
 from farm.common.systemd import Notifier
-from farm.config import ConfigError, FarmConfig, load
+from farm.config import ConfigError, load
 from farm.daemon.reload import Reloader, changes, for_head, plan
 
 
@@ -93,12 +93,8 @@ class Manager(Notifier):
     def __init__(self):
         super().__init__()
         self.said = []
-
-    def reloading(self):
-        self.said.append("reloading")
-
-    def ready(self, status):
-        self.said.append("ready")
+        self.reloading = lambda: self.said.append("reloading")
+        self.ready = lambda _status: self.said.append("ready")
 
 
 class Daemon:
@@ -106,28 +102,35 @@ class Daemon:
 
     def __init__(self, tmp_path):
         self.file = tmp_path / "farm.toml"
-        self.events, self.manager, self.heard = EventLog(), Manager(), list[FarmConfig]()
-        self.outcomes = []
-        self.reloader = Reloader(
-            self.load(""), lambda: load(self.file, environ={}), self.events, self.manager, self.outcomes.append
-        )
+        self.file.touch()
+        self.events, self.manager, self.heard, self.outcomes = EventLog(), Manager(), [], []
+        self.before = self.load()
+        self.reloader = Reloader(self.before, self.load, self.events, self.manager, self.outcomes.append)
         self.reloader.parts.append(self.heard.append)
 
-    def load(self, text):
-        self.file.write_text(text)
+    def load(self):
         return load(self.file, environ={})
+
+    async def signalled(self, text):
+        self.file.write_text(text)
+        self.reloader.signalled()
+        await self.reloader._signalled.end(60.0)
+        return self.told()[0]
 
     def told(self):
         event = self.events.since()[-1]
         return event.kind, event.data
 
 
-async def test_parts_hear_of_what_holds_now_and_people_who_did_it(tmp_path):
-    daemon = Daemon(tmp_path)
-    before = daemon.reloader.config
+@pytest.fixture
+def daemon(tmp_path):
+    return Daemon(tmp_path)
+
+
+async def test_parts_hear_of_what_holds_now_and_people_who_did_it(daemon):
     daemon.file.write_text("[lease]\nidle_s = 9.0\n[jobs]\nworkers = 2")
     await daemon.reloader.reload("anna")
-    expected = replace(before, lease=replace(before.lease, idle_s=9.0))
+    expected = replace(daemon.before, lease=replace(daemon.before.lease, idle_s=9.0))
     assert daemon.heard == [expected]
     assert daemon.reloader.config == expected
     told = {"by": "anna", "applied": ["lease.idle_s"], "restart": ["jobs.workers"]}
@@ -136,51 +139,37 @@ async def test_parts_hear_of_what_holds_now_and_people_who_did_it(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["[lease]\nidle_s = -1.0", "[leese]\n", "no toml", "[lease]\nidle_s = 'long'"])
-async def test_a_wrong_one_changes_nothing(wrong, tmp_path):
-    daemon = Daemon(tmp_path)
-    before = daemon.reloader.config
+async def test_a_wrong_one_changes_nothing(daemon, wrong):
     daemon.file.write_text("[quota]\ndevices = 1\n" + wrong)
     with pytest.raises(ConfigError) as refused:
         await daemon.reloader.reload("anna")
     assert daemon.heard == []
-    assert daemon.reloader.config is before
+    assert daemon.reloader.config is daemon.before
     kind, data = daemon.told()
     assert (kind, data["by"], data["reason"]) == ("config.refused", "anna", refused.value.message)
     assert daemon.manager.said == ["reloading", "ready"]  # systemd must not wait for ever
 
 
-async def test_a_signal_with_a_wrong_file_is_told_and_survived(tmp_path):
-    daemon = Daemon(tmp_path)
-    daemon.file.write_text("wrong")
-    daemon.reloader.signalled()
-    await daemon.reloader._signalled.end(60.0)
-    assert daemon.told()[0] == "config.refused"
-    daemon.file.write_text("[quota]\ndevices = 1\n")
-    daemon.reloader.signalled()
-    await daemon.reloader._signalled.end(60.0)
-    assert daemon.told()[0] == "config.reloaded"
+async def test_a_signal_with_a_wrong_file_is_told_and_survived(daemon):
+    assert await daemon.signalled("wrong") == "config.refused"
+    assert await daemon.signalled("[quota]\ndevices = 1\n") == "config.reloaded"
     assert daemon.outcomes == [ConfigError.code, "ok"]  # for the audit log
 
 
-async def test_what_one_part_refuses_holds_for_none(tmp_path, caplog):
-    daemon = Daemon(tmp_path)
-    before = daemon.reloader.config
-
+async def test_what_one_part_refuses_holds_for_none(daemon, caplog):
     def refuse(config):
-        if config is not before:
+        if config is not daemon.before:
             raise ZeroDivisionError
 
     later = []
     daemon.reloader.parts += [refuse, later.append]
-    daemon.file.write_text("[quota]\ndevices = 1\n")
-    daemon.reloader.signalled()
-    await daemon.reloader._signalled.end(60.0)
-    assert [config is before for config in daemon.heard] == [False, True]
+    await daemon.signalled("[quota]\ndevices = 1\n")
+    assert [config is daemon.before for config in daemon.heard] == [False, True]
     assert later == []
-    assert daemon.reloader.config is before
+    assert daemon.reloader.config is daemon.before
     kind, data = daemon.told()
     assert (kind, data["reason"]) == ("config.refused", "a mistake in farm: ZeroDivisionError")
+    assert data["by"] == "SIGHUP"
     assert daemon.outcomes == ["failed"]
     assert "ZeroDivisionError" in caplog.text  # with its trace, for whoever repairs it
     assert daemon.manager.said == ["reloading", "ready"]
-    assert daemon.told()[1]["by"] == "SIGHUP"
