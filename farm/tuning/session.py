@@ -29,7 +29,8 @@ RENEW_CANDIDATES = 256  # a loaded library costs the phone some pages and a file
 RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until the session ends
 RENEW_BUFFER_BYTES = 256 << 20  # of argument buffers
 
-REFUSED = "cannot find server that matches"  # what TVM makes of a refusal, and then the match key
+# What TVM makes of a refusal, and then the match key; a server may hang up while TVM still sends.
+REFUSED = re.compile("cannot find server that matches|Broken pipe|Connection reset")
 
 
 def connect(offer: SessionOffer) -> Any:
@@ -43,7 +44,7 @@ def connect(offer: SessionOffer) -> Any:
     except Exception as error:  # noqa: BLE001 - TVM has several for it
         said = first_line(error)
         refused = "the phone's RPC server took no session"
-        raise ConnectionError(refused if REFUSED in said else said.replace(offer.key, "...")) from None
+        raise ConnectionError(refused if REFUSED.search(said) else said.replace(offer.key, "...")) from None
 
 
 ArgsInfo = tuple[tuple[str, str, tuple[int, ...]], ...]  # ("TENSOR", dtype, shape) of each argument
