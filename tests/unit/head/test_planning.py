@@ -37,6 +37,7 @@ def bench(spec=BenchSpec, **fields):
 @pytest.mark.parametrize("quiet", [True, False])
 def test_a_bench_asks_for_a_quiet_hub_when_it_is_wanted(quiet):
     (job,) = planned(bench(quiet_hub=quiet), must_match=False).jobs
+    assert (job.id, job.array) == ("a", "")
     request = request_of(KINDS, job, frozenset({"bad"}))
     assert request.quiet_hub is quiet
     assert (request.lease_class, request.user, request.avoid) == (LeaseClass.BENCH, "alice", {"bad"})
