@@ -136,7 +136,7 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     lab.heat("plain", 53)
     until(lambda: house.state("plain")["clock_scale"] == 0.25)
     until(lambda: house.rigs["plain"].run("shell", STOPPED).returncode == 0)
-    assert share_stopped(house) > 0.4
+    until(lambda: share_stopped(house) > 0.4)  # of some 200 looks: a loaded host stops and continues it late
     assert house.state("plain")["throttling"] == 5
 
     lab.server_crash("plain")
@@ -153,7 +153,7 @@ def test_a_stuck_clock_is_as_slow_as_it_says_and_ends(house, lab, busy):
     until(lambda: busy.exists() and busy.stat().st_size > 20)
     lab.fault("plain", "clock_stuck", share=0.1)
     until(lambda: house.rigs["plain"].run("shell", STOPPED).returncode == 0)
-    assert share_stopped(house) > 0.6
+    until(lambda: share_stopped(house) > 0.6)  # of some 200 looks: a loaded host stops and continues it late
     lab.fault("plain", "clock_stuck", share=1.0)
     at = busy.stat().st_size
     until(lambda: busy.stat().st_size > at + 20)
