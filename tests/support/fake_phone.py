@@ -32,7 +32,7 @@ class FakeClient:
 
     def __init__(self, answer="", **by_serial):
         self.answer, self.by_serial = answer, by_serial
-        self.commands, self.serials, self.rebooted = [], [], []
+        self.commands, self.serials, self.rebooted, self.disconnected = [], [], [], []
         self.address = ServerAddress.parse("tcp:5038")
 
     async def shell(self, serial, command, **_):
@@ -49,6 +49,9 @@ class FakeClient:
 
     async def reboot(self, serial):
         self.rebooted.append(serial)
+
+    async def disconnect(self, address):
+        self.disconnected.append(address)
 
     async def _answer(self, serial, command):
         self.serials.append(serial)

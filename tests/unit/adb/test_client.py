@@ -205,3 +205,9 @@ async def test_connect_that_fails_is_an_error_whatever_adb_exits_with(server, cl
     server.services["host:connect:10.1.1.1:5555"] = says(okay(words))
     with pytest.raises(DeviceNotFound, match=r"10\.1\.1\.1:5555"):
         await client.connect("10.1.1.1:5555")
+
+
+async def test_a_network_phone_is_connected_and_disconnected_in_the_servers_words(server, client):
+    for word in ("connect", "disconnect"):
+        server.services[f"host:{word}:10.1.1.1:5555"] = says(okay(f"{word}ed to 10.1.1.1:5555"))
+        assert await getattr(client, word)("10.1.1.1:5555") == f"{word}ed to 10.1.1.1:5555"

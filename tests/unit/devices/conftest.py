@@ -40,11 +40,15 @@ class NoPhones:
         yield ()
         await for_ever()
 
+    def __init__(self):
+        self.network = set()
+
     def add_network(self, address):
-        return network_address(address)
+        self.network.add(serial := network_address(address))
+        return serial
 
     def remove_network(self, address):
-        pass
+        self.network.remove(address)
 
 
 @pytest.fixture
@@ -52,12 +56,12 @@ def quiet_fleet(store):
     """`async with quiet_fleet(*records)`: a fleet that runs and remembers these devices; adb lists none."""
 
     @asynccontextmanager
-    async def made(*records, events=None, config=None):
+    async def made(*records, events=None, config=None, client=None):
         for record in records:
             await store.devices.save(record)
         rollouts = Rollouts(lambda *_: None, tuple, store.rollouts, EventLog(), RolloutConfig())
         fleet = Fleet(
-            AdbClient("tcp:5038"), NoPhones(), rollouts, None, store.devices, events or EventLog(),
+            client or AdbClient("tcp:5038"), NoPhones(), rollouts, None, store.devices, events or EventLog(),
             config or FleetConfig(), recoveries=store.recoveries, batteries=store.batteries,
         )  # fmt: skip
         loaded = asyncio.Event()

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from farm.common.errors import FarmError, HostError, NoSuchDeviceError, UserError
+from farm.common.errors import FarmError, HostError, NoSuchDeviceError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.devices.registry import Aliases
 from farm.model.device import Service
 from farm.model.event_kinds import KINDS
 from farm.store.devices import DeviceRecord
+from tests.support.fake_phone import FakeClient
 
 
 @pytest.fixture
@@ -73,6 +74,42 @@ async def test_an_order_about_a_device_that_is_being_forgotten(fleet, store):
     results = await outcomes(fleet.admin.forget("one"), fleet.admin.adopt("one"))
     assert isinstance(results[1], NoSuchDeviceError)
     assert [record.name for record in store.devices.all()] == names(fleet) == ["two"]
+
+
+async def test_only_a_phone_that_can_be_reached_is_cleaned(fleet, store):
+    with pytest.raises(PhoneError, match="one cannot be cleaned: it is gone"):
+        await fleet.admin.forget("one", clean=True)
+    cleaned, failed = await fleet.admin.forget_all()
+    assert (cleaned, list(failed)) == ((), ["one"])
+    assert fleet.view("one").adopted
+    assert [record.adopted for record in store.devices.all()] == [True, False]
+    await fleet.admin.forget("one")
+    assert [record.name for record in store.devices.all()] == names(fleet) == ["two"]
+
+
+async def test_a_network_phone_is_kept_connected_until_it_is_forgotten(quiet_fleet, store):
+    async with quiet_fleet(DeviceRecord("S1", "one"), client=(client := FakeClient())) as fleet:
+        serial = await fleet.admin.add_network("10.0.0.7")
+        assert await fleet.admin.add_network("10.0.0.7:5555") == serial == "10.0.0.7:5555"
+        assert [record.address for record in store.devices.all() if record.serial == serial] == [serial]
+        assert fleet.watcher.network == {serial}
+        await fleet.admin.forget(serial)
+        assert (client.disconnected, fleet.watcher.network) == ([serial], set())
+        assert [record.serial for record in store.devices.all()] == ["S1"]
+
+
+async def test_who_adopts_gives_a_name_and_a_pool(fleet, kept):
+    view = await fleet.admin.adopt("two", pool="Desk 1", rename="Left-One")
+    assert (view.name, view.pool, view.adopted) == ("left-one", "desk-1", True)
+    assert (kept("left-one").pool, kept("left-one").adopted) == ("desk-1", True)
+
+
+async def test_who_took_a_device_out_of_service_is_said_until_it_is_back(fleet):
+    said = []
+    for service, by in ((Service.DRAINING, "ann"), (Service.DRAINING, "bob"), (Service.IN, "bob")):
+        await fleet.admin.set_service("one", service, by)  # the second changes nothing
+        said.append(fleet.admin.out_of_service_by("one")[:7])
+    assert said == ["ann at ", "ann at ", ""]
 
 
 async def test_an_order_is_told_with_who_gave_it(quiet_fleet):
