@@ -20,6 +20,7 @@ from farm.compiler.link import exporter
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.simulation.world import WorldSpec, boot
 from tests.support.needs import need, needs_namespaces
+from tests.support.tvm import free_port
 from tests.support.waiting import HANG_S
 
 from .conftest import run_commands, shell
@@ -246,16 +247,18 @@ def test_it_runs_on_a_phone_that_has_only_the_c_library(bundle, folder, library)
         remote = folder / "a" / "data" / "local" / "tmp" / "farm"
         shutil.copytree(bundle, remote)
         remote.chmod(0o755)  # pytest keeps its folders to itself
-        start = "cd /data/local/tmp/farm && LD_LIBRARY_PATH=$PWD exec ./tvm_rpc server --host=127.0.0.1 --port=5000"
+        port = free_port()
+        start = "cd /data/local/tmp/farm && LD_LIBRARY_PATH=$PWD exec ./tvm_rpc server --host=127.0.0.1"
+        ports = f"--port={port} --port-end={port + 1}"
         log = "/data/local/tmp/log"
-        shell(phone, f"({start} --port-end=5010 --key=k --work-dir=/data/local/tmp/w) >{log} 2>&1 </dev/null & echo")
+        shell(phone, f"({start} {ports} --key=k --work-dir=/data/local/tmp/w) >{log} 2>&1 </dev/null & echo")
         code, out, error = shell(
             phone, f"for i in $(seq 1000); do grep -q 'Bind to' {log} && break; sleep 0.01; done; cat {log}"
         )
         assert (code, error) == (0, "")
-        assert "Bind to 127.0.0.1:5000" in out
+        assert f"Bind to 127.0.0.1:{port}" in out
         with socket.socket() as outside:
-            assert outside.connect_ex(("127.0.0.1", 5000)) != 0
+            assert outside.connect_ex(("127.0.0.1", port)) != 0
         if not launcher:
             (remote / "libstdc++.so.6").unlink()
             code, _, error = shell(phone, "cd /data/local/tmp/farm && LD_LIBRARY_PATH=$PWD ./tvm_rpc server")
