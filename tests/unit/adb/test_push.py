@@ -96,6 +96,18 @@ async def test_an_interrupted_push_installs_nothing_and_a_repeat_finishes_it(ser
     assert on_phone(server) == wanted(files)
 
 
+async def test_a_phone_that_goes_before_it_has_taken_a_file_is_a_lost_link(server, client, files):
+    async def go(reader, writer):
+        writer.write(b"OKAY")
+        await reader.readuntil(b"DONE")
+        server.serial = "gone"  # nothing can be removed there now
+
+    server.services["sync:"] = go
+    with pytest.raises(AdbLinkLost, match="FAKE1 ended in the middle of a file"):
+        await push_tree(client, "FAKE1", files[2:])
+    assert server.spoken[-1] == "host:transport:FAKE1"
+
+
 async def test_a_disk_that_fills_up_is_told_in_the_phones_words(server, client, files):
     server.full_after = 2_000_000
     with pytest.raises(PhoneStorageFull) as caught:

@@ -1,6 +1,7 @@
 """Whose connections are ended, by events that libzmq's monitor might tell."""
 
 import os
+import resource
 import socket
 from itertools import chain
 
@@ -162,3 +163,16 @@ def test_unknown_connections_are_left_alone(door):
     assert door.reads(number)
     door.hear(1 << 20, "ann")  # no descriptor at all
     assert door.limiter.cut_connections("ann") == 0
+
+
+SOFT, HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+@pytest.mark.parametrize(("soft", "most", "now"), [(200, 300, 300), (300, 200, 300), (200, HARD + 1, HARD)])
+def test_the_daemon_takes_the_descriptors_it_may_have(soft, most, now):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, HARD))
+    try:
+        limits.raise_descriptor_limit(most)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (now, HARD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, HARD))

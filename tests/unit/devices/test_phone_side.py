@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from farm.adb.client import AdbClient, ShellResult
 from farm.adb.devices import AdbDevice, AdbState, parse_device_list
-from farm.adb.errors import AdbTimeout
+from farm.adb.errors import AdbLinkLost, AdbTimeout
 from farm.bundle.model import Bundle, BundleFile
 from farm.common.errors import Code, HostError, PhoneError
 from farm.common.phone_text import SECTION
@@ -212,6 +212,19 @@ async def test_only_the_push_takes_a_turn(server, tmp_path):
     await provision(client, server.serial, bundle, push_slot=slot, progress=sent.append)
     assert not sent
     assert len(slot.spans) == 1
+
+
+async def test_a_cut_push_leaves_no_bundle_and_the_next_one_goes_on(server, tmp_path):
+    bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
+    folder = server.local(f"{ROOT}/bundles")
+    server.cut_after = 200_000
+    with pytest.raises(AdbLinkLost):
+        await provision(client, server.serial, bundle)
+    assert [path.name for path in folder.iterdir()] == [f".incoming-{bundle.hash}"]
+    server.cut_after = None
+    await provision(client, server.serial, bundle)
+    assert [path.name for path in folder.iterdir()] == [bundle.hash]
+    assert (await provision(client, server.serial, bundle, deep=True)).pushed_files == 0
 
 
 async def test_a_bundle_that_is_gone_from_the_host_says_so(server, tmp_path):
