@@ -29,15 +29,22 @@ def disk(store):
 
 
 class NoPhones:
-    """An adb server that lists no phone."""
+    """An adb server that lists no phone; a test may list some, and say whether any of them `answers`."""
 
     server_lost = False
     failure = ""
+    devices, answers = (), True
 
     run = for_ever
 
+    async def did_its_part(self, since_s):
+        return True
+
+    async def reaches_any(self, phones):
+        return self.answers
+
     async def snapshots(self):
-        yield ()
+        yield self.devices
         await for_ever()
 
     def __init__(self):
@@ -53,13 +60,18 @@ class NoPhones:
 
 @pytest.fixture
 def quiet_fleet(store):
-    """`async with quiet_fleet(*records)`: a fleet that runs and remembers these devices; adb lists none."""
+    """`async with quiet_fleet(*records)`: a fleet that runs and remembers these devices; adb lists none.
+
+    `bundles`: the library, which may change.
+    """
 
     @asynccontextmanager
-    async def made(*records, events=None, config=None, client=None):
+    async def made(*records, events=None, config=None, client=None, bundles=()):
         for record in records:
             await store.devices.save(record)
-        rollouts = Rollouts(lambda *_: None, tuple, store.rollouts, EventLog(), RolloutConfig())
+        rollouts = Rollouts(
+            lambda *_: next(iter(bundles), None), lambda: tuple(bundles), store.rollouts, EventLog(), RolloutConfig()
+        )
         fleet = Fleet(
             client or AdbClient("tcp:5038"), NoPhones(), rollouts, None, store.devices, events or EventLog(),
             config or FleetConfig(), recoveries=store.recoveries, batteries=store.batteries,
