@@ -176,6 +176,21 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
 SECRET = "the-secret"
 
 
+@pytest.mark.parametrize("work", [m.Pause(5, 3600.0), m.RetryLater(5, 3), m.StartServer(5)])
+@virtual_time
+async def test_work_that_asks_no_phone(work):
+    async with agent_of(SILENT, Life.STARTING) as (agent, _):
+        event = await agent._answer(work)
+        assert (event.generation, type(event)) == (5, m.WorkFailed if work == m.StartServer(5) else m.WaitEnded)
+
+
+async def test_a_bug_found_while_a_phone_was_asked_is_in_the_log(caplog):
+    async with agent_of(FarmError("nobody thought of this"), Life.IDENTIFYING) as (agent, fleet):
+        agent._perform(m.Identify(5))
+        assert await fleet.until(Life.RECOVERING) == "nobody thought of this"
+    assert "Traceback" in caplog.text
+
+
 @asynccontextmanager
 async def outlived(secret=SECRET, alive="yes"):
     """An agent that knows of no server; its phone's supervisor tells of one, and answers nothing else."""

@@ -1,4 +1,4 @@
-"""A fleet over phones that adb lists: what it makes of a key, of a library without a bundle, of a hub, of budgets."""
+"""A fleet over phones that adb lists: keys, libraries without a bundle, adoption, hubs, budgets."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from farm.adb.devices import AdbDevice, AdbState
 from farm.common.events import EventLog
 from farm.devices.fleet import FleetConfig
 from farm.devices.identity.identity import READ_COMMAND
+from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.recovery import RecoveryConfig
 from farm.devices.power.power_rules import UsbConfig
@@ -33,7 +34,7 @@ def lists(fleet, state, *serials):
 
 async def test_a_phone_whose_keys_are_not_accepted_says_what_to_do(quiet_fleet):
     events = EventLog()
-    async with quiet_fleet(ONE, events=events) as fleet:
+    async with quiet_fleet(ONE, events=events, client=FakeClient(for_ever)) as fleet:
         lists(fleet, AdbState.UNAUTHORIZED, "S1")
         view = fleet.view("one")
         assert (view.life, view.reason) == (Life.UNAUTHORIZED, "the farm's adb key is not accepted on its screen")
@@ -51,6 +52,17 @@ async def test_a_phone_without_a_bundle_waits_for_one(quiet_fleet):
         await fleet.bundles_changed()
         await until(lambda: fleet.bundles_in_use() == {B.hash: ("one",)})
         assert fleet.view("one").life is Life.PROVISIONING
+
+
+async def test_a_new_configuration_adopts_phones_that_wait(quiet_fleet):
+    phone, new = FakeClient({READ_COMMAND: answer("poco-f6-peridot"), "": for_ever}), FleetConfig()
+    async with quiet_fleet(DeviceRecord("S1", "one"), client=phone) as fleet:
+        lists(fleet, AdbState.DEVICE, "S1")
+        await until(lambda: fleet.view("one").life is Life.NEW)
+        rules, recovery = [AdoptRule("android", pool="lab")], RecoveryConfig(away_s=60.0)
+        fleet.use(rules, new.probe, new.health, new.battery, recovery)
+        assert (fleet.view("one").pool, fleet.view("one").life) == ("lab", Life.PROVISIONING)
+        assert fleet.recovery.away_limit_s("lab") == 60.0
 
 
 async def test_a_hub_whose_phones_are_listed_and_silent_is_to_blame_until_one_answers(quiet_fleet):
