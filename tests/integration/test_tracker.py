@@ -1,6 +1,7 @@
 """The tracker over real sockets, with clients that do what stock ones never would."""
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -17,7 +18,7 @@ from tests.integration.tvm_port import TvmPort
 from tests.support.errors import raises_code
 from tests.support.local_head import requests_of
 from tests.support.raw import RawTracker, encode_message
-from tests.support.waiting import until
+from tests.support.waiting import HANG_S, until
 
 
 async def until_closed(client):
@@ -300,6 +301,20 @@ async def test_unfinished_messages_of_all_clients_have_a_common_limit():
         assert (await clients[4].answer())[0] == -1
         clients[5].close()
         await until(lambda: lab.door.tracker.held.taken == 0)
+
+
+async def test_unread_answers_of_all_clients_have_a_common_limit():
+    limit, clients = 150_000, 10
+    async with TvmPort(limits=ConnectionLimits(held_bytes=limit, message_s=10 * HANG_S)) as lab:
+        for number in range(1000):
+            lab.devices.add(f"phone-{number}", "android")
+        for _ in range(clients):
+            client = await lab.client()
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            await client.send(encode_message(TrackerCode.SUMMARY) * 200)  # more answers than the kernel takes
+        await until(lambda: len(lab.door.tracker._connections) < clients)
+        assert await (await lab.client()).ask(TrackerCode.PING) == 0
+        assert lab.door.tracker.held.taken <= limit
 
 
 async def test_more_connections_than_allowed_wait_their_turn():
