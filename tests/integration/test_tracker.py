@@ -1,6 +1,7 @@
 """The tracker over real sockets, with clients that do what stock ones never would."""
 
 import asyncio
+import json
 import socket
 import struct
 
@@ -200,9 +201,23 @@ async def test_a_client_that_never_reads_is_cut_off():
         client, other = await lab.client(), await lab.client()
         flood = asyncio.create_task(client.send(encode_message(TrackerCode.SUMMARY) * 2_000_000))
         assert await other.ask(TrackerCode.PING) == 0  # served while the other's answers wait for a reader
+        held = []
+        while not flood.done():
+            held.append(lab.door.tracker.held.taken)
+            await asyncio.sleep(0)
         with pytest.raises(ConnectionError):
             await flood
+        one_answer = len(json.dumps(lab.door.summary()))
+        assert max(held, default=0) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES + one_answer
         assert await other.ask(TrackerCode.PING) == 0
+
+
+async def test_a_client_that_reads_nothing_of_its_only_answer_is_cut_off():
+    async with TvmPort(limits=ConnectionLimits(message_s=0.1)) as lab:
+        await lab.client()
+        (connection,) = lab.door.tracker._connections
+        connection.send(bytes(1 << 24))  # more than the kernel takes
+        await until(lambda: connection.closed)
 
 
 async def test_a_slow_reader_gets_every_answer():
@@ -271,7 +286,7 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
             assert await client.answer() == 0
             held.append(connection.unhandled_bytes)
         await flood
-        assert max(held) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES
+        assert max(held, default=0) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES
 
 
 async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loop(monkeypatch):
