@@ -286,7 +286,7 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
             assert await client.answer() == 0
             held.append(connection.unhandled_bytes)
         await flood
-        assert max(held, default=0) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES
+        assert max(held) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES
 
 
 async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loop(monkeypatch):
