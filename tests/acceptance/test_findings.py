@@ -37,7 +37,7 @@ def kinds(farm):
 def test_a_full_phone_is_kept_away_until_it_has_space(farm, name):
     story = Story(farm)
     done = farm.farm("demo", "fault", name, "full_disk", "free_bytes=50000000")
-    assert done.stdout == f"{name}: /data has that many bytes left (free_bytes=50000000)\n", done
+    assert done.stdout == f"{name}: full_disk free_bytes=50000000\n", done
     told = story.until("device.finding", subject=name, finding="data-full")
     assert "/data has 50 MB left" in told["data"]["cause"]
     story.until("device.quarantined", subject=name)
