@@ -211,3 +211,13 @@ async def test_a_network_phone_is_connected_and_disconnected_in_the_servers_word
     for word in ("connect", "disconnect"):
         server.services[f"host:{word}:10.1.1.1:5555"] = says(okay(f"{word}ed to 10.1.1.1:5555"))
         assert await getattr(client, word)("10.1.1.1:5555") == f"{word}ed to 10.1.1.1:5555"
+
+
+async def test_after_a_reboot_or_a_reconnect_a_phone_is_asked_again_what_it_can(server, client):
+    server.services |= {"reboot:": says(b"OKAY"), "host-serial:FAKE1:reconnect": says(okay("reconnecting FAKE1"))}
+    await client.features("FAKE1")
+    await client.reboot("FAKE1")
+    await client.features("FAKE1")
+    assert await client.reconnect("FAKE1") == "reconnecting FAKE1"
+    await client.features("FAKE1")
+    assert sum(words.endswith(":features") for words in server.spoken) == 3

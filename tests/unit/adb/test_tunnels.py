@@ -22,7 +22,7 @@ from farm.adb.tunnels import (
 from farm.common.errors import HostError, UserError
 from farm.devices.tunnels import TunnelKeeper
 from tests.support.waiting import HANG_S
-from tests.unit.adb.fake_server import okay, says
+from tests.unit.adb.fake_server import block, okay, says
 
 ADD, REMOVE, DROP = TunnelStep.ADD, TunnelStep.REMOVE, TunnelStep.DROP
 WAIT, CONFLICT = TunnelStep.WAIT, TunnelStep.CONFLICT
@@ -219,6 +219,41 @@ async def test_reconcile_sets_up_and_takes_down_only_ours(server, client, tmp_pa
     await ledger.release(OURS)
     assert steps(await ledger.reconcile(client, {"FAKE1"})) == [REMOVE]
     assert (entries.lines, ledger.entries) == (["FAKE1 tcp:8000 tcp:1"], ())
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [("cannot bind listener: Address already in use", CONFLICT), ("device offline", WAIT)],
+)
+async def test_a_forward_that_cannot_be_set_up_says_why(server, client, tmp_path, said, step):
+    Entries(server)
+    server.services[OPEN] = says(b"OKAYFAIL" + block(said))
+    ledger = TunnelLedger(tmp_path / "tunnels.json")
+    await ledger.own(OURS)
+    (planned,) = await ledger.reconcile(client, {"FAKE1"})
+    assert (planned.step, planned.reason != "") == (step, True)
+
+
+async def test_a_reverse_is_set_up_and_taken_down_at_its_phone(server, client, tmp_path):
+    there, ours = "", reverse(serial="FAKE1")
+    Entries(server)
+    server.services |= {
+        "reverse:list-forward": lambda *streams: says(okay(there))(*streams),
+        f"reverse:forward:norebind:{ours.listen};{ours.dial}": says(b"OKAYOKAY"),
+        f"reverse:killforward:{ours.listen}": says(b"OKAYOKAY"),
+    }
+    ledger = TunnelLedger(tmp_path / "tunnels.json")
+    await ledger.own(ours)
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [ADD]
+    there = f"UsbFfs {ours.listen} {ours.dial}\n"
+    await ledger.release(ours)
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [WAIT]  # something may dial it
+    await ledger.release(ours, dialler_stopped=True)
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [REMOVE]
+    assert [words for words in server.spoken if "norebind" in words or "kill" in words] == [
+        f"reverse:forward:norebind:{ours.listen};{ours.dial}", f"reverse:killforward:{ours.listen}"
+    ]  # fmt: skip
+    assert ledger.entries == ()
 
 
 async def test_an_order_that_comes_during_a_round_is_carried_out_in_the_next(server, client, tmp_path):
