@@ -60,15 +60,17 @@ acceptance: setup $(TORCH)/.ready ## everything else
 # .venv/bin/python -m tests.house.lost BEFORE AFTER
 $(VENV)/.strength: $(VENV)/.ready
 	$(INSTALL) coverage==7.17.5 pytest-cov==7.1.0 mutmut==3.8.1
-	@mkdir -p build
 	@touch $@
 
 coverage: $(VENV)/.strength ## lines and branches of farm/ that the tests run: build/coverage.json (not in CI)
+	@mkdir -p build
 	$(PY) $(PYTEST) --cov=farm --cov-report= tests/integration tests/unit
+	-$(PY) -m coverage combine -q --append # of processes that ended last
 	$(PY) -m coverage json -q -o build/coverage.json
 	$(PY) -m coverage report --format=total
 
 mutants: $(VENV)/.strength ## changes to the decisions of farm/ that the tests find: build/mutants.txt (an hour; not in CI)
+	@mkdir -p build
 	$(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results --all true > build/mutants.txt
 	@sed 's/.*: //' build/mutants.txt | sort | uniq -c
