@@ -215,7 +215,7 @@ def fault(
 
 
 def fault_words(name: str, arguments: Mapping[str, Any]) -> str:
-    """A fault and its arguments as people type them; the catalogue has its meaning."""
+    """A fault and its arguments as people type them."""
     return " ".join((name, *(f"{key}={value}" for key, value in arguments.items() if value is not None)))
 
 

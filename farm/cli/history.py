@@ -124,7 +124,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
 
 
 def _rescaled_ms(row: Mapping[str, Any]) -> float | None:
-    """The median at today's nominal speed; None if that is the reported one."""
+    """The median at today's nominal speed, None where the job reported it at that speed."""
     return common_estimate(row)["median_s"] * 1000 if moved_nominal([row]) else None
 
 

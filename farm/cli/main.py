@@ -467,7 +467,7 @@ def _load(path: str, home: str) -> Any:
 
 
 def _invoked(invoke: Callable[[Any], Any], context: Any) -> Any:
-    """Run a command; the error for a duration or a time that is none names its option."""
+    """Run a command. An error of a duration or a time names its option."""
     try:
         return invoke(context)
     except BadTimeError as error:

@@ -456,7 +456,7 @@ def _cut(line: Text, view: TopView) -> Text:
 
 
 def cut(text: Text, width: int, marks: Glyphs) -> None:
-    """Leave so many columns of a text, the last of which shows that more followed."""
+    """Cut a text to `width` columns. The last column marks the cut."""
     text.rstrip()
     if text.cell_len > width:
         text.truncate(width - 1)

@@ -33,7 +33,7 @@ class BadTimeError(UserError):
     code = "bad_time"
 
     def is_of(self, text: str) -> bool:
-        """Whether it was raised for that text."""
+        """Whether `text` caused it."""
         return any(self.message.startswith(f"{each[:40]!r} is ") for each in (text, text.removeprefix("+")))
 
 

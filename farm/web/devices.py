@@ -17,7 +17,7 @@ from farm.common.errors import HostUnreachableError, UserError
 from farm.common.files import short_hash
 from farm.common.selector import natural
 from farm.devices.health.series import COARSE_S, FINE_S
-from farm.model.device import LIFE_EVENTS
+from farm.model.device import LIFE_EVENTS, Service
 from farm.model.event_words import WHY, event_words
 from farm.web.hosts import last_facts
 from farm.web.page import ask, done, form_of, render, web_of
@@ -291,14 +291,12 @@ def _page_of(name: str) -> str:
     return f"/devices/{segment(name)}"
 
 
-SERVICE_NOTICES = {"in": "is back in service", "draining": "is draining", "maintenance": "is in maintenance"}
-
-
 @router.post("/devices/{name}/service")
 async def set_service(request: Request, name: str) -> Response:
     """Drain, maintain or release a device."""
     answer = await ask(request, "device.service", device=name, service=(await form_of(request)).get("service", ""))
-    notice = f"{answer['name']} {SERVICE_NOTICES[answer['service']]}."
+    service = Service(answer["service"])
+    notice = f"{answer['name']} is {'back ' if service is Service.IN else ''}{service.words}."
     if answer["released"]:
         notice += f" Its quarantine is over ({answer['quarantine']}); it is checked before it is leased again."
     elif answer["quarantine"]:

@@ -105,7 +105,7 @@ def as_lines(facts: DeviceFacts) -> list[str]:
 
 
 def steps_before(facts: DeviceFacts) -> list[str]:
-    """The last steps of the device's life before its quarantine; none if it is in no quarantine."""
+    """The last steps of the device's life before its quarantine, none without a quarantine."""
     kept = facts.state.quarantine
     shown = (facts.view.reason, *(brief(each.cause) for each in facts.actions))
     return [] if kept is None else [step for step, line in _steps(kept, facts.quarantined_at, shown) if step != line]
