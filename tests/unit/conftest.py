@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from farm.store.store import Store
 from tests.support.fake_daemon import FARM, FakeDaemon
 from tests.support.forked_processes import popen
 from tests.support.snapshots import Snapshot
@@ -33,6 +34,14 @@ def typed(daemon):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The real store; tests/unit/store has one on each engine."""
+    store = Store.open(tmp_path / "farm.db")
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -11,16 +11,8 @@ from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.rollouts import Rollouts
-from farm.store.store import Store
 from tests.support.fake_phone import for_ever
 from tests.support.full_disk import FullDisk
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

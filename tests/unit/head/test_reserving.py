@@ -46,13 +46,6 @@ class Reserving(Lab):
 
 
 @pytest.fixture
-def store(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield store
-    store.close()
-
-
-@pytest.fixture
 async def lab(store):
     lab = Reserving(store, Clocks())
     yield lab

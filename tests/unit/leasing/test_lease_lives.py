@@ -214,13 +214,6 @@ async def test_many_may_wait_and_none_of_them_is_a_task():
 # --- against the real store -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = Store.open(tmp_path / "farm.db")
-    yield store
-    store.close()
-
-
 @pytest.mark.parametrize("seed", range(3))
 async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_lease_ends(store, seed):
     dice = random.Random(seed)
