@@ -6,9 +6,9 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
 # Tests start hundreds of interpreters, and each would compile farm anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for phones and processes a third of their time: three at once keep two cores busy, the tests of a file one after
+# Tests wait for phones and processes: four at once keep two cores busy, the tests of a file one after
 # the other. In the order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
-PYTEST := -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test acceptance coverage mutants soak lint bench docs man clean lock
 help: ## this list

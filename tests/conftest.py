@@ -169,6 +169,7 @@ def phone(farm: VirtualFarm) -> Iterator[Phone]:
     farm.lab.good_kernels(phone.nickname)
     farm.lab.free_disk(phone.nickname)
     farm.lab.plug(phone.nickname)
+    farm.lab.cool(phone.nickname)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ RULES_OF_ENDED = {rule: query for rule, query in RULES.items() if rule != "an at
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 BESIDE = frozenset({"device.pushing", "device.finding", "device.finding_over"})  # they move no phone anywhere
 LAST_EVENTS = 80
+KILLED = 128 + signal.SIGKILL  # as a shell says it
 POLL_S = 0.02  # for the few things that no event tells
 
 Event = dict[str, Any]
@@ -243,8 +244,9 @@ class Phone:
         return str(self.row["name"])
 
     def shell(self, command: str) -> str:
-        """What a command prints on it, by way of the real adb."""
-        done = self.farm.adb("-s", self.serial, "shell", command)
+        """What a command prints on it, by way of the real adb; again when it is killed with what a lease left."""
+        while (done := self.farm.adb("-s", self.serial, "shell", command)).returncode == KILLED:
+            pass
         assert done.returncode == 0, done
         return done.stdout
 

@@ -79,7 +79,7 @@ def test_the_shell_is_a_phones(phones):
 def test_nothing_is_left_when_the_lab_is_killed(folder, level):
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from tests.integration.world.conftest import run_commands, shell\n"
+        "from tests.acceptance.world.conftest import run_commands, shell\n"
         "from farm.simulation.world import *\n"
         "from pathlib import Path\n"
         "phone = boot(WorldSpec('a', Path(sys.argv[2]), 'galaxy-s9', Isolation(sys.argv[3])), run_commands)\n"

@@ -11,7 +11,7 @@ import pytest
 
 from farm.common.errors import Code, HostError, PhoneError, UserError
 from farm.simulation.control import LabClient, running_lab
-from tests.integration.simulation.conftest import PHONE, PROFILE
+from tests.acceptance.simulation.conftest import PHONE, PROFILE
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.waiting import HANG_S
