@@ -9,9 +9,9 @@ import pytest
 
 from farm.common.errors import PhoneError
 from farm.simulation.control import running_lab
-from tests.adb_server import AdbServer, adb_binaries
 from tests.acceptance.simulation.conftest import Rig
 from tests.acceptance.simulation.test_lab_faults import until
+from tests.adb_server import AdbServer, adb_binaries
 from tests.support.needs import needs, needs_namespaces
 from tests.support.waiting import HANG_S
 
