@@ -88,18 +88,15 @@ def authored(source):
 PLACES = places()
 
 
-def fits(text):
-    """Whether only another's words, which become evidence, follow a clause that fits."""
-    cause, _, carried = text.partition("; ")
-    return len(cause) <= MAX_CAUSE_CHARS and ";" not in cause and carried in ("", FIGURE)
-
-
 def test_each_cause_is_one_clause_that_fits():
     sources = {path: path.read_text() for path in ROOT.rglob("*.py")}
-    naming = {path: text for path, text in sources.items() if "cause=" in text or any(name in text for name in PLACES)}
+    naming = {path: text for path, text in sources.items() if any(name in text for name in ("cause=", *PLACES))}
     found = [(path, line, text) for path, source in naming.items() for line, text in authored(source)]
     assert len(found) > 50
-    assert [each for each in found if not fits(each[2])] == []
+    for path, line, text in found:
+        cause, _, carried = text.partition("; ")
+        assert (len(cause) <= MAX_CAUSE_CHARS, ";" in cause) == (True, False), (path, line)
+        assert carried in ("", FIGURE), (path, line)  # only another's words, which become evidence, may follow
 
 
 def test_causes_are_found_however_they_are_written():
