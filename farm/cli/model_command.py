@@ -57,8 +57,7 @@ def submit_model(
     with work.client() as farm:
         given = farm.spec(spec.kind, model=model, **fields)
         finish = partial(_finish, spec=given, json=json)
-        detached = detach or fields["hold"]
-        finish(*work.submit_and_wait(farm, given, detach=detached, wait=wait, json=json, finish=finish))
+        work.submit_to_end(farm, given, finish, detach=detach, wait=wait, json=json)
 
 
 def _finish(submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec, json: bool) -> NoReturn:

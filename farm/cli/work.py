@@ -113,7 +113,7 @@ def submit_and_wait(
     show: Callable[[Event, str], None] | None = None,
     finish: Callable[[Submitted, list[Outcome]], object] | None = None,
 ) -> tuple[Submitted, list[Outcome]]:
-    """Submit a spec and wait for the end of its jobs. Detached, their ids are printed and the command is over.
+    """Submit a spec and wait for the end of its jobs. Detached, or held, their ids are printed and the command is over.
 
     `show` prints an event's line; None: on stderr, one after the other. `finish` prints the outcomes at Ctrl-C, if a
     job was done before.
@@ -123,16 +123,30 @@ def submit_and_wait(
         UserError: that is no duration, or detached.
     """
     limit_s = wait_s(wait)
-    if detach and limit_s is not None:
+    if (detach or spec.hold) and limit_s is not None:
         raise UserError("--wait bounds the wait for a phone, and --detach does not wait", hint="--deadline does both")
     with interruptible():
         submitted = submit(farm, spec)
-        if detach:
+        if detach or spec.hold:
             print_ids([submitted], json=json)
             raise typer.Exit
         finished = partial(finish, submitted) if finish is not None else None
         follow(farm, [submitted], quiet=json, on_event=on_event, show=show, limit_s=limit_s, finish=finished)
     return submitted, outcomes_of(farm, [submitted])
+
+
+def submit_to_end(
+    farm: Client,
+    spec: JobSpec,
+    finish: Callable[[Submitted, list[Outcome]], NoReturn],
+    *,
+    detach: bool,
+    wait: str | None,
+    json: bool,
+    show: Callable[[Event, str], None] | None = None,
+) -> NoReturn:
+    """As `submit_and_wait`; in the end, or at Ctrl-C after a first result, `finish` prints and ends the command."""
+    finish(*submit_and_wait(farm, spec, detach=detach, wait=wait, json=json, show=show, finish=finish))
 
 
 def outcomes_of(farm: Client, submitted: Iterable[Submitted]) -> list[Outcome]:

@@ -150,8 +150,7 @@ def bench(
             finish_bench, spec=spec,
             require=require, require_offload=require_offload, json=json, plot=plot, stats=stats, why=why,
         )  # fmt: skip
-        detached = detach or fields["hold"]
-        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
+        work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
 def _submit_instead(

@@ -113,8 +113,7 @@ def compare(
         }
         spec = farm.spec("compare", model=a, model_b=b, on=on, **{**fields, **programs})
         finish = partial(_finish, spec=spec, json=json, why=why)
-        detached = detach or fields["hold"]
-        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
+        work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
 def _check_model(path: Path) -> None:

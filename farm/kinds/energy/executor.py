@@ -102,10 +102,12 @@ class EnergyExecutor(PowerExecutor):
         why = await self.why_not(view, source)
         if not why:
             return
-        meter = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"]'
-        hint = BY_PHYSICS if is_virtual(view) else f"{meter}, or let the battery feed the phone (docs/energy.md)"
         if source.meter:
             hint = "wait until it is full, or hold the charge back (docs/configuration.md, [charge])"
+        elif is_virtual(view):
+            hint = BY_PHYSICS
+        else:
+            hint = f'name the command of a meter: [power.meter] "{view.name}" = ["COMMAND"], or let the battery feed it'
         raise UserError(f"{view.name} {why}", Code.POWER_NOT_MEASURABLE, hint=hint)
 
 

@@ -216,8 +216,7 @@ def _finish(
     with work.client() as farm:
         spec = farm.spec("program", **given)
         finish = partial(finish_bench, spec=spec, require=require, json=json, plot=plot, stats=stats, why=why)
-        detached = detach or given["hold"]
-        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
+        work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
 def print_job(outcome: ProgramOutcome, _record_set: Mapping[str, Any] | None) -> None:

@@ -75,8 +75,7 @@ def run(
     with work.client() as farm:
         spec = farm.spec("run", model=model, on=on, **fields)
         finish = partial(_finish, farm, spec=spec, output=output, json=json)
-        detached = detach or fields["hold"]
-        finish(*work.submit_and_wait(farm, spec, detach=detached, wait=wait, json=json, finish=finish))
+        work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
 def _finish(

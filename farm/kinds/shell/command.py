@@ -45,9 +45,7 @@ def shell(
         failures: list[OutputError] = []
         prints = None if json else _printing(farm, readers, failures, several=fields["devices"] != 1)
         try:
-            _, outcomes = work.submit_and_wait(
-                farm, spec, detach=detach or fields["hold"], wait=wait, json=json, on_event=prints
-            )
+            _, outcomes = work.submit_and_wait(farm, spec, detach=detach, wait=wait, json=json, on_event=prints)
             for reader in readers:
                 reader.join()
         finally:

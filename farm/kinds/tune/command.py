@@ -83,12 +83,7 @@ def tune(
             document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
             work.finish(outcomes, document, json=json, show=partial(_print_outcomes, model=model, on=on, output=output))
 
-        detached = detach or fields["hold"]
-        finish(
-            *work.submit_and_wait(
-                farm, spec, detach=detached, wait=wait, json=json, show=live.show, finish=finish,
-            )
-        )  # fmt: skip
+        work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json, show=live.show)
 
 
 def _check(model: Path, output: Path | None, plot: Path | None, *, waits: bool) -> None:
