@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from farm.common.durations import digits, format_duration, in_one_unit, interval_words, time_unit, took, with_unit
 from farm.common.files import short_hash
+from farm.common.phone_text import escaped
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
@@ -254,10 +255,11 @@ def read_assets() -> Mapping[str, Asset]:
 
 
 def make_templates(assets: Mapping[str, Asset]) -> Environment:
-    """The templates; whatever is put into them is escaped."""
+    """The templates; whatever is put into them is escaped, and characters that turn or hide text are spelled out."""
     environment = Environment(
         loader=ChoiceLoader((PackageLoader("farm.web"), FunctionLoader(_kind_template))),
         autoescape=True,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

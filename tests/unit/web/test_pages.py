@@ -51,6 +51,12 @@ async def test_hostile_words_of_phones_are_words():
         assert path.startswith("/sign-in") or HOSTILE.replace(" ", "") in text_of(text).replace(" ", ""), path
 
 
+async def test_what_turns_or_hides_text_is_spelled_out():
+    text = await Page(device_desk(view(reason="a\x1b[2J\u202eb"))).html("/devices/pixel")
+    assert r"a\x1b[2J\u202eb" in text
+    assert not {"\x1b", "\u202e"} & {*text}
+
+
 WALL = (
     view("fire", serial="SM-X", aliases=("adreno-740",)),
     view(pool="lab"),
