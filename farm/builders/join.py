@@ -94,7 +94,7 @@ def membership(folder: Path) -> Membership:
     except (OSError, ValidationError) as error:
         raise UserError(
             f"this machine has no certificate in {folder}",
-            hint="farm builder join TOKEN, with one of `farm builder token`",
+            hint="farm builder join, with a token of `farm builder token`",
         ) from error
 
 

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 
 from farm.common.errors import NotAllowedError, UserError
-from farm.common.token_text import token_text, token_values
+from farm.common.token_text import BUILDER_TOKEN, token_text, token_values
 
 LIFE_S = 24 * 3600.0
 KEPT_S = 7 * LIFE_S  # after its end, so that the reason can be said
-PREFIX = "farm-builder-"
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _ANOTHER = "ask an operator for another: farm builder token"
 
@@ -26,7 +25,7 @@ class BuilderToken:
 
     def text(self) -> str:
         """As it is given to people."""
-        return token_text(PREFIX, [self.host, self.port, self.authority, self.secret])
+        return token_text(BUILDER_TOKEN, [self.host, self.port, self.authority, self.secret])
 
     @classmethod
     def parse(cls, text: str) -> BuilderToken:
@@ -36,7 +35,7 @@ class BuilderToken:
             UserError: it is no token, or not all of one.
         """
         try:
-            host, port, authority, secret = token_values(PREFIX, text)
+            host, port, authority, secret = token_values(BUILDER_TOKEN, text)
         except ValueError as error:
             raise UserError(
                 "this is no builder token, or not all of it", hint=f"copy the whole line; or {_ANOTHER}"

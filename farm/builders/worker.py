@@ -167,7 +167,7 @@ async def _check_certificate(about: Membership, folder: Path) -> None:
     if why := await asyncio.to_thread(refusal, about.scheduler, *files):
         raise NotAllowedError(
             f"the farm at {about.scheduler} refuses the builder {about.name}: its certificate {why}",
-            hint="with a token of its operator (farm builder token): farm builder join TOKEN",
+            hint="with a token of its operator (farm builder token): farm builder join",
         )
 
 

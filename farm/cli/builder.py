@@ -14,6 +14,7 @@ import typer
 
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, local_time, print_line, print_note, table
+from farm.cli.secret_input import TokenFile, read_token
 from farm.common.errors import HostError
 from farm.common.files import short_hash
 from farm.common.install import default_state_dir, pip_install
@@ -33,13 +34,13 @@ _SLURM = """\
 #SBATCH --cpus-per-task={cores}
 #SBATCH --time={hours}:00:00
 #SBATCH --signal=B:TERM@30
-# Once before, on any machine that sees the folder: farm builder join TOKEN --folder {folder} --no-start
+# Once before, on any machine that sees the folder: farm builder join --folder {folder} --no-start
 exec {python} -P -m farm builder start --folder {folder}
 """
 
 _KUBERNETES = """\
 # Once before, on any machine:
-#   farm builder join TOKEN --folder builder --no-start
+#   farm builder join --folder builder --no-start
 #   kubectl create secret generic farm-builder --from-file=builder
 apiVersion: apps/v1
 kind: Deployment
@@ -74,12 +75,12 @@ def token(json: JsonFlag = False) -> None:
     answer = call("builder.token")
     emit(answer, answer["token"], json=json)
     if not json:
-        print_note("on the builder, with the same release of farm: farm builder join TOKEN")
+        print_note("on the builder, with the same release of farm: farm builder join")
 
 
 @app.command()
 def join(
-    text: Annotated[str, typer.Argument(metavar="TOKEN", help="As `farm builder token` printed it.")],
+    token_file: TokenFile = None,
     name: Annotated[str, typer.Option(help="What the builder is called; without it this machine's name.")] = "",
     folder: Folder = None,
     start_it: Annotated[bool, typer.Option("--start/--no-start", help="Whether it builds from now on.")] = True,
@@ -91,7 +92,7 @@ def join(
     from farm.builders.join import join as exchange
     from farm.builders.token_policy import BuilderToken
 
-    joined = exchange(BuilderToken.parse(text), name or socket.gethostname().lower(), _folder(folder))
+    joined = exchange(BuilderToken.parse(read_token(token_file)), name or socket.gethostname().lower(), _folder(folder))
     print_line(f"{joined.name} is a builder of the farm at {joined.scheduler}; its certificate is in {_folder(folder)}")
     if start_it:
         start(folder, slots, port)

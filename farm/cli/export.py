@@ -15,6 +15,7 @@ import typer
 from farm.cli import complete
 from farm.cli.connection import connect
 from farm.cli.output import print_note, write_file
+from farm.cli.secret_input import without_password
 from farm.cli.stored_results import model_hashes, stored_results
 from farm.common.durations import many, parse_since
 from farm.common.errors import UserError
@@ -47,7 +48,9 @@ def export(
     since: Since = "",
     trusted: Annotated[bool, typer.Option("--trusted", help="Only results of that verdict.")] = False,
     output: Output = None,
-    to: Annotated[str, typer.Option(metavar="URI", help="With mlflow: the tracking server.")] = "",
+    to: Annotated[
+        str, typer.Option(metavar="URI", help="With mlflow: the tracking server.", callback=without_password)
+    ] = "",
     experiment: Annotated[str, typer.Option(help="With mlflow: the experiment's name.")] = "farm",
 ) -> None:
     """Every stored bench with its interval, verdict, phone and build, newest first, for other programs.

@@ -14,6 +14,7 @@ import typer
 from farm import RELEASE
 from farm.cli.connection import JsonFlag, call
 from farm.cli.output import emit, local_time, print_note, table
+from farm.cli.secret_input import TokenFile, read_token, without_password
 from farm.common.durations import format_duration, many
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import write_durably
@@ -29,7 +30,11 @@ DEFAULT_CONFIG = Path("/etc/farm/farm.toml")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")]
 StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")]
 UrlOption = Annotated[
-    str, typer.Option(help="URL of the lab's database, with a role that may make roles; default: [store] url.")
+    str,
+    typer.Option(
+        help="URL of the lab's database, with a role that may make roles; default: [store] url.",
+        callback=without_password,
+    ),
 ]
 
 
@@ -37,7 +42,10 @@ UrlOption = Annotated[
 def token(
     name: Annotated[str, typer.Argument(help="Name of the new host.")],
     url: UrlOption = "",
-    address: Annotated[str, typer.Option(help="URL of the database for the new host, if it needs another one.")] = "",
+    address: Annotated[
+        str,
+        typer.Option(help="URL of the database for the new host, if it needs another one.", callback=without_password),
+    ] = "",
     config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -51,12 +59,12 @@ def token(
         return
     if not leads:
         print_note("its URL works on this machine only; for another machine add --address postgresql://...")
-    print_note("on the new host: farm host join TOKEN")
+    print_note("on the new host: farm host join")
 
 
 @app.command()
 def join(
-    text: Annotated[str, typer.Argument(metavar="TOKEN", help="The line that `farm host token` printed.")],
+    token_file: TokenFile = None,
     write: Annotated[bool, typer.Option("--write", help="Write [store] and [lab] into the configuration.")] = False,
     config: ConfigOption = None,
     state_dir: StateOption = None,
@@ -72,7 +80,7 @@ def join(
     from farm.store.membership import PASSFILE, with_passfile
     from farm.store.membership import join as use
 
-    found = HostToken.parse(text)
+    found = HostToken.parse(read_token(token_file))
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)}, optional=write)
     file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
     _check_alone(loaded, file, write=write)

@@ -133,8 +133,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bundle add": ("farm bundle add ./runtime-arm64 --name nightly",),
     "lab init": ("farm lab init --url postgresql://farm@db.example/farm",),
     "host token": ("farm host token lab2",),
-    "host join": ("farm host join TOKEN --write",),
-    "builder join": ("farm builder join TOKEN --name ci-3",),
+    "host join": ("farm host join --write",),
+    "builder join": ("farm builder join token.txt --name ci-3",),
     "builder slurm": ("farm builder slurm --jobs 20 --cores 8 | sbatch",),
     "alias set": ("farm alias set fast soc=sm8550",),
     "completions": (

@@ -12,6 +12,7 @@ import typer
 
 from farm.cli.connection import JsonFlag, call
 from farm.cli.output import emit, print_note
+from farm.cli.secret_input import without_password
 from farm.common.errors import Code, DaemonUnreachableError, ExitCode, HostError, UserError
 
 if TYPE_CHECKING:
@@ -155,7 +156,10 @@ def group() -> None:
 @lab.command()
 def init(
     url: Annotated[
-        str, typer.Option(help="postgresql://USER@HOST/DATABASE, an empty database; default: [store] url.")
+        str,
+        typer.Option(
+            help="postgresql://USER@HOST/DATABASE, an empty database; default: [store] url.", callback=without_password
+        ),
     ] = "",
     config: Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")] = None,
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")] = None,
@@ -202,7 +206,7 @@ def init(
 
 def _joining(name: str, hosts: Sequence[str]) -> Iterator[str]:
     yield f"the lab has hosts: {', '.join(hosts)}; to join it, on one of them: farm host token {name}"
-    yield "then here: farm host join TOKEN --write"
+    yield "then here: farm host join --write"
 
 
 def _next(file: Path | str, url: str, name: str) -> Iterator[str]:

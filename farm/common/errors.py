@@ -177,6 +177,7 @@ class Code(StrEnum):
     SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
     SESSION_FAILED = "session_failed", Fault.PHONE, "The phone failed in a session."
     SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
+    SECRET_IN_ARGUMENT = "secret_in_argument", Fault.USER, "A token or password was given as an argument."
     SIGN_IN_NEEDED = "sign_in_needed", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
     STALE_REPORT = "stale_report", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
     STATE_FOLDER_IN_USE = "state_folder_in_use", Fault.HOST, "Another daemon uses this state folder."

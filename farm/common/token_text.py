@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CHECK_BYTES = 4
+HOST_TOKEN, BUILDER_TOKEN = "farm-host-", "farm-builder-"  # the prefixes
 
 
 def token_text(prefix: str, values: Sequence[Any]) -> str:

@@ -6,10 +6,9 @@ from dataclasses import astuple, dataclass
 
 from farm.common.errors import Code, NotAllowedError, UserError
 from farm.common.limits import HOST_NAME
-from farm.common.token_text import token_text, token_values
+from farm.common.token_text import HOST_TOKEN, token_text, token_values
 
 LIFE_S = 24 * 3600.0
-PREFIX = "farm-host-"
 ANOTHER = "ask an operator of the lab for another: farm host token NAME"
 
 
@@ -27,7 +26,7 @@ class HostToken:
 
     def text(self) -> str:
         """The text for people to copy."""
-        return token_text(PREFIX, astuple(self))
+        return token_text(HOST_TOKEN, astuple(self))
 
     @classmethod
     def parse(cls, text: str) -> HostToken:
@@ -37,7 +36,7 @@ class HostToken:
             UserError: it is no token, or not all of one.
         """
         try:
-            lab, name, url, password, release, protocol, expires_s = token_values(PREFIX, text)
+            lab, name, url, password, release, protocol, expires_s = token_values(HOST_TOKEN, text)
             return cls(str(lab), str(name), str(url), str(password), str(release), int(protocol), float(expires_s))
         except (ValueError, TypeError) as error:
             raise UserError(

@@ -103,9 +103,7 @@ def _doubtful(facts: ServerFacts) -> Iterator[Diagnosis]:
 # message depends on them: a server that speaks another language gives the general reason, with its words as evidence.
 _MORE_CONNECTIONS = "raise max_connections (or the role's or database's CONNECTION LIMIT), or end idle clients"
 _PASSWORD = "[store] url, or ~/.pgpass of farm's user"  # noqa: S105 (where it stands)
-JOIN = (
-    "farm host token NAME, on a host of the lab; here, once [store] url and [lab] host are gone: farm host join TOKEN"
-)
+JOIN = "farm host token NAME, on a host of the lab; here, once [store] url and [lab] host are gone: farm host join"
 REMOVED = f"if it was removed, stop its daemon; to join again: {JOIN}"
 _CONNECTING = (
     # A host's own role (farm.store.host_token_policy): of one that is gone a server says that its password is wrong.

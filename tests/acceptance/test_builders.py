@@ -45,8 +45,8 @@ def tuned(farm: VirtualFarm, folder: Path, seed: int) -> dict[str, Any]:
 
 def test_a_builder_joins_builds_is_killed_and_removed_and_counts_are_exact(farm: VirtualFarm, tmp_path: Path) -> None:
     until(lambda: farm.farm("builder", "token").returncode == 0)  # its process imports dask
-    token = farm.farm("builder", "token").stdout.strip()
-    place = tmp_path / "builder"
+    token, place = str(tmp_path / "token"), tmp_path / "builder"
+    (tmp_path / "token").write_text(farm.farm("builder", "token").stdout)
     joined = farm.farm("builder", "join", token, "--name", "ci-1", "--folder", str(place), "--no-start")
     assert joined.returncode == 0, joined.stderr
     assert joined.stdout.startswith("ci-1 is a builder of the farm at tls://127.0.0.1:")

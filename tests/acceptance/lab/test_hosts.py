@@ -161,20 +161,22 @@ def test_a_phone_that_two_hosts_reach_is_used_by_one(lab, here, there):
 
 
 def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
-    made = answer(here.farm("host", "token", "lab3", "--url", lab.url, "--json"))
+    made, line = answer(here.farm("host", "token", "lab3", "--url", lab.url, "--json")), tmp_path / "token"
+    line.write_text(made["token"])
     until(lambda: [each["name"] for each in answer(here.farm("host", "list", "--json"))["tokens"]] == ["lab3"])
     config = tmp_path / "farm.toml"
     own = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
-    joined = answer(here.farm("host", "join", made["token"], *own, "--write", "--json"))
+    joined = answer(here.farm("host", "join", str(line), *own, "--write", "--json"))
     assert joined["name"] == "lab3"
     assert 'host = "lab3"' in config.read_text()
     (passfile,) = (tmp_path / "state" / "keys").iterdir()
     assert passfile.stat().st_mode & 0o777 == 0o600
     until(lambda: states(here).get("lab3") == "stopped")
-    refused(here.farm("host", "join", made["token"], *own), ExitCode.USAGE, "has a database already")
+    refused(here.farm("host", "join", str(line), *own), ExitCode.USAGE, "has a database already")
     config.write_text("")
-    refused(here.farm("host", "join", made["token"], *own), ExitCode.NOT_ALLOWED, "does not take this token")
-    refused(here.farm("host", "join", made["token"][:-5], *own), ExitCode.USAGE, "no host token")
+    refused(here.farm("host", "join", str(line), *own), ExitCode.NOT_ALLOWED, "does not take this token")
+    line.write_text(made["token"][:-5])
+    refused(here.farm("host", "join", str(line), *own), ExitCode.USAGE, "no host token")
     refused(here.farm("host", "token", "lab2", "--url", lab.url), ExitCode.USAGE, "there is a host lab2")
     answer(here.farm("host", "remove", "lab3", "--url", lab.url, "--json"))
     until(lambda: "lab3" not in states(here))

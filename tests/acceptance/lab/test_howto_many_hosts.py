@@ -46,7 +46,7 @@ class Reader:
 
     def type(self, machine, line):
         """What a command printed."""
-        words = line.replace("db.example", self.place).replace("TOKEN", self.token).split()
+        words = line.replace("db.example", self.place).split()
         match machine, words:
             case "db", ["apt-get", "install", *_]:
                 return ""
@@ -74,7 +74,8 @@ class Reader:
             options += ["--state-dir", str(farm.folder / "state")]
         done = subprocess.run(
             [sys.executable, "-m", "farm", *arguments[:2], *options, *arguments[2:]],
-            env={**os.environ, "FARM_SOCKET": str(farm.socket)}, capture_output=True, text=True, check=False,
+            input=self.token, env={**os.environ, "FARM_SOCKET": str(farm.socket)}, capture_output=True, text=True,
+            check=False,
         )  # fmt: skip
         assert done.returncode == 0, done
         if arguments[:2] == ("host", "token"):

@@ -12,7 +12,7 @@ def test_without_a_certificate_it_says_how_to_get_one_and_imports_no_dask(tmp_pa
     before = "distributed" in sys.modules
     with pytest.raises(UserError, match=f"this machine has no certificate in {tmp_path}") as raised:
         start(tmp_path, 1, 0)
-    assert "farm builder join TOKEN" in raised.value.hint
+    assert "farm builder join" in raised.value.hint
     assert ("distributed" in sys.modules) is before
 
 
