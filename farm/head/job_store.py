@@ -16,14 +16,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from farm.common.errors import Code, HostError, UserError, error_to_wire, log_error
+from farm.common.errors import Code, HostError, PhoneError, UserError, error_to_wire, log_error
 from farm.common.events import EventDraft, EventLog
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading, Outcome
 from farm.head.queue.retry import broken_off, crashes, failed_instead
 from farm.head.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
-from farm.model.requests import Lease
+from farm.model.requests import ENDED_BY_OPERATOR, TIME_OVER, Lease
 from farm.model.specs import Kinds
 from farm.store.database import WriteRetrier
 from farm.store.leases import LeaseRecord
@@ -203,17 +203,16 @@ async def read_left(
     survivors, left = [], []
     for attempt in await read(store.jobs.running):
         record = leases.get(attempt.lease)
-        if record is None and hosts is not None:
-            ended = await read(store.leases.get, attempt.lease)
-            if ended is None or ended.host not in hosts:
-                continue
+        ended = None if record is not None else await read(store.leases.get, attempt.lease)
+        if record is None and hosts is not None and (ended is None or ended.host not in hosts):
+            continue
         if (job := await read(store.jobs.get, attempt.job)) is None:
             continue  # an attempt's job is kept as long as the attempt
         if record is not None and _goes_on(kinds, job, attempt, record, now):
             del leases[record.id]
             survivors.append((job, attempt, _lease(kinds, job, record, now)))
         elif was_handed_over(kinds, job, attempt):
-            left.append(LeftAttempt(job, attempt, _end_of_lease(attempt, record)))
+            left.append(LeftAttempt(job, attempt, _end_of_lease(attempt, record or ended)))
         else:
             left.append(LeftAttempt(job, attempt, await _interrupted(store, kinds, job, attempt)))
     return Left(tuple(survivors), tuple(left), tuple(leases.values()))
@@ -247,6 +246,12 @@ def arrays_begun(store: Store, live: Sequence[Job]) -> Sequence[tuple[str, Mappi
     return begun
 
 
+def release_reason(state: AttemptState) -> str:
+    """Why the lease of an attempt that ended so is given back."""
+    how = {AttemptState.DONE: "is done", AttemptState.FAILED: "failed"}.get(state, f"was {state}")
+    return f"its attempt {how}"
+
+
 def was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
     """Whether a person has had the phone: then what was asked for has been given, and is not given again."""
     kind = kinds.get(job.kind)
@@ -267,13 +272,23 @@ def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Le
 
 
 def _end_of_lease(attempt: Attempt, record: LeaseRecord | None) -> Outcome:
-    """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away."""
-    if record is not None:
-        return Outcome(
-            AttemptState.DONE, None, attempt.device, result={"device": attempt.device, "ended": OVER_MEANWHILE}
-        )
-    error = error_to_wire(UserError(f"the lease on {attempt.device} was taken back", Code.LEASE_ENDED))
-    return Outcome(AttemptState.FAILED, error, attempt.device)
+    """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away.
+
+    `record`: of its lease, which may have ended before the attempt was written as ended; None: it was deleted.
+    """
+    reason = "" if record is None else record.reason
+    if record is not None and (record.ended_at is None or _ended_in_order(record)):
+        result = {"device": attempt.device, "ended": OVER_MEANWHILE if record.ended_at is None else TIME_OVER}
+        return Outcome(AttemptState.DONE, None, attempt.device, result=result)
+    message = f"the lease on {attempt.device} was taken back" + (f": {reason}" if reason else "")
+    by_user = reason in ("", ENDED_BY_OPERATOR)
+    error = UserError(message, Code.LEASE_ENDED) if by_user else PhoneError(message)
+    return Outcome(AttemptState.FAILED, error_to_wire(error), attempt.device)
+
+
+def _ended_in_order(record: LeaseRecord) -> bool:
+    due = record.ended_at is not None and record.expires_at is not None and record.ended_at >= record.expires_at
+    return due or record.reason == release_reason(AttemptState.DONE)
 
 
 async def _interrupted(store: Store, kinds: Kinds, job: Job, attempt: Attempt) -> Outcome:

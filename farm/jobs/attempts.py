@@ -16,7 +16,7 @@ from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
-from farm.head.job_store import JobWriter, Left, end_lease, read_left
+from farm.head.job_store import JobWriter, Left, end_lease, read_left, release_reason
 from farm.head.messages import AttemptEnded, JobMessage, JobSaved, LeaseEnded, RunAttempt
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
@@ -26,8 +26,6 @@ from farm.model.job import Attempt, AttemptState, Job
 from farm.store.store import Store
 
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
-
-ENDED = {AttemptState.DONE: "is done", AttemptState.FAILED: "failed"}  # how an attempt ended, in words
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +140,7 @@ class Attempts(AttemptRunner):
         try:
             became = await self._commit(run, outcome)
         finally:
-            run.release(f"its attempt {ENDED.get(outcome.state, f'was {outcome.state}')}")
+            run.release(release_reason(outcome.state))
         self._head.job_saved(became)
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:

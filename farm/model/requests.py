@@ -9,6 +9,9 @@ from farm.common.errors import UserError
 from farm.common.limits import DEFAULT_PRIORITY
 from farm.common.selector import Selector
 
+ENDED_BY_OPERATOR = "ended by an operator"  # why a kicked lease ended
+TIME_OVER = "its time is over"  # why a person's lease ended
+
 
 class NoSuchLeaseError(UserError):
     """There is no such current lease."""

@@ -30,6 +30,7 @@ from farm.head.reports import UsageGrouping, asked_for, summed
 from farm.leasing.lab_view import LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
+from farm.model.requests import ENDED_BY_OPERATOR
 from farm.store.leases import LeaseRecord, LeaseTable, ReservationRecord
 
 MAX_HISTORY = 2000  # leases in an answer
@@ -119,7 +120,7 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.kick", Role.OPERATOR)
     async def kick(self, device: str) -> Mapping[str, Any]:
         """End a lease now."""
-        lease = await self._leasing.revoke(device, "ended by an operator")
+        lease = await self._leasing.revoke(device, ENDED_BY_OPERATOR)
         return {"id": lease.id, "device": lease.device}
 
     # --- explain --------------------------------------------------------------------------------------------------

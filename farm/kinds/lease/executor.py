@@ -34,7 +34,7 @@ from farm.kinds.lease.spec import LeaseSpec
 from farm.leasing.model import view_when
 from farm.leasing.sessions import digest
 from farm.model.device import Life
-from farm.model.requests import Lease, NoSuchLeaseError
+from farm.model.requests import TIME_OVER, Lease, NoSuchLeaseError
 from farm.store.database import run_to_completion
 
 WARNED_BEFORE_S = 60.0  # lease.expiring is published so long before the end: time to extend, or to save things
@@ -275,7 +275,7 @@ class LeaseExecutor(Executor):
         held_s = time.monotonic() - current.lease.granted_at
         return {
             "device": current.lease.device,
-            "ended": current.released or "its time is over",
+            "ended": current.released or TIME_OVER,
             "held_s": round(held_s, 3),
         }
 

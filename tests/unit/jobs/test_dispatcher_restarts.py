@@ -114,14 +114,24 @@ async def test_a_lease_whose_time_ended_meanwhile_is_done(tmp_path):
         assert again.executor.resumed == []
 
 
-async def test_a_lease_that_was_taken_away_before_the_crash_is_not_given_again(tmp_path):
-    path = tmp_path / "farm.db"
+@pytest.mark.parametrize(
+    ("reason", "left_s", "state", "fault"),
+    [
+        ("ended by an operator", 60, "failed", "user"),
+        ("p1 is gone: unplugged", 60, "failed", "phone"),
+        ("p1 is gone: unplugged", 0, "done", None),  # its time was over by then
+        ("its attempt is done", 60, "done", None),
+    ],
+)
+async def test_a_lease_that_ended_before_its_attempt_says_how(tmp_path, reason, left_s, state, fault):
+    path, now = tmp_path / "farm.db", datetime.now(UTC)
     farm, job_id, lease = await with_a_lease(path)
-    await farm.store.leases.end(lease.id, ended_at=datetime.now(UTC), reason="kicked", held_s=1)
+    await farm.store.leases.extend(lease.id, now + timedelta(seconds=left_s))
+    await farm.store.leases.end(lease.id, ended_at=now, reason=reason, held_s=1)
     farm.crash()
     async with running(path, "p1") as again:
-        assert again.job(job_id).state is JobState.FAILED
-        assert again.job(job_id).error["code"] == "lease_ended"
+        job = again.job(job_id)
+        assert (job.state, (job.error or {}).get("fault")) == (state, fault)
 
 
 async def test_deadlines_follow_a_clock_that_is_set(tmp_path):
