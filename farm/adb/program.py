@@ -9,14 +9,16 @@ import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
 from farm.adb.connection import DEFAULT_PORT, ServerAddress
 from farm.adb.errors import AdbNotInstalled
+from farm.common.errors import UserError
 from farm.common.peers import peer_process, user_name
 
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
@@ -112,10 +114,20 @@ def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProces
     Blocks for up to a second on a host with thousands of processes.
     """
     found = {process.pid: process for process in _server_processes()}
-    listener = port_holder(port)
+    own, listener = ServerAddress.parse(socket), port_holder(port)
     if listener is not None:
         found[listener.pid] = listener
-    return [process for process in found.values() if f" {socket} " not in f" {process.command} "]
+        if own.port == port:
+            del found[listener.pid]
+    return [process for process in found.values() if own not in _addresses_in(process.command.split())]
+
+
+def _addresses_in(words: Sequence[str]) -> Iterator[ServerAddress]:
+    """The addresses of an adb server's command line: the same one is spelled in several ways."""
+    for option, value in pairwise(words):
+        if option == "-L":
+            with contextlib.suppress(UserError):
+                yield ServerAddress.parse(value)
 
 
 def socket_holder(address: ServerAddress) -> ServerProcess | None:

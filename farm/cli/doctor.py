@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +40,10 @@ RUN_CODE = "run code on every phone"  # who reaches the TVM port
 READ = "read everything, act with a token"  # who reaches the page
 GATE = "farm gate"  # in place of the setting: a gate of its own has no file of the daemon's
 SYSTEMD_PID = 1
+NO_GATE = Diagnosis(
+    "gate", FAIL, "the farm gate is not there: no TVM client can connect",
+    "systemctl start farm-gate.socket, or: farm gate (docs/service.md)",
+)  # fmt: skip
 
 
 def doctor(
@@ -59,8 +63,10 @@ def doctor(
     on a hub that can only be cut as a whole.
     """
     from farm.config import load
+    from farm.control.address import SERVICE_SOCKET, find
 
-    findings = [*checks(load(config))]
+    of_unit = doctor_host.service_settings() if find() == SERVICE_SOCKET else {}
+    findings = [*checks(load(config, environ={**os.environ, **of_unit}))]
     if cut_power:
         findings.append(_cut(cut_power))
     rows = table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
@@ -83,7 +89,7 @@ def _remote_daemon(where: Remote) -> Iterator[Diagnosis]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield of_error("daemon", WARN, error)
+        yield of_error("daemon", FAIL, error)
         return
     yield Diagnosis("host", OK, f"{where}: lines without `lab:` are about this host")
     yield from _found_by_daemon(status)
@@ -93,6 +99,8 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     yield from map(judge_toolchain, call("toolchain.list")["toolchains"])
     yield from _bundles_of_daemon()
     yield Diagnosis("daemon", OK, f"pid {status['pid']}, version {status['version']}")
+    if status["tracker"]["pid"] == 0:
+        yield NO_GATE
     for problem in status["problems"]:
         yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
     yield from (
@@ -102,22 +110,26 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
-    socket = config.adb_socket
+    socket, needed, found = config.adb_socket, config.state_dir.exists(), []
     try:
         status = call("status")
     except DaemonUnreachableError as error:
-        yield of_error("daemon", WARN, error)
+        # Without a state folder no daemon has ever run here: this host is being set up.
+        yield of_error("daemon", FAIL if needed else WARN, error)
         yield from doctor_host.usb(Path(config.usb.sysfs))
         yield from folders(config)
         yield from listeners(config)
         yield from database(config)
         yield from bundles(config)
     else:
-        socket = status["adb"]["socket"]
-        yield from map(judge_address, addresses_in(status))
-        yield from of_process(status["pid"] or 0)
-        yield from _found_by_daemon(status)
-    yield from doctor_host.adb_server(config, socket)
+        socket, needed = status["adb"]["socket"], True
+        addresses = (*addresses_in(status), *guarded_addresses(config))
+        yield from map(judge_address, addresses)
+        yield from of_process(status["pid"] or 0, {address.port for address in addresses})
+        found = [*_found_by_daemon(status)]
+        yield from found
+    if all(finding.check != "adb server" for finding in found):
+        yield from doctor_host.adb_server(config, socket, needed=needed)
     yield from doctor_host.other_adb(socket)
 
 
@@ -259,6 +271,7 @@ class ListenAddress:
     host: str
     port: int
     exposes: str  # what a client that reaches it can do
+    guard: str = ""  # what a client must show first; "": nothing
 
 
 def addresses_of(config: FarmConfig, tvm: Sequence[ListenAddress] = ()) -> tuple[ListenAddress, ...]:
@@ -268,10 +281,22 @@ def addresses_of(config: FarmConfig, tvm: Sequence[ListenAddress] = ()) -> tuple
         found = [ListenAddress("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
     if config.web.enabled:
         found.append(ListenAddress("web.host", config.web.host, config.web.port, READ))
-    if config.control.listen:
-        host, _, port = config.control.listen.removeprefix("tcp://").rpartition(":")
-        found.append(ListenAddress("control.listen", host.strip("[]"), int(port), "ask, with a key"))
-    return tuple(found)
+    return (*found, *guarded_addresses(config))
+
+
+def guarded_addresses(config: FarmConfig) -> Iterator[ListenAddress]:
+    """The configured addresses for other hosts, which ask each client who it is."""
+    from farm.config.consistency import address_of
+
+    for key, listen, places in (
+        ("control.listen", config.control.listen, (("ask", "a key of `farm auth new`"),)),
+        ("builders.listen", config.builders.listen,
+         (("build", "a builder's certificate"), ("join", "a token of `farm builder token`"))),
+        ("lab.listen", config.lab.listen, (("ask as a host", "a host's certificate"),)),
+    ):  # fmt: skip
+        host, first = address_of(listen) or ("", 0)
+        for number, (exposes, guard) in enumerate(places if host else ()):
+            yield ListenAddress(key, host, first and first + number, exposes, guard)
 
 
 def addresses_in(status: Mapping[str, Any]) -> tuple[ListenAddress, ...]:
@@ -317,6 +342,8 @@ def listeners(config: FarmConfig, gate_socket: Path = GATE_SOCKET) -> Iterator[D
     """
     from farm.adb.program import port_holder
 
+    if config.tvm.gate and not doctor_host.listens(config.tvm.gate):
+        yield NO_GATE
     for address in addresses_of(config, gate_addresses(config.tvm.port, Path(config.tvm.gate or gate_socket))):
         yield judge_address(address)
         holder = port_holder(address.port) if address.port and address.key != GATE else None
@@ -336,10 +363,9 @@ def judge_address(address: ListenAddress) -> Diagnosis:
         return Diagnosis("exposure", WARN, f"{where}: a client that reaches it can {address.exposes}", fix)
     table, _, name = address.key.partition(".")
     fix = f'[{table}] {name} = "127.0.0.1"; from elsewhere: ssh -L (docs/security.md)'
-    if address.key == "control.listen":
-        return Diagnosis(
-            "exposure", OK, f"{where}: with a key of `farm auth new`, from where the unit's IPAddressAllow lets in"
-        )
+    if address.guard:
+        detail = f"{where}: with {address.guard}, from where the unit's IPAddressAllow lets in"
+        return Diagnosis("exposure", OK, detail)
     return Diagnosis("exposure", WARN, f"{where}: a client that reaches it can {address.exposes}", fix)
 
 
@@ -351,12 +377,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def of_process(pid: int) -> Iterator[Diagnosis]:
-    """Sockets of the daemon itself beyond loopback, whatever is configured."""
+def of_process(pid: int, judged: Collection[int] = ()) -> Iterator[Diagnosis]:
+    """Sockets of the daemon and its processes beyond loopback, whatever is configured.
+
+    `judged`: ports that have a finding already.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        for connection in psutil.Process(pid).net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
+        daemon = psutil.Process(pid)
+        ports = [each for process in (daemon, *daemon.children()) for each in process.net_connections(kind="tcp")]
+        for connection in ports:
+            beyond = connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip)
+            if beyond and connection.laddr.port not in judged:
                 where = f"{connection.laddr.ip} port {connection.laddr.port}"
                 yield Diagnosis("exposure", WARN, f"the daemon listens on {where}", "see docs/security.md")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, judge_usb, of_error
-from farm.common.errors import FarmError
+from farm.common.errors import FarmError, UserError
 from farm.common.install import pip_install
+from farm.control.address import SERVICE_UNIT
 
 if TYPE_CHECKING:
     from farm.bundle.model import Abi
@@ -63,6 +66,28 @@ def units() -> Iterator[Diagnosis]:
         yield Diagnosis("service", WARN, f"its units cannot be read: {error.strerror}", "look at /etc/systemd/system")
         return
     yield judge_units({unit: wanted[f"{UNIT_FOLDER}/{unit}"] for unit in UNITS}, there)
+
+
+def service_settings(unit: Path = SERVICE_UNIT) -> dict[str, str]:
+    """What the installed farm.service and its drop-ins set, as variables for the configuration; {} without a unit."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):  # one that systemd refuses, too
+        for file in (unit, *sorted(Path(f"{unit}.d").glob("*.conf"))):
+            found |= settings_in(file.read_text(encoding="utf-8", errors="replace"))
+    return found
+
+
+def settings_in(unit: str) -> dict[str, str]:
+    """The variables of the configuration that a unit's Environment= lines and its command's options set."""
+    words = [line.partition("=") for line in unit.splitlines()]
+    set_here = (word.partition("=") for name, _, value in words if name == "Environment" for word in shlex.split(value))
+    found = {name: value for name, _, value in set_here if name.startswith("FARM_")}
+    for name, _, value in words:
+        if name == "ExecStart":
+            for option, given in pairwise(shlex.split(value)):
+                if option in ("--state-dir", "--runtime-dir"):
+                    found["FARM_" + option.removeprefix("--").replace("-", "_").upper()] = given
+    return found
 
 
 def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Diagnosis:
@@ -183,8 +208,18 @@ def _host_abi() -> Abi:
     return Abi.ARM64 if platform.machine() in ("aarch64", "arm64") else Abi.X86_64
 
 
-def adb_server(config: FarmConfig, socket: str) -> Iterator[Diagnosis]:
-    """The adb server on the farm's socket: whether it answers, and of which version it is."""
+def listens(path: str) -> bool:
+    """Whether a process listens at a unix socket; the unprivileged see sockets of other users, too."""
+    import psutil
+
+    return any(connection.laddr == path for connection in psutil.net_connections(kind="unix"))
+
+
+def adb_server(config: FarmConfig, socket: str, *, needed: bool) -> Iterator[Diagnosis]:
+    """The adb server on the farm's socket: whether it answers, and of which version it is.
+
+    `needed`: a daemon runs, or was meant to; else its start may bring the server.
+    """
     import asyncio
 
     from farm.adb.client import AdbClient
@@ -198,12 +233,16 @@ def adb_server(config: FarmConfig, socket: str) -> Iterator[Diagnosis]:
         if isinstance(error.__cause__, PermissionError):
             yield Diagnosis("adb server", OK, f"{socket} is for its user and root: they see whether it answers")
         elif error.no_listener:
-            how = "systemctl start farm-adb" if config.adb.service else "the daemon starts it"
-            yield Diagnosis("adb server", OK, f"none runs on {socket} now: {how}")
+            fix = (
+                "systemctl start farm-adb"
+                if config.adb.service
+                else f"farm serve starts it, or: adb -L {socket} start-server"
+            )
+            yield Diagnosis("adb server", FAIL if needed else OK, f"none runs on {socket} now", fix if needed else "")
         else:
-            yield Diagnosis("adb server", WARN, error.message, "systemctl restart farm-adb, or: farm serve replaces it")
+            yield Diagnosis("adb server", FAIL, error.message, "systemctl restart farm-adb, or: farm serve replaces it")
     except FarmError as error:
-        yield of_error("adb server", WARN, error)
+        yield of_error("adb server", FAIL, error)
     else:
         with contextlib.suppress(FarmError):  # a missing program is a finding of its own
             program_version = find_adb(Path(config.adb.binary) if config.adb.binary else None).version
@@ -224,7 +263,9 @@ def other_adb(socket: str) -> Iterator[Diagnosis]:
     """Adb servers besides the farm's, which listens on `socket`, that may take USB phones: one finding for all."""
     from farm.adb.program import other_servers
 
-    rivals = [server for server in other_servers(socket) if server.usb]
+    rivals = []
+    with contextlib.suppress(UserError):  # an older daemon's answer has no address
+        rivals = [server for server in other_servers(socket) if server.usb]
     if rivals:
         fix = "ask their users to stop them; `farm lease acquire` gives them a phone for adb"
         yield Diagnosis("other adb servers", WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)

@@ -26,6 +26,8 @@ ASKED_EVERY_S = 5
 MAX_FILE_BYTES = 65_536
 PORT = 9192
 SOCKET_NAME = "control.sock"
+SERVICE_SOCKET = Path("/run/farm", SOCKET_NAME)
+SERVICE_UNIT = Path("/etc/systemd/system/farm.service")
 _LINE = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?')
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -56,10 +58,10 @@ class Remote:
 Where = Path | Remote
 
 
-def _of_this_host(service: Path = Path("/run/farm")) -> Path:
-    """One's own daemon if it has a socket, else the service's if there is one (docs/service.md)."""
+def _of_this_host(service: Path = SERVICE_SOCKET, unit: Path = SERVICE_UNIT) -> Path:
+    """One's own daemon if it has a socket, else the service's if there is one, up or down (docs/service.md)."""
     own = default_runtime_dir() / SOCKET_NAME
-    return service / SOCKET_NAME if not own.exists() and service.is_dir() else own
+    return service if not own.exists() and (service.parent.is_dir() or unit.exists()) else own
 
 
 def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os.environ) -> Where:

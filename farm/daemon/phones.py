@@ -16,7 +16,8 @@ from farm.adb.server import AdbServer, ManagedAdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
 from farm.bundle.library import BundleLibrary
-from farm.common.doctor_findings import Diagnosis
+from farm.common.doctor_findings import FAIL, Diagnosis, of_error
+from farm.common.errors import FarmError
 from farm.config import AdbConfig, FarmConfig
 from farm.control.verbs.doctor import usb_findings
 from farm.daemon.persistence import Persistence
@@ -89,8 +90,13 @@ class Phones:
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
 
     async def check_usb(self) -> list[Diagnosis]:
-        """Findings about hubs, places and permissions, for `farm doctor`."""
-        return await usb_findings(self.power, self.switches, self.fleet.views(), self.watcher.devices or ())
+        """Findings about the adb server, hubs, places and permissions, for `farm doctor`."""
+        found = await usb_findings(self.power, self.switches, self.fleet.views(), self.watcher.devices or ())
+        try:
+            await self.client.version()
+        except FarmError as error:
+            found.append(of_error("adb server", FAIL, error))
+        return found
 
 
 async def open_phones(

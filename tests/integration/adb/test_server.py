@@ -226,6 +226,18 @@ async def test_another_server_is_seen_without_a_word_to_it(own_server):
     assert not foreign[0].usb  # started with ADB_USB=0: it holds nobody's phone
 
 
+async def test_a_server_is_ones_own_however_its_address_is_spelled(binary, folder):
+    server = AdbServer(binary, f"tcp:{free_port()}", folder, usb=False)
+    port = server.client.address.port
+    try:
+        await server.ensure()
+        for own in (f"tcp:{port}", f"tcp:localhost:{port}", f"tcp:127.0.0.1:{port}"):
+            for usual in (port, free_port()):
+                assert server.pid not in [each.pid for each in other_servers(own, port=usual)]
+    finally:
+        await server.stop()
+
+
 async def test_whoever_listens_on_the_usual_port_counts(tmp_path):
     stranger = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with stranger:

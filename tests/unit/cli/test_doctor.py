@@ -1,6 +1,7 @@
 """What `farm doctor` says of a daemon: one on this host, one elsewhere, one that cuts a port's power."""
 
 import ast
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,12 @@ import pytest
 from farm.cli import doctor
 from farm.common.doctor_findings import DoctorVerdict, judge_folder, of_error
 from farm.common.errors import DaemonUnreachableError, UserError
-from farm.config import load
+from farm.config import FarmConfig, load
 from farm.control.address import ClientKey, Remote
 from tests.support.pages import ROOT
 
 NAME = "pixel"
-STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped"]}
+STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped"], "tracker": {"pid": 1}}
 ADDED = {"name": "tvm28", "python": "/opt/tvm28/bin/python", "up": True, "versions": {"apache-tvm": "0.28"}}
 
 
@@ -57,6 +58,36 @@ def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(tmp_path, an
         "lab: host", "lab: toolchain tvm28", "lab: bundles", "lab: daemon", "lab: daemon", "lab: usb",
     ]  # fmt: skip
     assert "tcp://lab:9192" in found[0].detail
+
+
+def test_a_daemon_elsewhere_that_does_not_answer_must_be_repaired(tmp_path, answers, monkeypatch):
+    answers["status"] = DaemonUnreachableError("away")
+    monkeypatch.setattr("farm.control.address.find", lambda: Remote("lab", 9192, ClientKey("ann", "", "", "")))
+    assert [each.verdict for each in doctor._daemon(FarmConfig())] == [DoctorVerdict.FAIL]
+
+
+@pytest.mark.parametrize(("ran_before", "verdict"), [(True, DoctorVerdict.FAIL), (False, DoctorVerdict.WARN)])
+def test_a_dead_daemon_must_be_repaired_and_one_that_never_ran_need_not(tmp_path, answers, ran_before, verdict):
+    answers["status"] = DaemonUnreachableError("dead")
+    state = tmp_path / "state"
+    if ran_before:
+        state.mkdir()
+    config = load(None, environ={"FARM_STATE_DIR": str(state), "FARM_RUNTIME_DIR": str(tmp_path)})
+    found = {each.check: each.verdict for each in doctor._daemon(config)}
+    assert found["daemon"] is verdict
+    assert found["adb server"] is (DoctorVerdict.FAIL if ran_before else DoctorVerdict.OK)
+
+
+def test_a_gate_that_is_gone_must_be_repaired(tmp_path, answers, monkeypatch):
+    answers |= {"toolchain.list": {"toolchains": []}, "bundle.list": {"bundles": []}, "doctor": {"findings": []}}
+    status = STATUS | {"tracker": {"pid": 0}}
+    assert doctor.NO_GATE in doctor._found_by_daemon(status)
+    assert doctor.NO_GATE not in doctor._found_by_daemon(STATUS)
+    behind_gate = load(None, environ={"FARM_TVM__GATE": str(tmp_path / "gate.sock"), "FARM_WEB__ENABLED": "false"})
+    assert list(doctor.listeners(behind_gate)) == [doctor.NO_GATE]
+    with socket.socket(socket.AF_UNIX) as gate:
+        gate.bind(behind_gate.tvm.gate)
+        assert list(doctor.listeners(behind_gate)) == []
 
 
 def test_toolchains_are_those_of_the_daemon_added_ones_too():

@@ -17,6 +17,7 @@ from farm.cli import doctor
 from farm.cli import doctor_host as host
 from farm.common.doctor_findings import DoctorVerdict
 from farm.config import FarmConfig, load
+from tests.support.pages import ROOT
 
 OK, WARN, FAIL = DoctorVerdict.OK, DoctorVerdict.WARN, DoctorVerdict.FAIL
 
@@ -41,6 +42,39 @@ def test_who_reaches_an_address(address: str, verdict: DoctorVerdict) -> None:
     found = doctor.judge_address(doctor.ListenAddress("tvm.host", address, 9190, "run code on every phone"))
     assert found.verdict is verdict
     assert found.fix.startswith('[tvm] host = "127.0.0.1"' if verdict is WARN else "")
+
+
+def test_ports_for_builders_and_hosts_are_checked_with_what_they_ask_for(tmp_path: Path) -> None:
+    doors = doctor.guarded_addresses(
+        config(
+            tmp_path,
+            """
+[builders]
+listen = "tcp://10.0.0.1:9193"
+[store]
+url = "postgresql://farm@db/farm"
+[lab]
+host = "a"
+head = "apart"
+listen = "tcp://10.0.0.1:9196"
+""",
+        )
+    )
+    assert [(door.key, door.port, doctor.judge_address(door).verdict) for door in doors] == [
+        ("builders.listen", 9193, OK), ("builders.listen", 9194, OK), ("lab.listen", 9196, OK),
+    ]  # fmt: skip
+
+
+def test_the_installed_unit_says_how_the_service_is_configured(tmp_path: Path) -> None:
+    assert host.service_settings(tmp_path / "none") == {}
+    unit = tmp_path / "farm.service"
+    unit.write_text((ROOT / "systemd/farm.service").read_text())
+    (tmp_path / "farm.service.d").mkdir()
+    (tmp_path / "farm.service.d/override.conf").write_text('[Service]\nEnvironment="FARM_WEB__READ=loopback"\n')
+    told = load(None, environ=host.service_settings(unit))
+    assert (told.state_dir, told.runtime_dir) == (Path("/var/lib/farm"), Path("/run/farm"))
+    assert (told.adb_socket, told.adb.service) == ("localfilesystem:/run/farm-adb/adb.sock", True)
+    assert (told.tvm.gate, told.web.read) == ("/run/farm-gate/gate.sock", "loopback")
 
 
 def test_every_port_of_the_configuration_is_checked(tmp_path: Path) -> None:
@@ -113,11 +147,19 @@ def test_a_gate_that_systemd_holds_the_port_for(tmp_path: Path, monkeypatch: pyt
         assert found.detail == f"farm gate 127.0.0.1 port {port}: this host only"
 
 
-def test_a_process_that_listens_for_everybody() -> None:
+def test_a_process_that_listens_for_everybody_itself_or_by_a_child() -> None:
     assert list(doctor.of_process(os.getpid())) == []
     with socket.create_server(("0.0.0.0", 0)) as everybody:
+        port = everybody.getsockname()[1]
         (found,) = doctor.of_process(os.getpid())
-        assert (found.verdict, str(everybody.getsockname()[1]) in found.detail) == (WARN, True)
+        assert (found.verdict, str(port) in found.detail) == (WARN, True)
+        assert list(doctor.of_process(os.getpid(), [port])) == []
+    listener = "import socket; s = socket.create_server(('0.0.0.0', 0)); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", listener], stdin=-1, stdout=-1, text=True) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        assert [str(port) in found.detail for found in doctor.of_process(os.getpid())] == [True]
+        child.communicate("\n")
 
 
 def test_units_of_another_farm_are_told() -> None:
@@ -140,7 +182,7 @@ def test_who_may_not_ask_the_adb_server_is_not_told_that_there_is_none() -> None
         server.bind(f"{folder}/adb.sock")
         os.seteuid(65534)
         try:
-            (finding,) = host.adb_server(FarmConfig(), f"localfilesystem:{folder}/adb.sock")
+            (finding,) = host.adb_server(FarmConfig(), f"localfilesystem:{folder}/adb.sock", needed=True)
         finally:
             os.seteuid(0)
     assert (finding.verdict, "for its user and root" in finding.detail) == (OK, True)

@@ -99,7 +99,7 @@ def test_a_missing_or_further_field_costs_no_more_than_its_cell(daemon, command,
 
 @pytest.mark.parametrize("kind", ["doctor", "status", "toolchain.list", "bundle.list"])
 def test_doctor_has_its_other_findings(daemon, kind, monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor_host, "adb_server", lambda *_: ())  # none runs here
+    monkeypatch.setattr(doctor_host, "adb_server", lambda *_, **__: ())  # none runs here
     (tmp_path / "farm.toml").touch()
     config = load(tmp_path / "farm.toml", environ={})
     for path, name, made in changed(ANSWERS[kind]):

@@ -80,11 +80,14 @@ def test_what_is_no_key_file_is_refused(key, text):
 
 
 def test_a_members_own_daemon_comes_before_the_service(tmp_path, monkeypatch):
-    own, service = tmp_path / "own", tmp_path / "service"
-    monkeypatch.setattr(address, "default_runtime_dir", lambda: own)
-    assert address._of_this_host(service) == own / "control.sock"  # neither: the hint tells to start one
-    service.mkdir()
-    assert address._of_this_host(service) == service / "control.sock"
-    own.mkdir()
-    (own / "control.sock").touch()
-    assert address._of_this_host(service) == own / "control.sock"
+    own, service, unit = (tmp_path / name for name in ("own/control.sock", "service/control.sock", "farm.service"))
+    monkeypatch.setattr(address, "default_runtime_dir", lambda: own.parent)
+    assert address._of_this_host(service, unit) == own  # neither: the hint tells to start one
+    unit.touch()
+    assert address._of_this_host(service, unit) == service  # it is stopped: systemd has removed its folder
+    unit.unlink()
+    service.parent.mkdir()
+    assert address._of_this_host(service, unit) == service
+    own.parent.mkdir()
+    own.touch()
+    assert address._of_this_host(service, unit) == own
