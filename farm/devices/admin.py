@@ -45,9 +45,12 @@ class DeviceAdmin:
         """Take a device into the farm; its provisioning begins.
 
         Raises:
-            NoSuchDeviceError, UserError: there is none, or the new name is taken or no name.
+            NoSuchDeviceError, UserError: there is none, it is the second link to a phone, or the new name is taken or
+                no name.
         """
         async with self._order(name) as agent:
+            if agent.other_link:
+                raise UserError(f"{agent.name} is not adopted: {agent.other_link}", hint=agent.state.hint)
             record = replace(self._record_of(agent), name=agent.name, adopted=True)
             taken = self._fleet.device_views.other_keys(agent.serial)
             await self._keep(agent, self._fleet.registry.edited(record, taken, rename or None, pool or None))

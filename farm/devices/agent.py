@@ -67,6 +67,8 @@ class Agent:
         self.checked = ""  # what the latest golden check said
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if known
         self.external_cause = ""  # the failure of its hub or the host that explains its state; "": none is known
+        self.boot = ""  # the boot id that it was identified with; "": not since it was last plugged in
+        self.other_link = ""  # why this link is not used: the phone's other link is; "": it is used
         self.withheld = ""  # the other host of the lab that has this phone, as a reason; "": none, as far as is known
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
@@ -265,13 +267,15 @@ class Agent:
         number = work.generation
         match work:
             case m.Identify():
-                identity = identify(await read_identity(self._context.client, self.serial))
-                same_boot = self._boot_before and await self._boot_id() == self._boot_before
+                raw = await read_identity(self._context.client, self.serial)
+                identity = identify(raw)
+                same_boot = bool(self._boot_before) and raw.boot == self._boot_before
                 self._boot_before = ""
                 self.withheld = ""
-                if adopted := self._context.fleet.identified(self, identity):
+                boots = {self.serial: raw.boot, **await self._context.fleet.boots_beside(self, identity)}
+                if adopted := self._context.fleet.identified(self, identity, boots):
                     await self._check_other_hosts()
-                return m.Identified(number, adopted, bool(same_boot))
+                return m.Identified(number, adopted, same_boot, self.other_link)
             case m.Provision(deep=deep):
                 return await self._provision(number, deep)
             case m.StartServer():

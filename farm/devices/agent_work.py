@@ -18,6 +18,7 @@ from farm.adb.errors import AdbError, AdbTimeout
 from farm.bundle.model import Bundle
 from farm.common.errors import Code, FarmError, Fault, PhoneError
 from farm.common.phone_text import REASON, plain
+from farm.devices.identity.identity import BOOT_ID
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power import PowerSwitch
 from farm.devices.server.rpc_server import StuckProcessError
@@ -121,8 +122,6 @@ DROPPED_S = 1.0  # adb's list changes within milliseconds of a reconnect
 LOOK_EVERY_S = 1.0  # at the boot id of a phone that was asked to reboot
 # From the request until adb loses it: init stops services first, 2-10 s; a hanging one is killed after 20 s or so.
 REBOOT_DOWN_S = 60.0
-# As processes.sh reads it, but for phones that have no script of ours (yet); some hide the first.
-_BOOT_ID = "cat ${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id} 2>/dev/null || grep btime /proc/stat"
 
 
 async def boot_id(client: AdbClient, serial: str) -> str:
@@ -131,7 +130,7 @@ async def boot_id(client: AdbClient, serial: str) -> str:
     Raises:
         AdbError: the phone does not answer.
     """
-    return (await client.shell(serial, _BOOT_ID, timeout_s=BOOT_ID_TIMEOUT_S)).text.strip()
+    return (await client.shell(serial, BOOT_ID, timeout_s=BOOT_ID_TIMEOUT_S)).text.strip()
 
 
 async def reconnect(client: AdbClient, serial: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from farm.adb.client import AdbClient
@@ -62,6 +63,7 @@ async def no_other_host(_identity: DeviceIdentity, _starting: bool) -> str:
 
 
 VIEWED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left
+LINK_MISSED_S = 30.0  # a link that is gone for longer is replaced by the phone's other link
 HEALTH_KEPT_EVERY_S = 300.0  # what a power cut may cost: people see the last probe of a phone that is away
 
 log = logging.getLogger(__name__)
@@ -325,12 +327,27 @@ class Fleet:
 
     # -- for agents --
 
-    def identified(self, agent: Agent, identity: DeviceIdentity) -> bool:
-        """Put a name to an identity; returns whether the device is adopted."""
+    async def boots_beside(self, agent: Agent, identity: DeviceIdentity) -> dict[str, str]:
+        """The boot ids of links that are not identified yet and may be the same phone's, by serial."""
+        return await self._migration.boots_beside(agent, identity)
+
+    def identified(
+        self, agent: Agent, identity: DeviceIdentity, boots: Mapping[str, str] = MappingProxyType({})
+    ) -> bool:
+        """Put a name to an identity; returns whether the device is adopted and used by this link.
+
+        `boots`: the boot ids of this link and of those beside it, by serial.
+        """
         self._answered(agent)
         before, agent.identity = agent.identity, identity
-        self._migration.identified(agent, before, identity)
+        used = self._migration.other_link(agent, boots, held=self._gates.holds)
+        agent.boot = boots.get(agent.serial, agent.boot)
+        agent.other_link = f"{used.name} is this phone, by its link {used.serial}" if used else ""
+        if used is None:
+            self._migration.identified(agent, before, identity)
         self._locate(agent)
+        if used is not None:
+            return False
         known = self.registry.get(agent.serial)
         adopted = self.named(agent, identity)
         if adopted and (known is None or not known.adopted):
@@ -440,6 +457,7 @@ class Fleet:
     def _listed(self, device: AdbDevice) -> None:
         agent = self.agents.get(device.serial) or self.add(device.serial)
         if agent.device is not None and agent.device.transport_id != device.transport_id:
+            agent.boot = ""
             agent.on_event(m.PlainEvent.UNLISTED)  # gone and back between two lists: its streams are dead
         agent.device, before = device, agent.device
         if before is None or before.devpath != device.devpath:
@@ -457,12 +475,30 @@ class Fleet:
                 agent.place = None
 
     def _unlisted(self, agent: Agent) -> None:
-        agent.device = None
+        if others := self._migration.second_links(agent):
+            self.spawn(self._use_other_link(agent, others), f"other link of {agent.name}")
+        agent.device, agent.boot, agent.other_link = None, "", ""
         self.registry.remember_health(agent.serial, agent.health, agent.read_at)
         agent.health_at = 0.0
         agent.on_event(m.PlainEvent.UNLISTED)
         if self.registry.get(agent.serial) is None:
             self.spawn(self.drop(agent), f"drop {agent.name}")
+
+    async def _use_other_link(self, agent: Agent, others: Sequence[Agent]) -> None:
+        """Its link went: another link of the phone is used, unless the first comes back, or farm itself took it."""
+        while agent.device is None and self.agents.get(agent.serial) is agent:
+            await asyncio.sleep(LINK_MISSED_S)
+            if agent.device is None and not agent.state.progress.sent_away:
+                for other in others:
+                    self.identify_anew(other)
+                return
+
+    def identify_anew(self, agent: Agent) -> None:
+        """Begin with a link as if it had just been plugged in."""
+        if agent.device is not None and self.agents.get(agent.serial) is agent:
+            agent.boot = ""
+            agent.on_event(m.PlainEvent.UNLISTED)
+            agent.on_event(listed(agent.device, agent.adb))
 
     @contextmanager
     def _contain_bugs(self, serial: str) -> Iterator[None]:

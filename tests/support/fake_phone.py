@@ -131,7 +131,10 @@ class FakeFleet:
         self.host = ""  # why another host has the phone
         self.secret = ""  # of the server whose session outlived a daemon
 
-    def identified(self, agent, identity):
+    async def boots_beside(self, agent, identity):
+        return {}
+
+    def identified(self, agent, identity, boots):
         return True
 
     async def host_with(self, identity, starting):

@@ -80,6 +80,9 @@ _KEPT_PROPERTIES = (
     _VIRTUAL_ABI,
 )
 
+# Also as processes.sh reads it; some phones hide the first.
+BOOT_ID = 'cat "${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}" 2>/dev/null || grep btime /proc/stat 2>/dev/null'
+
 # For mksh (Android 4.0 and later) and any POSIX sh. `show` prints the first line of each readable file with shell
 # built-ins only: a `cat` per file would be some 40 forks.
 READ_COMMAND = f"""\
@@ -98,6 +101,8 @@ echo '{SECTION}gles'
 [ -n "$gpu" ] || dumpsys -t 2 SurfaceFlinger 2>/dev/null | grep 'GLES:' 2>/dev/null
 echo '{SECTION}cpuinfo'
 cat /proc/cpuinfo 2>/dev/null
+echo '{SECTION}boot'
+{BOOT_ID}
 echo '{SECTION}getprop'
 getprop
 """
@@ -111,6 +116,7 @@ class RawIdentity:
     cpuinfo: str = ""
     files: Mapping[str, str] = field(default_factory=dict)  # path -> first line
     gles: str = ""  # SurfaceFlinger's "GLES: vendor, renderer, version" line
+    boot: str = ""  # the name of this boot
 
     @classmethod
     def parse(cls, output: bytes) -> RawIdentity:
@@ -124,6 +130,7 @@ class RawIdentity:
             cpuinfo=sections.get("cpuinfo", "")[:_MAX_CPUINFO],
             files={path: value[:_MAX_VALUE] for path, value in files[:_MAX_FILES]},
             gles=sections.get("gles", "")[:_MAX_VALUE].strip(),
+            boot=sections.get("boot", "")[:_MAX_VALUE].strip(),
         )
 
 

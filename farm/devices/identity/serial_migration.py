@@ -2,20 +2,26 @@
 
 A phone states its own serial number (ro.serialno) itself: another may state the same, by chance (boards and clones ship
 with default numbers) or on purpose. So more must agree, and a number that two devices had at once proves nothing.
+
+Two links with one serial number and one boot id are one phone, by USB and network: farm uses one of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from farm.adb.devices import AdbState
+from farm.common.errors import FarmError
+from farm.devices import agent_work
 from farm.devices.agent import Agent
 from farm.devices.identity.naming_rules import is_distinct, same_kind
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.state import LINK_DOWN
-from farm.model.device import Service
+from farm.model.device import Service, is_network
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord
 
@@ -65,8 +71,8 @@ class SerialMigration:
         """A device was identified; `before` is the last identity at its serial.
 
         A remembered phone that came back under another serial (USB or network, another port) gets its record. Not while
-        adb lists it under the old serial too: then it is one phone on two ways, and two agents would replace each
-        other's servers, or two phones with one number; the new one stays a stranger unless a rule adopts it. A phone
+        adb lists it under the old serial too: then there are two phones with one number (see `other_link` for two links
+        to one), and the new one stays a stranger unless a rule adopts it. A phone
         whose record moved away and that is there again gets it back; two that have each other's serial trade records.
         """
         self._note(agent, identity)
@@ -94,12 +100,72 @@ class SerialMigration:
                 self._move(agent, former, old)
                 return
 
+    # -- two links to one phone --
+
+    async def boots_beside(self, agent: Agent, identity: DeviceIdentity) -> dict[str, str]:
+        """The boot ids of links that are not identified yet and may be the same phone's, by serial."""
+
+        async def ask(other: Agent) -> str:
+            try:
+                return await agent_work.boot_id(self._fleet.client, other.serial)
+            except FarmError:
+                return ""  # it is asked again when it is identified
+
+        asked = [
+            other
+            for other in self._fleet.agents.values()
+            if other is not agent and other.device is not None and other.device.state is AdbState.DEVICE
+            and not other.boot and self._known_number(other) == identity.hardware_serial != ""
+        ]  # fmt: skip
+        return dict(zip((other.serial for other in asked), await asyncio.gather(*map(ask, asked)), strict=True))
+
+    def other_link(self, agent: Agent, boots: Mapping[str, str], held: Callable[[str], bool]) -> Agent | None:
+        """The link by which farm uses the phone of `agent`, whose identity is known; None: by this one.
+
+        A link in use stays in use, except that a record goes home while no lease has the phone. Else an adopted link
+        comes before a stranger, and USB before the network.
+        """
+        links = list(self._links(agent, boots.get(agent.serial, agent.boot), boots))
+        first = min((agent, *links), key=self._rank)
+        if first is agent:
+            for other in links:
+                if other.boot and not other.other_link:  # it was used, as a stranger
+                    self._fleet.identify_anew(other)
+            return None
+        return None if self._is_home(agent.serial, first.serial) and not held(first.name) else first
+
+    def second_links(self, agent: Agent) -> list[Agent]:
+        """The unused links of the phone that may take its record over."""
+        links = self._links(agent, agent.boot, {})
+        return [other for other in links if other.other_link and self._fleet.registry.get(other.serial) is None]
+
+    def _links(self, agent: Agent, boot: str, boots: Mapping[str, str]) -> Iterator[Agent]:
+        """The other links to the phone of `agent`. One phone has one USB port."""
+        path = agent.device.devpath if agent.device else ""
+        for other in self._fleet.agents.values():
+            if other is agent or other.device is None or not boot or boots.get(other.serial, other.boot) != boot:
+                continue
+            if self._known_number(other) == _number(agent) != "" and not (path and other.device.devpath):
+                yield other
+
+    def _known_number(self, agent: Agent) -> str:
+        record = self._fleet.registry.get(agent.serial)
+        return _number(agent) or (record.hardware_serial if record else "")
+
+    def _rank(self, agent: Agent) -> tuple[bool, bool, bool, str]:
+        record = self._fleet.registry.get(agent.serial)
+        adopted = record is not None and record.adopted
+        in_use = adopted and bool(agent.boot) and not agent.other_link
+        return not in_use, not adopted, is_network(agent.serial), agent.serial
+
+    # -- records that move --
+
     def _note(self, agent: Agent, identity: DeviceIdentity) -> None:
         """A device was identified: does another that is there now state the same number?"""
         if any(
             _is_there(other) and _number(other) == identity.hardware_serial
             for other in self._fleet.agents.values()
-            if other != agent
+            if other != agent and (not agent.boot or other.boot != agent.boot)
         ):
             self._shared.add(identity.hardware_serial)
 
@@ -144,6 +210,13 @@ class SerialMigration:
 
     def _take_back(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
         """`former`, which is there too, got this phone's record: it is another phone, or the same on a second link."""
+        if agent.boot and agent.boot == former.boot:
+            agent.server = former.server
+            self._move(agent, former, old)
+            self._fleet.device_views.move_away(former.serial)  # its name is the other's
+            former.name = former.serial
+            self._fleet.identify_anew(former)
+            return
         log.warning("%s and %s both say that they are %s", agent.serial, former.serial, old.hardware_serial)
         self._move(agent, former, old)
         former.on_event(m.Unadopted(clean=False))  # its holder loses it: the lease was for the other

@@ -85,6 +85,7 @@ STABLE_S = 10.0  # a device that stayed ready this long starts with a clean reco
 KEPT_STEPS = 50  # transitions that the error of an illegal one shows
 EVIDENCE_STEPS = 8  # of them, kept as evidence with a quarantine
 _ADOPT = "farm device adopt NAME"
+_OTHER_LINK = "one link is enough: unplug or disconnect one of them"
 _NO_CONTEXT = RecoveryContext()
 # whose failure may be that of an overriding bundle, or of one that is new to it
 _BUNDLE_WORK = frozenset({Life.PROVISIONING, Life.STARTING, Life.CHECKING})
@@ -355,7 +356,8 @@ def _identified(state: LifecycleState, event: Identified, now: float) -> Decisio
         known = _ended(known, ActionOutcome.FAILED, "it came back without having rebooted", now)
     if not event.adopted:
         known = replace(known, quarantine=None)  # it is not leased anyway
-        return rest(_ended(known, ActionOutcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
+        ended = _ended(known, ActionOutcome.CUT, "it is not adopted", now)
+        return rest(ended, Life.NEW, event.other_link, _OTHER_LINK if event.other_link else _ADOPT), ()
     if known.quarantine is not None:
         kept = known.quarantine
         return rest(_ended(known, ActionOutcome.REPAIRED, "", now), Life.QUARANTINED, kept.cause, kept.hint), ()

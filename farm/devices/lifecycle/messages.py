@@ -75,11 +75,12 @@ class Listed:
 class Identified(WorkEnded):
     """The device was read; `adopted`: as its record or an adoption rule says.
 
-    `same_boot`: it was to be rebooted, and was not.
+    `same_boot`: it was to be rebooted, and was not. `other_link`: why this link is not used; "": it is.
     """
 
     adopted: bool
     same_boot: bool = False
+    other_link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

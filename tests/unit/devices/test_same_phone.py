@@ -6,12 +6,16 @@ from functools import partial
 import pytest
 
 from farm.adb.devices import AdbDevice, AdbState
+from farm.common.errors import UserError
+from farm.devices import fleet
 from farm.devices.fleet import FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule, is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power_rules import UsbConfig
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord
+from tests.support.fake_phone import FakeClient
+from tests.support.waiting import until
 
 PIXEL = DeviceIdentity(hardware_serial="9A231FFAZ0", vendor="Google", model="Pixel 7", abi="arm64-v8a")
 NOTE = DeviceIdentity(hardware_serial="9A231FFAZ0", vendor="Xiaomi", model="Redmi Note 9", abi="arm64-v8a")
@@ -28,14 +32,17 @@ class Bench:
     def __init__(self, fleet):
         self.fleet, self.view, self.agents = fleet, fleet.view, fleet.agents
 
-    def lists(self, *serials):
-        """Adb lists these."""
-        self.fleet.devices_changed(tuple(AdbDevice(each, AdbState.DEVICE) for each in serials))
+    def lists(self, *serials, **places):
+        """Adb lists these; `places`: their USB paths."""
+        listed = (AdbDevice(each, AdbState.DEVICE, devpath=places.get(each, "")) for each in (*serials, *places))
+        self.fleet.watcher.devices = tuple(listed)
+        self.fleet.devices_changed(self.fleet.watcher.devices)
 
-    def says(self, serial, identity):
-        """It is identified; returns its view."""
+    def says(self, serial, identity, **boots):
+        """It is identified; returns its view. `boots`: what this link, and those beside it, say of their boot."""
         agent = self.agents[serial]
-        agent.on_event(m.Identified(agent.state.generation, self.fleet.identified(agent, identity)))
+        adopted = self.fleet.identified(agent, identity, boots)
+        agent.on_event(m.Identified(agent.state.generation, adopted, other_link=agent.other_link))
         return self.view(serial)
 
     def meets(self, **identities):
@@ -45,11 +52,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(quiet_fleet, folder, rules=(), number="9A231FFAZ0", places=None):
+async def bench(quiet_fleet, folder, rules=(), number="9A231FFAZ0", places=None, client=None):
     config = FleetConfig(rules=rules, usb=UsbConfig(places or {}, str(folder)))
     record = DeviceRecord("OLD", "victim", number, pool="secret", adopted=True)
-    async with quiet_fleet(record, config=config) as fleet:
-        yield Bench(fleet)
+    async with quiet_fleet(record, config=config, client=client) as made:
+        yield Bench(made)
 
 
 async def test_a_phone_at_another_port_is_itself(phones):
@@ -157,3 +164,65 @@ async def test_a_phone_that_is_there_loses_nothing_to_one_that_states_its_number
         b.lists("OLD", "TWIN")
         assert b.says("OLD", TWIN).name == "victim"
         assert b.view("TWIN").name == twin
+
+
+async def use(bench, *serials):
+    """They are identified in that order, twice, all in one boot; returns which of them farm uses, by serial."""
+    for serial in (*serials, *serials):
+        bench.says(serial, PIXEL, **dict.fromkeys(serials, "boot"))
+    return {serial: bench.view(serial).name for serial in serials if bench.view(serial).adopted}
+
+
+@pytest.mark.parametrize("rules", [(), ANYTHING])
+@pytest.mark.parametrize("order", [("OLD", "10.0.0.7:5555"), ("10.0.0.7:5555", "OLD")])
+async def test_two_links_in_one_boot_are_one_phone(phones, rules, order):
+    async with phones(rules) as b:
+        b.lists("10.0.0.7:5555", OLD="1-4.2")
+        assert await use(b, *order) == {"OLD": "victim"}
+        assert "victim" in b.view("10.0.0.7:5555").reason
+        with pytest.raises(UserError):
+            await b.fleet.admin.adopt("10.0.0.7:5555")
+
+
+async def test_two_links_of_a_stranger_are_one_phone_to_a_rule(phones):
+    async with phones(ANYTHING) as b:
+        b.lists("10.0.0.7:5555", NEW="1-4.2")
+        for serial in ("10.0.0.7:5555", "NEW"):
+            b.says(serial, TWIN, **{serial: "boot"})
+        assert [view.adopted for view in map(b.view, ("10.0.0.7:5555", "NEW"))] == [True, False]
+
+
+@pytest.mark.parametrize("boots", [("one", "another"), ("", ""), ("btime 7", "btime 7")])
+async def test_two_phones_with_one_number_are_two(phones, boots):
+    async with phones(ANYTHING) as b:
+        b.lists(OLD="1-4.2", NEW="1-4.3")
+        for serial, boot in zip(("OLD", "NEW"), boots, strict=True):
+            b.says(serial, PIXEL, **{serial: boot})
+        assert [(view.adopted, view.name) for view in map(b.view, ("OLD", "NEW"))] == [
+            (True, "victim"), (True, "pixel-7"),
+        ]  # fmt: skip
+
+
+async def test_the_other_link_is_used_when_the_first_is_gone_and_the_first_when_it_is_back(phones, monkeypatch):
+    monkeypatch.setattr(fleet, "LINK_MISSED_S", 0.0)
+    async with phones(ANYTHING) as b:
+        b.lists("10.0.0.7:5555", OLD="1-4.2")
+        await use(b, "OLD", "10.0.0.7:5555")
+        b.lists("10.0.0.7:5555")
+        await until(lambda: b.view("10.0.0.7:5555").life != "new")
+        assert await use(b, "10.0.0.7:5555") == {"10.0.0.7:5555": "victim"}
+        b.lists("10.0.0.7:5555", OLD="1-4.2")
+        b.fleet._gates.holds = {"victim"}.__contains__
+        assert await use(b, "OLD", "10.0.0.7:5555") == {"10.0.0.7:5555": "victim"}
+        b.fleet._gates.holds = set().__contains__
+        b.lists("10.0.0.7:5555")
+        b.lists("10.0.0.7:5555", OLD="1-4.2")
+        assert await use(b, "OLD", "10.0.0.7:5555") == {"OLD": "victim"}
+
+
+async def test_links_that_are_not_identified_yet_are_asked_for_their_boot(phones):
+    async with phones(ANYTHING, client=FakeClient("boot\n")) as b:
+        b.meets(OLD=PIXEL)
+        b.lists()
+        b.lists("OLD", "NEW")
+        assert await b.fleet.boots_beside(b.agents["NEW"], PIXEL) == {"OLD": "boot"}
