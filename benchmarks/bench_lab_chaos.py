@@ -39,12 +39,14 @@ def run(context: Context) -> list[Figure]:
         lab_chaos.copy_logs(stormy.hosts.values(), context.folder / "phones")
         found = lab_chaos.verdict(lab, context.folder)
         context.say(f"{found['counts']}, {storm.faults.total()} faults, {len(found['wrong'])} rules broken")
+        ended = stormy.ended()
         for rule, cases in found["wrong"].items():
             context.say(f"{rule}: {cases[:5]}")
     broken = {rule: len(cases) for rule, cases in found["wrong"].items()}
     return [
         *(Figure(what, count, "") for what, count in found["counts"].items()),
         Figure("faults", storm.faults.total(), ""),
+        Figure("daemons that ended by themselves", len(ended), "", None, "0", not ended),
         *(Figure(rule, count, "cases", None, "none", False) for rule, count in broken.items()),
         Figure("rules broken", len(broken), "", None, "0", not broken),
     ]

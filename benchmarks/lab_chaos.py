@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from farm.common.errors import FarmError, HostError
 from farm.simulation.postgres import server_folder
 from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
@@ -74,6 +76,10 @@ class StormyLab:
             self.hosts[name] = stack.enter_context(_host(phones, config))
         begin_logs(self.hosts.values())
 
+    def ended(self) -> list[str]:
+        """The hosts whose daemon has ended; of those that nobody has killed there must be none."""
+        return [name for name, farm in self.hosts.items() if not farm.daemon.runs]
+
 
 @contextmanager
 def _host(phones: Mapping[str, str], config: str) -> Iterator[VirtualFarm]:
@@ -110,7 +116,7 @@ class Storm:
         until_s = self._begun_s + seconds
         faults = {
             self.head_killed: 2, self.head_stopped: 2, self.host_killed: 1.5, self.host_stopped: 2, self.host_cut: 3,
-            self.database_restarted: 1,
+            self.database_restarted: 1, self.database_frozen: 1,
         }  # fmt: skip
         first = self._chance.sample(list(faults), len(faults))  # each kind falls once
         next_fault_s = time.monotonic() + self._chance.expovariate(1 / PACE_S)
@@ -177,8 +183,25 @@ class Storm:
             proxy.passing.clear()
             self._hurts(f"host {name}", self._chance.uniform(*CUT_S), proxy.passing.set)
 
+    def database_frozen(self) -> None:
+        """The database's server stands still: connections stay, and no answer comes."""
+        if self._pick("database", ("",)) is not None:
+            self._fell("database frozen", "")
+            first = psutil.Process(self._stormy.lab.server.pid)
+            processes = [first, *first.children(recursive=True)]
+            for each in processes:
+                each.suspend()
+
+            def thaw() -> None:
+                for each in processes:
+                    each.resume()
+
+            self._hurts("database ", self._chance.uniform(*CUT_S), thaw)
+
     def database_restarted(self) -> None:
         """The database crashes and comes back."""
+        if self._pick("database", ("",)) is None:
+            return
         self._fell("database restarted", "")
         self._stormy.lab.server.stop()
         time.sleep(self._chance.uniform(0.0, 3.0))
