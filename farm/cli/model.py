@@ -176,8 +176,10 @@ def compile_model(
     if target is None and on is None:
         raise UserError("no target is given", hint="--target NAME, or --on SELECTOR")
     path = output or Path(f"{model.stem}.farm.tar")
+    if path.suffix != ".tar":
+        raise UserError(f"{path} is no name of a package", hint=f"-o {path.stem}.farm.tar; its model.so is the library")
     check_writable(path)
-    chosen: Any = target if on is None else _target_of_phones(on, target or "cpu")
+    chosen: Any = target if on is None else _target_of_phones(on, "cpu" if target is None else target)
     with elapsed(f"compiling {model.name}"):
         made = _with_model(
             "compile", "compiling", model, shape, dtype,

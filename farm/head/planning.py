@@ -16,7 +16,7 @@ from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, U
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, natural
 from farm.devices.identity.naming_rules import PoolingTraits, alike
-from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
+from farm.devices.identity.targets import UnknownTargetError, target_on, why_not_on
 from farm.head.allocator.explain import unleasable_reason
 from farm.head.config import UserConfig
 from farm.head.queue.model import NoSuchJobError
@@ -216,7 +216,7 @@ def _check_target(spec: JobSpec, matching: Sequence[DeviceState]) -> None:
         refused = [error for name, each in known if (error := _refusal(text, each.targets, name)) is not None]
         if len(refused) < len(known):
             continue
-        if isinstance(refused[0], ForeignTargetError):
+        if not isinstance(refused[0], UnknownTargetError):
             raise refused[0]
         why, hint = why_not_on(text, [(name, each.targets, each.gpu.model or each.gpu.family) for name, each in known])
         raise UserError(f"no phone that matches {spec.on} has the target {text!r}: {why}", Code.BAD_SPEC, hint=hint)

@@ -189,7 +189,7 @@ def _target(request: Mapping[str, Any]) -> Any:
         return dict(given)
     if given == "adreno-clml":  # first of all: if this TVM has no CLML, no other command line helps
         check_target(target_from({"tag": ADRENO_TAGS[given]}))
-    return target_here(given or HOST, host_target)
+    return target_here(HOST if given is None else given, host_target)
 
 
 def _records(request: Mapping[str, Any], target: object) -> tuple[Path | None, tuple[str, ...]]:

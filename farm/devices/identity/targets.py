@@ -193,6 +193,12 @@ class ForeignTargetError(UserError):
     code = "foreign_target"
 
 
+class UnknownTargetError(UserError):
+    """The phone has no target of that name."""
+
+    code = Code.NO_SUCH_TARGET
+
+
 @dataclass(frozen=True, slots=True)
 class LinuxBoard:
     """A Linux board that is known by name."""
@@ -244,8 +250,10 @@ def named_target(text: str) -> Target:
     A CPU may lack mtriple (`target_here` takes it for this host's), a GPU its host.
 
     Raises:
-        UserError: there is no such name, or the JSON is none.
+        UserError: there is no such name, it is empty, or the JSON is none.
     """
+    if not text.strip():
+        raise target_error("the target is empty", hint="--target host, or another name")
     if text in BOARDS:
         return _of_board(BOARDS[text])
     if text in _ARCHITECTURES:
@@ -260,8 +268,7 @@ def named_target(text: str) -> Target:
             f"without a phone the CPU beside the GPU is unknown for {text!r}",
             hint=f"--on SELECTOR, or name it: '{_written(text)} -mtriple=aarch64-linux-android'",
         )
-    near = nearest(text, (*NAMES, *GPU_TARGETS))
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    guess = _guess(text, (*NAMES, *GPU_TARGETS))
     raise target_error(
         f"there is no target {text!r} without a phone",
         hint=f"{guess}names: host, {', '.join(NAMES)}; a TVM tag, a dict as JSON, or --on SELECTOR with a phone's",
@@ -288,13 +295,14 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
     A tag or dict of a GPU gets the phone's CPU as its host; a CPU's lacks nothing that the phone's own has.
 
     Raises:
-        UserError: the phone has no such name, or the JSON is none.
+        UnknownTargetError: the phone has no such name, or no GPU.
+        UserError: the JSON is none, or an option has no value.
         ForeignTargetError: it is for another architecture or platform than the phone's.
     """
     if text in own:
         return own[text]
     custom, cpu = _custom(text), own.get("cpu")
-    if custom is None or not isinstance(cpu, Mapping):
+    if custom is None or not isinstance(cpu, Mapping) or (_is_for_gpu(custom) and not own.keys() & set(GPU_TARGETS)):
         raise _unknown_on(text, own, phone)
     completed = _with_machine(custom if custom.get("kind") == "llvm" else {"host": dict(cpu), **custom}, cpu)
     _check_machine(text, completed, cpu, phone)
@@ -323,18 +331,31 @@ def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]
     listing = f"targets: {', '.join(own) or 'none'}"
     if text in (*BOARDS, *_ARCHITECTURES, *_LINUX):
         return "that is a name for what is compiled without a phone", f"farm compile --target {text}; {listing}"
-    if text not in GPU_TARGETS:
-        near = nearest(text, {*own, *GPU_TARGETS, *NAMES})
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        return "there is no target of that name", f"{guess}{listing}"
-    shown = [
-        f"{name} has {gpu}, which it is not for" if gpu and targets.keys() & set(GPU_TARGETS)
-        else f"{name} has no GPU that is known" + (f" to be usable ({gpu})" if gpu else "")
-        for name, targets, gpu in phones[:_SHOWN]
-    ]  # fmt: skip
+    if text not in GPU_TARGETS and not _is_for_gpu(_custom(text) or {}):
+        return "there is no target of that name", _guess(text, {*own, *GPU_TARGETS, *NAMES}) + listing
+    shown = [_why_not_on_gpu(text, *each) for each in phones[:_SHOWN]]
     more = [f"and {len(phones) - _SHOWN} more"] if len(phones) > _SHOWN else []
     needs = ", and CLML needs a TVM that was built with USE_CLML (farm doctor)" if text == CLML else ""
     return "; ".join([*shown, *more]) + needs, f"{listing}; a virtual phone runs on its host, without the GPU it shows"
+
+
+def _why_not_on_gpu(text: str, name: str, targets: Mapping[str, object], gpu: str) -> str:
+    if text == CLML and "adreno" in targets:
+        return f"{name} is a virtual phone, which has no CLML"
+    if gpu and targets.keys() & set(GPU_TARGETS):
+        return f"{name} has {gpu}, which it is not for"
+    return f"{name} has no GPU that is known" + (f" to be usable ({gpu})" if gpu else "")
+
+
+def _is_for_gpu(custom: Mapping[str, Any]) -> bool:
+    """Whether a target that `_custom` has read is for a phone's GPU."""
+    return custom.get("kind") in GPU_TARGETS or custom.get("tag") in ADRENO_TAGS.values()
+
+
+def _guess(text: str, names: Collection[str]) -> str:
+    """A question after the name that was meant, with a blank behind it; "" where none is near."""
+    near = [CLML] if "clml" in text else nearest(text, names)  # never one without what was asked for
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _written(name: str) -> str:
@@ -342,13 +363,12 @@ def _written(name: str) -> str:
     return f"opencl -device={name}" if name in ADRENO_TAGS else name
 
 
-def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UserError:
-    near = nearest(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ()
-    guess = f"did you mean {near[0]!r}? " if near else ""
+def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UnknownTargetError:
+    guess = _guess(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ""
     no_gpu = "; it has no GPU that is known, as virtual phones have none" if not own.keys() & set(GPU_TARGETS) else ""
     listing = f"{guess}its targets: {', '.join(own) or 'none'}"
-    meant_gpu = text in GPU_TARGETS or bool(set(near) & set(GPU_TARGETS))
-    return target_error(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
+    meant_gpu = any(repr(name) in (guess or repr(text)) for name in GPU_TARGETS) or _is_for_gpu(_custom(text) or {})
+    return UnknownTargetError(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
 
 
 def _of_board(board: LinuxBoard) -> Target:

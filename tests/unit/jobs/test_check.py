@@ -79,12 +79,20 @@ def planned(target, views):
         ("adrenno", VIEWS, "there is no target of that name", "did you mean 'adreno'? targets: cpu, p1, p2"),
         ("nosuch", VIEWS, "there is no target of that name", "targets: cpu, p1, p2"),
         ("adreno-clml", VIEWS, "CLML needs a TVM that was built with USE_CLML", "targets: cpu"),
+        (
+            "adreno-clml",
+            [known("p", ADRENO, "cpu", "adreno")],
+            "'adreno-clml': p is a virtual phone",
+            "targets: adreno",
+        ),
+        ("opencl -device=adreno", VIEWS, re.escape(UNUSABLE), "targets: cpu, p1, p2; a virtual phone"),
+        ('{"kind": "opencl"', VIEWS, "the target is no JSON", "such as"),
         ("rpi4", VIEWS, "a name for what is compiled without a phone", "farm compile --target rpi4"),
         ("adreno", [known("p", MALI, "cpu", "opencl")], "'adreno': p has Mali-G77, which it is not for", "targets: "),
     ],
 )
 def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are(target, views, why, hint):
-    with raises_code(Code.BAD_SPEC, match=why) as raised:
+    with pytest.raises(UserError, match=why) as raised:
         planned(target, views)
     assert raised.value.hint.startswith(hint)
 
