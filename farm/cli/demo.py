@@ -64,7 +64,7 @@ def demo(
         int, typer.Option(min=1, max=9, help="So many hosts over a PostgreSQL of their own; one of them is killed.")
     ] = 1,
     repeat: Annotated[int | None, typer.Option(min=2, help=f"Timed samples per phone; {REPEAT} by default.")] = None,
-    trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
+    trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with +arm64.")] = TRIALS,
     isolation: Annotated[
         str, typer.Option(help="How phones are kept apart: full, user, none; default: the best this host allows.")
     ] = "",
@@ -111,10 +111,12 @@ def _one_host(
     arm64: bool,
 ) -> None:  # fmt: skip
     from farm import Client
+    from farm.simulation.profiles import choose
     from farm.simulation.virtual_farm import phones_of, virtual_farm
 
     started = time.monotonic()
     lab = phones_of(profile + "+arm64" * arm64 for profile in profiles)
+    emulated = any(choose(profile).arm64 for profile in lab.values())
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
     progress = DemoProgress()
@@ -134,13 +136,13 @@ def _one_host(
         for line in status_lines(farm.status()):
             print_line(line)
         # All phones hang on one hub and all are this host: --quiet-hub times them one after the other.
-        runs = () if arm64 else ("--number", str(RUNS))  # under qemu a sample of as many would take seconds
+        runs = () if emulated else ("--number", str(RUNS))  # under qemu a sample of as many would take seconds
         how = ("--quiet-hub", "--repeat", str(repeat), *runs, *["--why"] * why)
         network = _network(farm, NETWORK)
         _typed(farm, progress, "bench", network, "--on", "android", *how)
-        if not arm64:  # the runtime's library is for this host's machine
+        if not emulated:  # the runtime's library is for this host's machine
             _second_runtime(farm, progress, network)
-        if trials and not arm64:  # under qemu it would take minutes
+        if trials and not emulated:  # under qemu it would take minutes
             on, devices = _twins(farm)
             options = ("--on", on, "--devices", str(devices), "--trials", str(trials), "--cost-model", "random")
             _typed(farm, progress, "tune", _network(farm, TUNED), *options)

@@ -73,7 +73,7 @@ def plan(
     places = _places(spec, matching)
     if len(places) > MAX_JOBS_AT_ONCE:
         raise UserError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once", Code.BAD_SPEC)
-    warnings = _lacking(spec, selector, devices, matching, places, must_match=must_match)
+    warnings = _lacking(spec, selector, devices, matching, places, must_match=must_match) + _emulated(spec, matching)
     fresh = iter(ids)
     array = next(fresh) if spec.devices != 1 and not spec.pooled else ""
     wire = spec.to_wire()
@@ -220,6 +220,21 @@ def _check_target(spec: JobSpec, matching: Sequence[DeviceState]) -> None:
             raise refused[0]
         why, hint = why_not_on(text, [(name, each.targets, each.gpu.model or each.gpu.family) for name, each in known])
         raise UserError(f"no phone that matches {spec.on} has the target {text!r}: {why}", Code.BAD_SPEC, hint=hint)
+
+
+def _emulated(spec: JobSpec, matching: Sequence[DeviceState]) -> tuple[str, ...]:
+    """A warning when a phone's CPU computes half precision in software."""
+    if not isinstance(spec, ModelSpec):
+        return ()
+    half = next((each.precision for each in spec.builds() if each.target == "cpu" and each.precision != "float32"), "")
+    slow = [view.name for view in matching if half and view.identity is not None and _is_x86(view.identity.targets)]
+    words = f"has an x86 CPU, which computes {half} in software: many times slower than float32"
+    return (f"{slow[0]} {words}",) if slow else ()
+
+
+def _is_x86(targets: Mapping[str, object]) -> bool:
+    cpu = targets.get("cpu")
+    return isinstance(cpu, Mapping) and str(cpu.get("mtriple")).startswith(("x86_64", "i686"))
 
 
 def _check_cores(spec: JobSpec, matching: Sequence[DeviceState]) -> None:

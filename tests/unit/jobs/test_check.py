@@ -97,6 +97,21 @@ def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are(tar
     assert raised.value.hint.startswith(hint)
 
 
+@pytest.mark.parametrize(
+    ("precision", "triple", "warned"),
+    [
+        ("float16_acc32", "x86_64-linux-gnu", True),
+        ("float16_acc32", "aarch64-linux-android", False),
+        ("float32", "x86_64-linux-gnu", False),
+    ],
+)
+def test_half_precision_on_a_cpu_without_it_is_a_warning(precision, triple, warned):
+    view = replace(phone("p"), identity=DeviceIdentity(targets={"cpu": {"kind": "llvm", "mtriple": triple}}))
+    wanted = RunSpec(on="android", model="0" * 64, name="net", precision=precision)
+    warnings = plan(wanted, "alice", [view], NOW, ("a",), must_match=True).warnings
+    assert any("in software" in each for each in warnings) == warned
+
+
 @pytest.mark.parametrize(("target", "views"), [("p2", VIEWS), ("adreno", [*VIEWS, phone("p3")])])
 def test_a_phone_that_has_the_target_or_is_not_known_yet_will_do(target, views):
     assert len(planned(target, views)) == 1
