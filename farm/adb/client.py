@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from farm.adb.connection import AdbConnection, ServerAddress, abridged, deadline
-from farm.adb.devices import AdbDevice, parse_device_list
+from farm.adb.devices import AdbDevice, distinct, parse_device_list
 from farm.adb.errors import AdbError, AdbFailed, AdbLinkLost, AdbServerUnreachable, AdbTimeout, failure
 from farm.adb.host_protocol import BlockReader, encode_request, text_of
 from farm.adb.shell import MAX_OUTPUT_BYTES, STDERR_TAIL_BYTES, ShellResult, ShellStream, collect, new_sentinel
@@ -37,6 +37,7 @@ class AdbClient:
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
         self.last_answer_at = 0.0  # of a phone, monotonic seconds: its transport worked then
+        self.shared_serials: set[str] = set()  # that several phones have: these are named by their USB paths
         # Until the answer of the server itself, or of a phone on which a service was opened.
         self.round_trips = {"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)}
         self._features: dict[str, frozenset[str]] = {}
@@ -53,8 +54,8 @@ class AdbClient:
             raise ProtocolError("the adb server's version is not a number", evidence=repr(answer)) from error
 
     async def list_devices(self) -> list[AdbDevice]:
-        """The attached phones, usable or not."""
-        return list(parse_device_list(await self._query("host:devices-l")))
+        """The attached phones, usable or not; no two have one serial (`distinct`)."""
+        return distinct(parse_device_list(await self._query("host:devices-l")), self.shared_serials)
 
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
         """The list now, and again after each change, until the server goes; lists that were overtaken are skipped.

@@ -11,8 +11,9 @@ adb 36 also sends protocol buffers, in two forms. Of AOSP's `message Devices { r
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from farm.adb.host_protocol import text_of
@@ -49,7 +50,7 @@ class ListForm(StrEnum):
 class AdbDevice:
     """One line of the list."""
 
-    serial: str  # exactly as adb names it: spaces in front belong to it
+    serial: str  # exactly as adb names it: spaces in front belong to it; see `distinct` for a USB path in its place
     state: AdbState
     product: str = ""
     model: str = ""
@@ -58,6 +59,9 @@ class AdbDevice:
     devpath: str = ""  # USB port path ("1-4.2"), without its "usb:"; empty for network phones and emulators
     detail: str = ""  # adb's text of the state, when it is more than the state's name
 
+
+USB_PATH = "usb:"  # how adb names a port in place of a serial
+NO_SERIAL = "(no serial number)"  # how adb lists a phone whose USB descriptor has none
 
 _HEADER = "List of devices attached"
 # One alternative per state; "no permissions" carries a reason in many wordings, which may end in the middle.
@@ -117,9 +121,25 @@ def parse_device_line(line: str) -> AdbDevice | None:
         model=pairs.get("model", ""),
         device=pairs.get("device", ""),
         transport_id=int(number) if number.isascii() and number.isdigit() else None,
-        devpath=(match["devpath"] or "").removeprefix("usb:"),
+        devpath=(match["devpath"] or "").removeprefix(USB_PATH),
         detail=words if words != state.value else "",
     )
+
+
+def distinct(devices: Iterable[AdbDevice], shared: set[str]) -> list[AdbDevice]:
+    """Devices each with a serial of its own: the USB path, which adb takes too, where the serial names no one phone.
+
+    `shared`: the serials that several phones had, to which those of this list are added: one of them may leave.
+    """
+    listed = list(devices)
+    counts = Counter(device.serial for device in listed)
+    shared |= {serial for serial, count in counts.items() if count > 1}
+    return [
+        replace(device, serial=USB_PATH + device.devpath)
+        if device.devpath and (device.serial in shared or device.serial == NO_SERIAL)
+        else device
+        for device in listed
+    ]
 
 
 def usable(devices: Iterable[AdbDevice]) -> tuple[AdbDevice, ...]:
@@ -144,7 +164,11 @@ def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
     match form:
         case ListForm.TEXT:
             lines = text_of(block).splitlines(keepends=True)
-            kept = (line for line in lines if (device := parse_device_line(line)) and device.serial == serial)
+            kept = (
+                line
+                for line in lines
+                if (device := parse_device_line(line)) and serial in (device.serial, USB_PATH + device.devpath)
+            )
             return "".join(kept).encode("utf-8", "surrogateescape")
         case ListForm.PROTO_BINARY:
             wanted = serial.encode("utf-8", "surrogateescape")

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice, AdbState, usable
+from farm.adb.devices import USB_PATH, AdbDevice, AdbState, usable
 from farm.adb.watch import DeviceWatcher
 from farm.common.errors import NoSuchDeviceError
 from farm.common.events import EventLog
@@ -153,6 +153,8 @@ class Fleet:
             agent = self.agents.get(record.serial) or self.add(record.serial)
             self.changed(agent)
             with self._contain_bugs(record.serial):
+                if record.serial.startswith(USB_PATH) and record.hardware_serial:
+                    self.client.shared_serials.add(record.hardware_serial)
                 if record.address:
                     self.watcher.add_network(record.address)
         self.recovery.log.begin()

@@ -33,6 +33,7 @@ class FakeClient:
     def __init__(self, answer="", **by_serial):
         self.answer, self.by_serial = answer, by_serial
         self.commands, self.serials, self.rebooted, self.disconnected = [], [], [], []
+        self.shared_serials = set()
         self.address = ServerAddress.parse("tcp:5038")
 
     async def shell(self, serial, command, **_):

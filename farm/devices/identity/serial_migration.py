@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from farm.adb.devices import AdbState
+from farm.adb.devices import USB_PATH, AdbState
 from farm.common.errors import FarmError
 from farm.devices import agent_work
 from farm.devices.agent import Agent
@@ -86,14 +86,14 @@ class SerialMigration:
             if former is None or old.address:
                 continue
             if known is not None:
-                if self._traded(identity, known.hardware_serial, former, by_rule=by_rule):
+                if self._traded(agent, identity, known.hardware_serial, former, by_rule=by_rule):
                     self._trade(agent, before, known, former, old)
                     return
             elif former.device is not None:
                 if self._is_home(agent.serial, old.serial):
                     self._take_back(agent, former, old)
                     return
-            elif self._may_follow(identity, former, by_rule=by_rule):
+            elif self._may_follow(agent, identity, former, by_rule=by_rule):
                 del self._fleet.agents[old.serial]
                 self._fleet.device_views.move_away(old.serial)
                 agent.server = former.server
@@ -169,17 +169,20 @@ class SerialMigration:
         ):
             self._shared.add(identity.hardware_serial)
 
-    def _may_follow(self, identity: DeviceIdentity, former: Agent, *, by_rule: bool) -> bool:
-        """Whether the record of `former`, which adb does not list, is that of the device identified now.
+    def _may_follow(self, agent: Agent, identity: DeviceIdentity, former: Agent, *, by_rule: bool) -> bool:
+        """Whether the record of `former`, which adb does not list, is that of `agent`, which is identified now.
 
-        `by_rule`: a rule adopts the device anyway; else one whose model is not stored is unknown.
+        `by_rule`: a rule adopts the device anyway; else one whose model is not stored is unknown. Where another phone
+        has its serial too, adb has listed it by its port since the other came.
         """
         number = identity.hardware_serial
+        if agent.serial.startswith(USB_PATH):
+            return agent.place is not None and agent.place == former.place and same_kind(identity, former.identity)
         if not is_distinct(number) or number in self._shared:
             return False
         return same_kind(identity, former.identity) if former.identity is not None else by_rule
 
-    def _traded(self, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
+    def _traded(self, agent: Agent, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
         """Whether the device identified now, where one of number `own` is remembered, is the same as `former`.
 
         Two phones trade serials when both were away (new network addresses, equal serials distinguished by ports).
@@ -188,7 +191,7 @@ class SerialMigration:
             is_distinct(own)
             and own not in self._shared
             and not _is_there(former)
-            and self._may_follow(identity, former, by_rule=by_rule)
+            and self._may_follow(agent, identity, former, by_rule=by_rule)
         )
 
     def _moved(self, serial: str, to: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.adb.devices import AdbDevice, AdbState, parse_device_line, parse_device_list
+from farm.adb.devices import AdbDevice, AdbState, ListForm, distinct, keep_only, parse_device_line, parse_device_list
 from tests.support.golden import as_json, golden
 
 DATA = Path(__file__).parents[2] / "data" / "adb" / "devices"
@@ -91,3 +91,18 @@ CUT = "N1 no permissions (user in plugdev group; see [http://developer.android.c
 def test_every_line_keeps_its_serial_and_state(line, serial, state, product, devpath):
     found = parse_device_line(line)
     assert (found.serial, found.state, found.product, found.devpath) == (serial, state, product, devpath)
+
+
+TWINS = """\
+0123456789ABCDEF       device usb:1-4.2 product:p model:m device:d transport_id:3
+0123456789ABCDEF       offline usb:1-4.3 transport_id:4
+(no serial number)     device usb:1-4.4 transport_id:5
+R5CT1                  device usb:1-4.5 transport_id:6
+"""
+
+
+def test_phones_with_one_serial_or_none_are_named_by_their_ports_for_ever():
+    twins, shared = parse_device_list(TWINS), set()
+    assert [each.serial for each in distinct(twins, shared)] == ["usb:1-4.2", "usb:1-4.3", "usb:1-4.4", "R5CT1"]
+    assert [each.serial for each in distinct(twins[:1], shared)] == ["usb:1-4.2"]
+    assert keep_only(TWINS.encode(), "usb:1-4.3", ListForm.TEXT) == TWINS.encode().splitlines(keepends=True)[1]

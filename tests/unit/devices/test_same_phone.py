@@ -220,6 +220,17 @@ async def test_the_other_link_is_used_when_the_first_is_gone_and_the_first_when_
         assert await use(b, "OLD", "10.0.0.7:5555") == {"OLD": "victim"}
 
 
+@pytest.mark.parametrize("order", [("usb:1-4.2", "usb:1-4.3"), ("usb:1-4.3", "usb:1-4.2")])
+async def test_a_phone_whose_serial_another_gets_keeps_its_record_at_its_port(phones, order):
+    async with phones(ANYTHING) as b:
+        b.lists(OLD="1-4.2")
+        b.says("OLD", PIXEL)
+        b.lists(**{"usb:1-4.2": "1-4.2", "usb:1-4.3": "1-4.3"})
+        for serial in order:
+            b.says(serial, PIXEL)
+        assert [b.view(each).name for each in ("usb:1-4.2", "usb:1-4.3")] == ["victim", "pixel-7"]
+
+
 async def test_links_that_are_not_identified_yet_are_asked_for_their_boot(phones):
     async with phones(ANYTHING, client=FakeClient("boot\n")) as b:
         b.meets(OLD=PIXEL)
