@@ -36,7 +36,6 @@ _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "c
 STA_UNSYNC = 0x40  # linux/timex.h: no time server sets the clock
 TIMEX_BYTES = 512  # more than struct timex has on any machine; `status` is its sixth word (man 2 adjtimex)
 TIMEX_STATUS_OFFSET = 5 * ctypes.sizeof(ctypes.c_long)
-ADB_INTERFACE = "ff42"  # bInterfaceClass and bInterfaceSubClass of adb
 
 
 def clock() -> Iterator[Diagnosis]:
@@ -104,8 +103,11 @@ def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Diagnosi
 
 
 def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
-    """Whether users other than root may open phones on USB (udev): for when no daemon reports what adb may open."""
-    phones = [device for device in _folders(sysfs / "bus/usb/devices") if _speaks_adb(device)]
+    """Phones on USB, and whether users other than root may open them (udev): for when no daemon reports it."""
+    from farm.devices.power.usb import ADB, judge_phones, phones_on_usb
+
+    plugged_in = phones_on_usb(sysfs)
+    phones = [phone.folder for phone in plugged_in if phone.interface == ADB]
     closed = []
     for device in phones:
         try:
@@ -116,22 +118,7 @@ def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
         if not node.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or (node.st_gid == 0 and not node.st_mode & stat.S_IWOTH):
             closed.append(device.name)
     yield from judge_usb(len(phones), closed, "only root may open the phones at")
-
-
-def _folders(place: Path) -> list[Path]:
-    try:
-        return sorted(place.iterdir())
-    except OSError:
-        return []
-
-
-def _speaks_adb(device: Path) -> bool:
-    for interface in device.glob(f"{device.name}:*"):
-        with contextlib.suppress(OSError):
-            kinds = ((interface / name).read_text().strip() for name in ("bInterfaceClass", "bInterfaceSubClass"))
-            if "".join(kinds) == ADB_INTERFACE:
-                return True
-    return False
+    yield from judge_phones(plugged_in)
 
 
 def python() -> Diagnosis:

@@ -29,6 +29,7 @@ from farm.devices.health.series import FleetReadings
 from farm.devices.identity.naming_rules import aliases_of
 from farm.devices.power.power_rules import PowerConfig
 from farm.devices.power.switchboard import Switchboard
+from farm.devices.power.usb import judge_phones, phones_on_usb
 from farm.devices.registry import Aliases
 from farm.devices.rollouts import Rollouts
 from farm.devices.thermal.thermal_gates import ThermalGates
@@ -90,8 +91,9 @@ class Phones:
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
 
     async def check_usb(self) -> list[Diagnosis]:
-        """Findings about the adb server, hubs, places and permissions, for `farm doctor`."""
+        """Findings about the adb server, hubs, places, permissions and cables, for `farm doctor`."""
         found = await usb_findings(self.power, self.switches, self.fleet.views(), self.watcher.devices or ())
+        found += judge_phones(await asyncio.to_thread(phones_on_usb, Path(self.fleet.usb.sysfs)))
         try:
             await self.client.version()
         except FarmError as error:

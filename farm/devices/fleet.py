@@ -129,7 +129,7 @@ class Fleet:
         rollouts.follow(self)
         self.bundle_overrides = BundleOverride(self.find, self.device_views.subscribe)
         self.usb_faults = UsbFaults(events)
-        self._usb = config.usb
+        self.usb = config.usb
         self.agents: dict[str, Agent] = {}  # by serial
         self._periodic_checks = PeriodicChecks(self.agents.values, config.gates, config.health.check_every_h)
         self._tasks = BackgroundTasks()
@@ -470,9 +470,9 @@ class Fleet:
         """Where it is plugged in; one that is away is where it was. A phone's own word is no proof."""
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         devpath = agent.device.devpath if agent.device else ""
-        agent.place = place_of(self._usb, agent.serial, devpath)
+        agent.place = place_of(self.usb, agent.serial, devpath)
         if agent.place is None and hardware_serial:
-            agent.place = place_of(self._usb, agent.serial, devpath, hardware_serial)
+            agent.place = place_of(self.usb, agent.serial, devpath, hardware_serial)
             if agent.place is not None and claimed(agent, self.agents.values()):
                 agent.place = None
 

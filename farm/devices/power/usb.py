@@ -8,9 +8,12 @@ that its hub or host lost is not recovered: `RecoveryContext.external_cause` say
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from farm.common.doctor_findings import WARN, Diagnosis
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
 from farm.devices.power.power_rules import UsbConfig, UsbLosses
@@ -53,6 +56,65 @@ def plugged_in(sysfs: Path) -> tuple[tuple[UsbPlace, str], ...]:
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
     """Phones on a cable whose port cannot be found: neither adb nor sysfs nor the configuration says where they are."""
     return tuple(sorted(serial for serial in serials if serial not in places and not is_network(serial)))
+
+
+@dataclass(frozen=True, slots=True)
+class UsbPhone:
+    """A phone on a cable, as the kernel sees it."""
+
+    folder: Path  # in sysfs; its name is the port's path
+    serial: str  # "": it has none
+    interface: str  # class, subclass and protocol, ADB or FASTBOOT; "": the host did not configure the device
+    barred: bool = False  # the host's rules do not let it in
+
+
+ADB, FASTBOOT = "ff4201", "ff4203"
+
+
+def phones_on_usb(sysfs: Path) -> list[UsbPhone]:
+    """The phones with adb or in fastboot, and every device that may be one and that the host did not configure."""
+    try:
+        folders = sorted((sysfs / DEVICES).iterdir())
+    except OSError:
+        return []
+    return [phone for folder in folders if parse_place(folder.name) and (phone := _phone(folder)) is not None]
+
+
+def _phone(device: Path) -> UsbPhone | None:
+    serial, configured = _read(device / "serial"), device / "bConfigurationValue"
+    if configured.exists() and not _read(configured):
+        return UsbPhone(device, serial, "", _read(device / "authorized") == "0")
+    for interface in sorted(device.glob(f"{device.name}:*")):
+        kind = "".join(
+            _read(interface / name) for name in ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+        )
+        if kind in (ADB, FASTBOOT):
+            return UsbPhone(device, serial, kind)
+    return None
+
+
+def judge_phones(phones: Sequence[UsbPhone]) -> Iterator[Diagnosis]:
+    """The phones on cables that adb does not show, or does not show by a serial of their own."""
+    for phone in phones:
+        where, called = phone.folder.name, f" ({phone.serial})" if phone.serial else ""
+        if phone.interface == FASTBOOT:
+            fix = f"fastboot -s {phone.serial or f'usb:{where}'} reboot"
+            yield Diagnosis("usb phones", WARN, f"the phone at {where}{called} is in fastboot", fix)
+        elif phone.barred:
+            fix = f"let it in (usbguard), or: echo 1 | sudo tee {phone.folder}/authorized"
+            yield Diagnosis("usb phones", WARN, f"the device at {where}{called} may not be used on this host", fix)
+        elif not phone.interface:
+            fix = "another port, a hub with a supply, or fewer phones at one controller; journalctl -k -g 'set config'"
+            yield Diagnosis("usb phones", WARN, f"the host did not configure the device at {where}{called}", fix)
+    with_adb = [phone for phone in phones if phone.interface == ADB]
+    if without := [phone.folder.name for phone in with_adb if not phone.serial]:
+        fix = "leave each at its port: farm knows it as usb:PORT, adb as `-s usb:PORT`"
+        yield Diagnosis("usb phones", WARN, f"no serial number: the phones at {', '.join(without)}", fix)
+    for serial, count in Counter(phone.serial for phone in with_adb if phone.serial).items():
+        if count > 1:
+            where = " and ".join(phone.folder.name for phone in with_adb if phone.serial == serial)
+            fix = "leave each at its port: farm knows it as usb:PORT, adb as `-s usb:PORT`"
+            yield Diagnosis("usb phones", WARN, f"the phones at {where} have one serial number, {serial}", fix)
 
 
 def _read(path: Path) -> str:

@@ -188,12 +188,12 @@ def test_who_may_not_ask_the_adb_server_is_not_told_that_there_is_none() -> None
     assert (finding.verdict, "for its user and root" in finding.detail) == (OK, True)
 
 
-def phone(tmp_path: Path, mode: int, interface: tuple[str, str] = ("ff", "42")) -> tuple[Path, Path]:
+def phone(tmp_path: Path, mode: int, interface: tuple[str, str, str] = ("ff", "42", "01")) -> tuple[Path, Path]:
     device = tmp_path / "bus/usb/devices/1-2"
     (device / "1-2:1.0").mkdir(parents=True)
-    for name, text in {"busnum": "1", "devnum": "7"}.items():
+    for name, text in {"busnum": "1", "devnum": "7", "serial": "R5CT"}.items():
         (device / name).write_text(f"{text}\n")
-    for name, text in zip(("bInterfaceClass", "bInterfaceSubClass"), interface, strict=True):
+    for name, text in zip(("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol"), interface, strict=True):
         (device / "1-2:1.0" / name).write_text(f"{text}\n")
     node = tmp_path / "dev/001/007"
     node.parent.mkdir(parents=True)
@@ -204,11 +204,11 @@ def phone(tmp_path: Path, mode: int, interface: tuple[str, str] = ("ff", "42")) 
 
 @pytest.mark.parametrize(
     ("mode", "interface", "verdicts"),
-    [(0o644, ("ff", "42"), [WARN]), (0o666, ("ff", "42"), [OK]), (0o600, ("03", "01"), [])],
+    [(0o644, ("ff", "42", "01"), [WARN]), (0o666, ("ff", "42", "01"), [OK]), (0o600, ("03", "01", "01"), [])],
     ids=["only root may open it", "everybody may", "a keyboard"],
 )
 def test_who_may_open_a_phone(
-    tmp_path: Path, mode: int, interface: tuple[str, str], verdicts: list[DoctorVerdict]
+    tmp_path: Path, mode: int, interface: tuple[str, str, str], verdicts: list[DoctorVerdict]
 ) -> None:
     found = list(host.usb(*phone(tmp_path, mode, interface)))
     assert [each.verdict for each in found] == verdicts

@@ -11,7 +11,15 @@ from farm.adb.devices import parse_device_list
 from farm.common.events import EventLog
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.power.power_rules import WINDOW_S, UsbConfig, UsbLosses, attribute
-from farm.devices.power.usb import DEVICES, UsbFaults, place_of, plugged_in, unplaced
+from farm.devices.power.usb import (
+    DEVICES,
+    UsbFaults,
+    judge_phones,
+    phones_on_usb,
+    place_of,
+    plugged_in,
+    unplaced,
+)
 from farm.model.device import UsbPlace, hubs_above, parse_place
 from farm.model.health import DeviceFault
 from tests.support.fake_phone import StubAgent
@@ -20,13 +28,21 @@ CAPTURES = Path(__file__).parents[2] / "data" / "adb" / "devices"
 
 
 def sysfs(folder, *devices):
-    """Folders as the kernel has them: (name, bDeviceClass, serial); no serial file when it is empty."""
-    for name, device_class, serial in devices:
+    """Folders as the kernel has them: (name, bDeviceClass, serial, interface); no serial file when it is empty.
+
+    An interface is `ff4201`, or "" of a device that the host did not configure.
+    """
+    for name, device_class, serial, *interface in devices:
         made = folder / DEVICES / name
         made.mkdir(parents=True)
         (made / "bDeviceClass").write_text(f"{device_class}\n")
         if serial:
             (made / "serial").write_text(f"{serial}\n")
+        for kind in interface:
+            (made / "bConfigurationValue").write_text("1\n" if kind else "\n")
+            (made / f"{name}:1.0").mkdir()
+            for place, part in enumerate(("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")):
+                (made / f"{name}:1.0" / part).write_text(f"{kind[2 * place : 2 * place + 2]}\n")
     return folder
 
 
@@ -80,6 +96,30 @@ def test_a_phone_reached_over_the_network_is_not_where_it_is_charged(tree):
     usb = UsbConfig(sysfs=str(tree))
     assert place_of(usb, "10.0.0.7:5555", hardware_serial="R58M") is None
     assert place_of(usb, "adb-R58M-bReb3a._adb-tls-connect._tcp", hardware_serial="R58M") is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ([("1-4", "00", "A", "ff4201"), ("1-5", "00", "B", "ff4201"), ("1-6", "03", "", "030101")], []),
+        ([("1-4", "00", "A", "ff4203")], ["1-4 (A)", "fastboot -s A reboot"]),
+        ([("1-4", "00", "", "ff4203")], ["1-4", "fastboot -s usb:1-4 reboot"]),
+        ([("1-4", "00", "A", "")], ["did not configure", "1-4 (A)", "set config"]),
+        ([("1-4", "00", "", "ff4201"), ("1-5", "00", "", "ff4201")], ["1-4, 1-5", "usb:PORT"]),
+        ([("1-4", "00", "A", "ff4201"), ("1-5", "00", "A", "ff4201")], ["1-4 and 1-5", "usb:PORT"]),
+    ],
+    ids=["all is well", "fastboot", "fastboot without serial", "not configured", "no serial", "one serial"],
+)
+def test_phones_on_cables_that_adb_does_not_show_by_a_serial_of_their_own(tmp_path, devices, words):
+    found = list(judge_phones(phones_on_usb(sysfs(tmp_path, *devices))))
+    assert len(found) == bool(words)
+    assert all(word in f"{found[0].detail}: {found[0].fix}" for word in words)
+
+
+def test_a_device_that_the_hosts_rules_keep_out_is_named(tmp_path):
+    (sysfs(tmp_path, ("1-4", "00", "A", "")) / DEVICES / "1-4/authorized").write_text("0\n")
+    (found,) = judge_phones(phones_on_usb(tmp_path))
+    assert found.fix.endswith("1-4/authorized")
 
 
 def test_no_sysfs_at_all(tmp_path):
