@@ -21,6 +21,7 @@ get() {
     file) { IFS= read -r value <"$2"; } 2>/dev/null ;;
     screen)
         case $(ask dumpsys power) in
+        *mSystemReady=false* | *mBootCompleted=false*) ;;    # a default
         *mWakefulness=Awake*) value=Awake ;;
         *mWakefulness=*) value=Asleep ;;
         esac

@@ -83,11 +83,17 @@ p_processes() {
     done </data/local/tmp/farm/run/state
     echo "server=$server"
     echo "supervisor=$supervisor"
+    # Android 6 and 7 answer "bad pid '-A'". Each `ps` is a child of this shell, which the host leaves out.
+    rows=$(exec ps -A -k -%CPU -o PID,PPID,PGID,S,%CPU,RSS,NAME)
+    for option in -A ''; do
+        case $rows in *PPID*[0-9]*) break ;; esac
+        rows=$(exec ps ${option:+"$option"})
+    done
     if command -v sed >/dev/null; then
-        ps -A -k -%CPU -o PID,PPID,PGID,S,%CPU,RSS,NAME |
+        echo "$rows" |
             sed -e 1,15b -e /tvm_rpc/b -e '/ [RD] /b' -e "/^ *$server /b" -e "/ $server /b" -e "/^ *$supervisor /b" -e d
     else
-        ps
+        echo "$rows"
     fi
 } 2>/dev/null
 

@@ -221,6 +221,27 @@ def test_a_status_that_somebody_set_or_that_there_is_not_counts_for_nothing():
     assert parse_thermalservice(sentinel)[0].throttle is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "HAL Ready: false\n",
+        "HAL Ready: true\nHAL connection:\n\tThermalHAL AIDL 3  connected: no\n",
+        "HAL Ready: true\nCurrent temperatures from HAL:\nCurrent cooling devices from HAL:\n",
+        "\n*** SERVICE 'thermalservice' DUMP TIMEOUT (10000ms) EXPIRED ***\n",
+    ],
+)
+def test_the_status_of_a_service_without_its_hal_is_a_default(more):
+    reading, dropped = parse_thermalservice(f"Thermal Status: 0\nCached temperatures:\n{more}")
+    assert (reading.throttle, [each.sensor for each in dropped]) == (None, ["Thermal Status"])
+
+
+def test_the_level_of_a_service_that_measured_nothing_is_a_default():
+    said = "  present: true\n  level: {}\n  scale: 100\n  voltage: {}\n  temperature: {}\n"
+    assert parse_dumpsys(said.format(0, 0, 0))[0].percent is None
+    assert parse_dumpsys(said.format(0, 3300, 250))[0].percent == 0
+    assert parse_dumpsys(said.format(89, 0, 0))[0].percent == 89
+
+
 zone_names = st.sampled_from(["cpu-0", "pm8150b-ibat-lvl0", "soc", "battery", "vbat"])
 
 

@@ -177,6 +177,16 @@ def test_the_server_of_another_boot_is_not_looked_for(phone, boot, named):
     assert ("server=none\nsupervisor=none" in said) == (not named)
 
 
+@pytest.mark.parametrize("unknown", ["-A*", "*-k*"], ids=["toolbox of Android 6 and 7", "one that cannot sort"])
+def test_processes_are_what_ps_answers_whichever_it_is(phone, unknown):
+    row = "shell     4711  1     325048 30552 ffffffff 4022e7fc S /data/local/tmp/farm/bundles/x/tvm_rpc"
+    (phone.folder / "old").write_text(f"{capture('ps/msm8226-android4-toolbox').decode()}\n{row}\n")
+    phone.tool("ps", f"""case "$*" in {unknown}) echo "bad pid '-A'" ;; *) cat {phone.folder}/old ;; esac""")
+    health = parse_probe(probed(phone, "processes"), ("processes",))
+    assert health.missing == ()
+    assert [(each.pid, each.name) for each in health.server] == [(4711, "tvm_rpc")]
+
+
 def test_a_service_that_hangs_costs_its_own_section_only(phone):
     phone.tool("dumpsys", "sleep 60")
     phone.tool("timeout", '[ "$1" -lt 15 ] && exit 124')

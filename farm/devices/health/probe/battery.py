@@ -59,10 +59,15 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
     if "level" in fields and percent is None:
         raw = f"{fields['level']}/{fields.get('scale', '100')}"
         dropped.append(Dropped(DUMPSYS, "level", raw, "not a share of its scale"))
+    degrees = _temperature(fields.get("temperature"), DUMPSYS, dropped)
+    millivolts = _voltage(fields.get("voltage"), DUMPSYS, dropped)
+    if percent == 0 and fields.get("voltage") == fields.get("temperature") == "0":
+        percent = None
+        dropped.append(Dropped(DUMPSYS, "level", "0", "a default, like its voltage and temperature"))
     battery = Battery(
         percent=percent,
-        celsius=_temperature(fields.get("temperature"), DUMPSYS, dropped),
-        voltage_mv=_voltage(fields.get("voltage"), DUMPSYS, dropped),
+        celsius=degrees,
+        voltage_mv=millivolts,
         current_ma=_samsung_current(fields),
         health=_HEALTH.get(integer(fields.get("health")) or 0, ""),
         status=_STATUS.get(integer(fields.get("status")) or 0, ""),

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from farm.common.phone_text import WORD, plain, split_sections
 from farm.devices.health.probe import battery as batteries
 from farm.devices.health.probe.system import (
+    lists_processes,
     parse_boot,
     parse_cpu,
     parse_data,
@@ -157,7 +158,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         "data": data_total is not None,
         "battery": not batteries.source_is_silent(parts.get("battery")),
         "thermal": bool(thermal.temperatures) or thermal.throttle is not None,
-        "processes": bool(busiest or server),
+        "processes": bool(busiest or server) or lists_processes(parts.get("processes")),
         "kernel": readable and "kernel" in parts.texts,
         "supply": bool(parts.get("supply").strip()),
         "zones": bool(zones),

@@ -195,6 +195,11 @@ def parse_processes(text: str) -> tuple[tuple[ProcessReading, ...], tuple[Proces
     return tuple(row for row in others if row.cpu_percent)[:MOST_BUSIEST], group
 
 
+def lists_processes(text: str) -> bool:
+    """Whether `ps` answered. Old ones tell no share of the CPU: then no process is known to be busy."""
+    return bool(_rows(text))
+
+
 def _by_program(row: ProcessReading) -> ProcessReading:
     """A server that its bundle's own loader started has the loader's name."""
     return replace(row, name=SERVER_PROGRAM) if row.name.startswith(LOADER_PREFIX) else row

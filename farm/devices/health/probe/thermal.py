@@ -42,6 +42,11 @@ _BY_NAME = {
 }  # fmt: skip
 
 _HEADLINE = re.compile(r"^[ \t]*Thermal Status:[ \t]*([0-6])[ \t]*$", re.MULTILINE)
+# The status of a service without its HAL is a default; so is one that nothing is measured for, or whose dump was cut.
+_NOT_READY = re.compile(
+    r"^[ \t]*HAL Ready:[ \t]*false|\bconnected:[ \t]*no\b|^\*\*\* SERVICE .{1,80} DUMP TIMEOUT",
+    re.MULTILINE | re.IGNORECASE,
+)
 _OVERRIDDEN = re.compile(r"^[ \t]*IsStatusOverride:[ \t]*true", re.MULTILINE | re.IGNORECASE)
 _CURRENT = re.compile(r"^[ \t]*Current temperatures from HAL:[ \t]*$", re.MULTILINE)
 _READING = re.compile(
@@ -63,9 +68,15 @@ def parse_thermalservice(text: str) -> tuple[ThermalServiceReading, list[Dropped
     dropped: list[Dropped] = []
     believed: list[Temperature] = []
     headline = None if _OVERRIDDEN.search(text) else _HEADLINE.search(text)
+    readings = _current_readings(text, dropped)
+    if headline and (_NOT_READY.search(text) or (_CURRENT.search(text) and not readings)):
+        dropped.append(
+            Dropped(SOURCE, "Thermal Status", headline[1], "a default: its HAL is not ready, or reads nothing")
+        )
+        headline = None
     worst, by = (int(headline[1]), "") if headline else (-1, "")
     shift = 1 if _SHIFTED.search(text) else 0
-    for value, kind, name, status in _current_readings(text, dropped):
+    for value, kind, name, status in readings:
         reading, reason = _believe(value, kind - shift, name)
         if reading is None:
             dropped.append(Dropped(SOURCE, name, value, reason))
