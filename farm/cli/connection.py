@@ -52,6 +52,8 @@ def show_devices(names: Iterable[str]) -> list[dict[str, Any]]:
 def phone_of_environment() -> str | None:
     """The name of the phone whose serial or name ANDROID_SERIAL has; None: it is not set.
 
+    A note says when it is the phone of one's own lease: what needs a lease of its own waits for the end of that.
+
     Raises:
         NoPhoneError: the farm knows no such phone.
     """
@@ -60,6 +62,9 @@ def phone_of_environment() -> str | None:
         return None
     for device in call("status")["devices"]:
         if serial in (device["serial"], device["name"]):
+            if device["name"] == os.environ.get("FARM_DEVICE") and device["holder"]:
+                lease = os.environ.get("FARM_LEASE", device["name"])
+                print_note(f"{device['name']} is held by your own lease; a job waits for: farm lease release {lease}")
             return str(device["name"])
     raise NoPhoneError(
         f"ANDROID_SERIAL={serial}: the farm has no phone of that serial or name",

@@ -178,6 +178,8 @@ class Selector:
             )
         answered = sorted({alias for _, aliases in known for alias in aliases})
         for alias in self.aliases:
+            if any(labels.get("serial") == alias for labels, _ in known):
+                return NoPhoneError(f"no phone matches {alias}: it is a serial number", hint=f"--on serial={alias}")
             if alias not in answered:
                 return NoPhoneError(f"no phone matches {alias}: {_nearest(alias, answered)}", hint=listing)
         return NoPhoneError(

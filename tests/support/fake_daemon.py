@@ -36,6 +36,7 @@ class FakeDaemon:
         self.socket = folder / "control.sock"
         self.devices = devices
         self.refused: set[str] = set()  # selectors that job.check refuses
+        self.holder = ""  # of each device
         self.submissions: list[Json] = []  # fields of every job.submit
         self.listings: list[Json] = []  # fields of every job.list
         self.calls: list[str] = []
@@ -160,7 +161,7 @@ class FakeDaemon:
         await self._called("status")
         device = {
             "serial": "S1", "state": "ready", "reason": "", "adopted": True, "pool": "lab", "soc": "SM8650",
-            "gpu": "Adreno 750", "virtual": True, "holder": "", "temperature_c": 30.0, "battery_percent": 90,
+            "gpu": "Adreno 750", "virtual": True, "holder": self.holder, "temperature_c": 30.0, "battery_percent": 90,
             "aliases": ["android"], "read_at": None,
         }  # fmt: skip
         return {

@@ -34,3 +34,12 @@ def test_without_such_a_phone_nothing_is_submitted(daemon, typed, monkeypatch, s
     process = typed("shell", "--", "id")
     _, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, said in err, daemon.submissions) == (code, True, []), err
+
+
+@pytest.mark.parametrize(("holder", "told"), [("ann", True), ("", False)])
+def test_the_phone_of_ones_own_lease_is_told(daemon, typed, monkeypatch, holder, told):
+    daemon.holder = holder
+    for name, value in {"ANDROID_SERIAL": "S1", "FARM_DEVICE": "pixel", "FARM_LEASE": "lease-1-2"}.items():
+        monkeypatch.setenv(name, value)
+    _, err = typed("shell", "--detach", "--", "id").communicate(timeout=HANG_S)
+    assert ("farm lease release lease-1-2" in err) == told, err

@@ -117,6 +117,11 @@ def test_no_match_names_the_nearest(text, message):
     assert "farm device list" in error.hint
 
 
+def test_a_serial_number_is_told_as_one():
+    phone = ({**POCO[0], "serial": "emulator-50502"}, POCO[1])
+    assert Selector.parse("emulator-50502").no_match([PIXEL, phone]).hint == "--on serial=emulator-50502"
+
+
 def test_no_match_without_phones_says_so():
     assert Selector.parse("android").no_match([]).message == "no phone matches android: there is no phone"
 
