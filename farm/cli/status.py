@@ -68,7 +68,9 @@ def key_lines(keys: Sequence[dict[str, Any]], names: Sequence[str], width: int |
         return
     shown = [row for row in keys if row["pending"] or row["key"] not in names]
     words = [
-        f"{row['key']} {row['free']}/{row['total']}" + (f", {row['pending']} waiting" if row["pending"] else "")
+        f"{row['key']} {row['free']}/{row['total']}"
+        + (f", {row['pending']} waiting" if row["pending"] else "")
+        + (": no phone has this key" if row["pending"] and not row["total"] else "")
         for row in shown
     ]
     if words:

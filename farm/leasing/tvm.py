@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from farm.common.advertised import address_for, parse_advertised
 from farm.common.errors import UserError
 from farm.common.peers import name_at
+from farm.common.phone_text import plain
 from farm.common.selector import Selector, normalise
 from farm.head.reports import merged
 from farm.leasing.sessions import digest, invented_key
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from farm.leasing.leases import Leasing
 
 log = logging.getLogger(__name__)
+TELL_EVERY_S = 10.0  # of keys that no phone has; clients may ask for thousands, and `farm status` names them all
 
 
 class TvmLeases:
@@ -44,6 +46,7 @@ class TvmLeases:
         self.lab: LabView | None = None  # the other hosts; None: there are none
         self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
         self.users_at = ""  # see `farm.common.peers.name_at`
+        self._told_s = -TELL_EVERY_S  # of the latest key that no phone has
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
@@ -70,6 +73,9 @@ class TvmLeases:
         priority = min(priority, self._leasing.quota_of(user).priority)
         lease_class = self._leasing.policy.class_of(key)
         selector, match_key = Selector.parse(key), invented_key(key)
+        if not (selector.labels or self.serves(key)) and self._clock() - self._told_s >= TELL_EVERY_S:
+            self._told_s = self._clock()
+            log.warning("%s (%s) waits for the key %s, which no phone has: farm explain key", user, peer, plain(key))
         await self._leasing.acquire(
             LeaseRequest(
                 selector, user, LeaseSource.TVM, priority, lease_class, key=key, match_sha256=digest(match_key)

@@ -31,6 +31,8 @@ def test_keys_stand_side_by_side_but_for_names_of_phones_that_nobody_waits_for()
         "  adreno-750 1/1       nord 0/1, 2 waiting",
         "  android 1/1          sm8650 1/1",
     ]
+    lost = {"key": "adreno-999", "total": 0, "free": 0, "pending": 1}
+    assert list(key_lines([lost], []))[1:] == ["  adreno-999 0/0, 1 waiting: no phone has this key"]
     assert list(key_lines([], [])) == ["no keys: no phone is in service and no client waits"]
 
 

@@ -173,6 +173,14 @@ async def test_a_stock_key_may_be_any_selector_and_becomes_the_keys_prefix(lab):
     assert not lab.leasing.tvm.serves("rasp3b")
 
 
+async def test_a_client_that_waits_for_a_key_of_no_phone_is_told_in_the_log_but_not_a_flood(lab, caplog):
+    waiting = [asyncio.ensure_future(request(lab, key)) for key in ("android", "gpu=x", "rasp3b", "rasp4b")]
+    await settle()
+    assert [each.args[-1] for each in caplog.records if each.levelname == "WARNING"] == ["rasp3b"]
+    for each in waiting:
+        each.cancel()
+
+
 @pytest.mark.parametrize("outcome", list(SessionOutcome))
 async def test_the_end_of_its_session_ends_a_tvm_lease_and_the_next_gets_a_looked_after_phone(lab, outcome):
     lab.devices.recover = False
