@@ -124,11 +124,10 @@ class Dispatcher(JobRequester):
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
         ended = await self._store.read(ended_before_start, self._store.jobs, live)
-        now = self._clock()
         for job in live:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
-            for instruction in self._queue.job_added(job, known, now):
+            for instruction in self._queue.job_added(job, known, self._clock()):
                 self._perform_one(instruction)
         self._set_timer()
         self._usable = {view.name: view.in_service for view in self._requests.views()}
@@ -292,9 +291,9 @@ class Dispatcher(JobRequester):
 
     def _perform_one(self, instruction: m.Instruction) -> None:
         match instruction:
-            case m.AskForPhone(job, avoid):
+            case m.AskForPhone(job, avoid, place_s):
                 if not (self._stopping or self._queue.phase(job.id) is Phase.STARTING):
-                    self._ask(job, avoid)
+                    self._ask(job, avoid, place_s)
             case m.Withdraw(job_id) if self._queue.phase(job_id) is Phase.STARTING:
                 pass  # the job was offered a phone by an earlier instruction of this batch: its request stays
             case m.Withdraw(job_id):
@@ -307,7 +306,7 @@ class Dispatcher(JobRequester):
             case m.SaveJob(job, before):
                 self._tasks.spawn(self._save(job, before), f"save {job.id}")
 
-    def _ask(self, job: Job, avoid: frozenset[str]) -> None:
+    def _ask(self, job: Job, avoid: frozenset[str], place_s: float) -> None:
         try:
             request = request_of(self._kinds, job, avoid)
             if pooled(self._kinds, job):
@@ -316,7 +315,7 @@ class Dispatcher(JobRequester):
             log.exception("job %s cannot ask for a phone", job.id)
             self._perform(self._queue.job_impossible(job.id, error_to_wire(error), self._clock()))
             return
-        self._asked[job.id] = self._requests.ask(request, self)
+        self._asked[job.id] = self._requests.ask(request, self, place_s)
 
     def granted(self, job: str, lease: Lease, *, claimed: bool) -> None:
         """See `JobRequester.granted`."""

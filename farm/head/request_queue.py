@@ -149,14 +149,14 @@ class RequestQueue(WaitingRequests):
 
     # --- for jobs -------------------------------------------------------------------------------------------------
 
-    def ask(self, request: LeaseRequest, requester: JobRequester) -> str:
-        """Request a device for the request's job; returns the request's id.
+    def ask(self, request: LeaseRequest, requester: JobRequester, place_s: float | None = None) -> str:
+        """Request a device for the request's job, which waits since `place_s`; returns the request's id.
 
         `requester.granted` is called once, later, when the lease is armed; never after `withdraw`.
         """
         self._counter += 1
         request_id = f"job-request-{self._epoch}-{self._counter}"
-        self._add(PendingRequest(request_id, request, self._clock(), requester))
+        self._add(PendingRequest(request_id, request, self._clock(), requester, place_s))
         return request_id
 
     def withdraw(self, request_id: str) -> None:
@@ -391,10 +391,12 @@ class RequestQueue(WaitingRequests):
 
     def _enter(self, pending: PendingRequest) -> None:
         self._count(pending)
+        place_s = pending.since if pending.place_s is None else pending.place_s
+        added = partial(self.allocator.request_added, place_s=place_s)
         if self._failing or self.drained:  # nothing is decided: a head that takes over adds 100,000
-            self.allocator.request_added(pending.id, pending.request, self._clock())
+            added(pending.id, pending.request, self._clock())
         else:
-            self.decide(self.allocator.request_added, pending.id, pending.request)
+            self.decide(added, pending.id, pending.request)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

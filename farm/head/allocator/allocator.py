@@ -157,14 +157,16 @@ class Allocator:
         state.device_forgotten(name)
         return self._decide(everything=state.quiet_matters)
 
-    def request_added(self, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
-        """A request for a device was added.
+    def request_added(
+        self, request_id: str, request: LeaseRequest, now_s: float, *, place_s: float | None = None
+    ) -> tuple[Grant, ...]:
+        """A request for a device was added. `place_s`: since when its user has waited for it; None: since now.
 
         Raises:
             ValueError: `request_id` came before.
         """
         state = self._at(now_s)
-        new_request = state.request_added(request_id, request)
+        new_request = state.request_added(request_id, request, place_s)
         if state.paused:  # a head that takes over adds 100,000
             return ()
         return self._decide(state.suiting(new_request.queue.group, state.free), new_request=new_request)

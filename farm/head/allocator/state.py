@@ -62,8 +62,8 @@ class AllocatorState:
 
     # --- requests and leases --------------------------------------------------------------------------------------
 
-    def request_added(self, request_id: str, request: LeaseRequest) -> QueuedRequest:
-        """A request waits from now on.
+    def request_added(self, request_id: str, request: LeaseRequest, place_s: float | None = None) -> QueuedRequest:
+        """A request waits from now on, at the place of one that waits since `place_s`; None: since now.
 
         Raises:
             ValueError: it came before.
@@ -71,7 +71,9 @@ class AllocatorState:
         if request_id in self.queues.waiting or request_id in self._holders:
             raise ValueError(f"request {request_id} came twice")
         group = self.index.add(RequestTerms.of(request))
-        return self.queues.add(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
+        lasts_s = self.reservations.counts_s(request.longest_s)
+        place_s = self.now_s if place_s is None else place_s
+        return self.queues.add(request_id, request, group, lasts_s, self.now_s, place_s)
 
     def request_removed(self, request_id: str) -> None:
         """A request waits no more."""

@@ -5,7 +5,7 @@ labels change: an event costs as much as the groups and devices it touches. A gr
 or is among the recent ones; a key that no device answers to is not remembered, so it costs nothing once withdrawn.
 
 A queue has the requests of one user and priority for the same devices. Inside a queue, the first request is served
-first. The order of the queues for a device:
+first; a job that asks again after a failure has the place of its first request. The order of the queues for a device:
 
 1. Starved queues: those that got nothing for `starved_s` (since they began, or were served last), the longest starved
    first. So a queue waits at most `starved_s` and the time that queues need which starve for longer, whatever the
@@ -249,7 +249,7 @@ class QueuedRequest:
     id: str
     request: LeaseRequest
     queue: UserQueue
-    arrival: int  # 1 for the first request ever
+    place: tuple[float, int]  # since when it waits (monotonic), and its number: 1 for the first request ever
     lasts_s: float  # how long its lease is taken to last
 
 
@@ -301,8 +301,10 @@ class UserQueues:
         """All of them, by how long they have got nothing."""
         return self._by_served_order
 
-    def add(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> QueuedRequest:
-        """Add a request at the end of its queue; its lease is taken to last `lasts_s`."""
+    def add(
+        self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float, place_s: float
+    ) -> QueuedRequest:
+        """Add a request to its queue, behind those that wait since `place_s`; its lease is taken to last `lasts_s`."""
         self._arrivals += 1
         own = self._tiers.setdefault(request.priority, {}).setdefault(request.user, _UserRequests())
         queue = own.queues.get(group)
@@ -313,8 +315,10 @@ class UserQueues:
             group.queues[request.priority, request.user] = queue
             self._by_served_order[queue] = None
         queue.lasts_s = min(queue.lasts_s, lasts_s)
-        waiting = QueuedRequest(request_id, request, queue, self._arrivals, lasts_s)
-        queue.requests[request_id] = own.requests[request_id] = self._waiting[request_id] = waiting
+        waiting = QueuedRequest(request_id, request, queue, (place_s, self._arrivals), lasts_s)
+        self._waiting[request_id] = waiting
+        _insert(queue.requests, waiting)
+        _insert(own.requests, waiting)
         return waiting
 
     def served(self, waiting: QueuedRequest, now_s: float) -> None:
@@ -383,7 +387,7 @@ class UserQueues:
             for user in sorted(users, key=lambda user: (use[user], _oldest(users[user]))):
                 own = users[user]
                 queues = [own.queues[group] for group in own.queues.keys() & groups]
-                queues.sort(key=lambda queue: queue.first.arrival)
+                queues.sort(key=lambda queue: queue.first.place)
                 yield from queues
 
     def _starved(self, groups: Iterable[Group], now_s: float) -> Iterator[UserQueue]:
@@ -410,5 +414,15 @@ def _words(view: DeviceState) -> set[Word]:
     return {*view.aliases, *view.labels.items()}
 
 
-def _oldest(own: _UserRequests) -> int:
-    return next(iter(own.requests.values())).arrival
+def _insert(requests: OrderedDict[str, QueuedRequest], waiting: QueuedRequest) -> None:
+    """Add a request at its place: quick for one that is the last or among the first."""
+    last = next(reversed(requests.values()), waiting)
+    requests[waiting.id] = waiting
+    if last.place > waiting.place:
+        before = list(takewhile(lambda each: each.place < waiting.place, requests.values()))
+        for each in (waiting, *reversed(before)):
+            requests.move_to_end(each.id, last=False)
+
+
+def _oldest(own: _UserRequests) -> tuple[float, int]:
+    return next(iter(own.requests.values())).place

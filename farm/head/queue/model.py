@@ -52,6 +52,7 @@ class AskForPhone:
 
     job: Job
     avoid: frozenset[str]
+    place_s: float  # as in `QueuedJob`
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class QueuedJob:
     phase: Phase
     deadline_s: float | None
     ready_s: float  # end of its back-off
+    place_s: float  # its place among its user's jobs: when it was added, or gave way to others
     missing: set[str] = field(default_factory=set)  # of `after`: not done yet
     saving: Job | None = None
     offered: bool = False  # while it is starting: its phone's host has not answered the offer

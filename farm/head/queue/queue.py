@@ -41,7 +41,7 @@ from farm.head.queue.model import (
     not_done,
     queue_error,
 )
-from farm.head.queue.retry import BACK_OFF, after_attempt, begun
+from farm.head.queue.retry import BACK_OFF, after_attempt, begun, keeps_place
 from farm.model.job import FINAL, AttemptState, Job, JobState
 
 STANDS = {JobState.HELD: "is held", JobState.BLOCKED: "waits for others itself", JobState.RUNNING: "runs"}
@@ -149,6 +149,7 @@ class JobQueue:
             None if job.deadline is None else now.s + (job.deadline - now.at).total_seconds(),
             # A wall clock that was set back while the daemon was away must not stretch a back-off.
             now.s + min(BACK_OFF.limit_s, (job.not_before - now.at).total_seconds()) if job.not_before else now.s,
+            now.s,
         )
         self._entries[job.id] = entry
         if job.avoid:
@@ -288,6 +289,8 @@ class JobQueue:
         if not (entry.phase is Phase.SAVING and entry.job.state is JobState.RUNNING):  # else its host asks again
             self._go(entry, Phase.SAVING)
         entry.saving = job
+        if not keeps_place(outcome):
+            entry.place_s = now.s
         return job
 
     def job_saved(self, job: Job, now: ClockReading) -> tuple[Instruction, ...]:
@@ -410,7 +413,7 @@ class JobQueue:
         self._ask(entry)
 
     def _ask(self, entry: QueuedJob) -> None:
-        self._out.append(AskForPhone(entry.job, self._avoid(entry)))
+        self._out.append(AskForPhone(entry.job, self._avoid(entry), entry.place_s))
 
     def _push(self, due_s: float, job_id: str) -> None:
         self._pushed += 1

@@ -59,6 +59,13 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
             raise ValueError("a running attempt has not ended")
 
 
+def keeps_place(outcome: Outcome) -> bool:
+    """Whether the job's next request has the place of the one before: no other job was meant to go first."""
+    code = (outcome.error or {}).get("code")
+    lost = code in (Code.DAEMON_DIED, Code.HOST_LINK_LOST, Code.HOST_LOST)
+    return outcome.state is AttemptState.FAILED or lost
+
+
 def crashes(attempts: Iterable[Attempt]) -> int:
     """Under how many of a job's attempts the daemon, the adb server or a hub died. A stop in good order is none."""
     return sum(
@@ -100,9 +107,13 @@ def _given_up(job: Job, now: ClockReading) -> Job:
 
 
 def broken_off(kinds: Kinds, job: Job, error: FarmError) -> tuple[AttemptState, Mapping[str, object]]:
-    """Interrupted, which counts as no try; or failed, where what it has done already must not be done twice unasked."""
+    """Interrupted, which counts as no try; or failed, where what it has done already is not done more often than asked.
+
+    The state is that of an attempt of `job` which ended by `error`.
+    """
     kind = kinds.get(job.kind)
-    if kind is None or not kind.once or job.max_attempts > 1:
+    if kind is None or not kind.once:
         return AttemptState.INTERRUPTED, error_to_wire(error)
-    error.hint = f"part of it may be done: farm logs {job.id}; with --max-attempts 2 it would have been run again"
+    more = "" if job.max_attempts > 1 else "; with --max-attempts 2 it would have been run again"
+    error.hint = f"part of it may be done: farm logs {job.id}{more}"
     return AttemptState.FAILED, error_to_wire(error)

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -171,3 +172,18 @@ def test_leases_that_end_in_any_order_serve_the_same_requests(order):
         lab.want(f"next-{name}", name)
     lab.decide_each(*((Allocator.lease_ended, "abcd"[index], "") for index in order))
     assert lab.holders() == {name: f"next-{name}" for name in "abcd"}
+
+
+def test_requests_of_a_user_are_served_by_place_whenever_they_came():
+    """Of whatever group: the first job asks again after its attempt failed, and avoids a phone from now on."""
+    lab = Lab("b", "c")
+    lab.paused("not yet")
+    again = partial(Allocator.request_added, place_s=lab.now_s - 60)
+    older = partial(Allocator.request_added, place_s=lab.now_s - 90)
+    for number in range(3):
+        lab.want(f"new-{number}")
+    lab.decide(again, "again", lease_request(avoid=frozenset("a")))
+    lab.decide(older, "older", lease_request())
+    lab.decide(again, "again too", lease_request())
+    assert set(lab.paused()) == {"older", "again"}
+    assert [lab.end("b") for _ in range(4)] == ["again too", "new-0", "new-1", "new-2"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
@@ -11,10 +12,12 @@ from farm.head.local import LocalHead
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.run.spec import RunSpec
 from farm.store.store import Store
 from tests.support.waiting import HANG_S
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
+
+AN_ANSWER = partial(RunSpec, model="0" * 64, name="a.onnx")  # any work that is done anew after an interruption
 
 
 class Farm:
@@ -45,7 +48,7 @@ class Farm:
             store=self.store,
             events=self.events,
             leases=self.leases,
-            executors={"shell": self.executor, "lease": self.executor, "tune": self.executor},
+            executors={"run": self.executor, "shell": self.executor, "lease": self.executor, "tune": self.executor},
             contexts=AttemptContextFactory(
                 kinds=KINDS,
                 jobs=self.store.jobs,
@@ -71,8 +74,8 @@ class Farm:
         self.head.stop_jobs()
         await self.attempts.stop()
 
-    async def submit(self, on="android", user="alice", *, key="", must_match=False, **fields):
-        spec = ShellSpec(on=on, command="id", **{"max_attempts": 3, **fields})
+    async def submit(self, on="android", user="alice", *, key="", must_match=False, kind=AN_ANSWER, **fields):
+        spec = kind(on=on, **fields)
         return await self.dispatcher.submit(spec, user, key=key, must_match=must_match)
 
     async def one(self, **fields):

@@ -60,7 +60,7 @@ class FakeLeases:
     def subscribe(self, callback):
         return self.devices.subscribe(callback)
 
-    def ask(self, request, granted):
+    def ask(self, request, granted, place_s=None):
         """`granted`: a job's requester at the head, or what a pool's host calls."""
         self.fence += 1
         request_id = f"request-{self.fence}"

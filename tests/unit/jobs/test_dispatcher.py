@@ -41,7 +41,7 @@ async def test_a_job_from_submit_to_its_result(farm):
     progress = await farm.until("job.progress", job_id)
     assert progress.data == {"device": "p1", "attempt": 1, "step": "compile", "kind": "x", "percent": 10}
     assert farm.log == [(running.attempt, "hello", "info", "worker")]
-    assert running.lease.request.traces
+    assert running.lease.request.worker
     assert farm.leases.released == [running.lease.id]
     kinds = [event.kind for event in farm.store.events.since(0) if event.kind != "job.progress"]
     assert kinds == ["job.submitted", "attempt.started", "attempt.ended", "job.done"]
@@ -290,7 +290,7 @@ class KeepingExecutor(FakeExecutor):
 @pytest.mark.parametrize("error", [None, HostError("no room"), RuntimeError("a bug")])
 async def test_what_a_job_has_behind_it_is_kept_before_it_ends_waiting(tmp_path, error):
     async with running(tmp_path / "farm.db", "p1") as farm:
-        farm.executor = farm.attempts._executors["shell"] = KeepingExecutor(farm.store, error)
+        farm.executor = farm.attempts._executors["run"] = KeepingExecutor(farm.store, error)
         tried, never = await farm.one(), await farm.one(hold=True)
         await farm.started()
         farm.devices.change(phone("p1", Life.OFFLINE))  # the next attempt has none to go to

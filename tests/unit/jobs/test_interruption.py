@@ -1,16 +1,21 @@
 """What becomes of a shell's line that the daemon's end breaks off."""
 
+from functools import partial
+
 import pytest
 
+from farm.kinds.shell.spec import ShellSpec
 from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
+
+A_LINE = partial(ShellSpec, command="id")
 
 
 async def restarted(path, *, crash, **fields):
     """The job and its attempts as the next daemon has them, once that has begun what it begins."""
     farm = Farm(path, "p1")
     await farm.start()
-    job_id = await farm.one(**fields)
+    job_id = await farm.one(kind=A_LINE, **fields)
     await farm.started()
     if crash:
         farm.crash()
@@ -32,6 +37,10 @@ async def test_a_line_that_was_broken_off_is_not_run_again(tmp_path, crash, code
 
 
 @pytest.mark.parametrize("crash", [True, False])
-async def test_a_line_that_may_be_tried_again_is(tmp_path, crash):
-    _, attempts = await restarted(tmp_path / "farm.db", crash=crash, max_attempts=2)
-    assert [each.state for each in attempts] == [AttemptState.INTERRUPTED, AttemptState.RUNNING]
+async def test_a_line_that_may_be_tried_twice_is_not_tried_a_third_time(tmp_path, crash):
+    path = tmp_path / "farm.db"
+    job, attempts = await restarted(path, crash=crash, max_attempts=2)
+    assert [each.state for each in attempts] == [AttemptState.FAILED, AttemptState.RUNNING]
+    async with running(path, "p1") as again:
+        assert again.job(job.id).state is JobState.FAILED
+        assert len(again.store.jobs.attempts(job.id)) == 2

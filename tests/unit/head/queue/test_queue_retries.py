@@ -118,3 +118,19 @@ def test_only_a_daemon_that_died_counts_against_a_job(ends, count):
         for number, (state, error) in enumerate(ends, start=1)
     ]
     assert crashes(attempts) == count
+
+
+@pytest.mark.parametrize(
+    ("outcome", "place_s"),
+    [
+        (failure(Fault.PHONE), 0.0),
+        (Outcome(AttemptState.INTERRUPTED, error_to_wire(HostError(code=Code.HOST_LOST))), 0.0),
+        (Outcome(AttemptState.YIELDED), 5.0),
+        (Outcome(AttemptState.INTERRUPTED, error_to_wire(HostError("no toolchain"))), 5.0),
+    ],
+)
+def test_a_job_keeps_its_place_unless_it_gave_way(desk, outcome, place_s):
+    desk.run()
+    desk.s = 5.0
+    (again,) = desk.queue.job_saved(desk.queue.attempt_ended("a", outcome, desk.now), desk.now)
+    assert again.place_s == place_s
