@@ -66,6 +66,14 @@ def address_of(listen: str) -> tuple[str, int] | None:
         return None
 
 
+def own_ports(config: FarmConfig) -> frozenset[int]:
+    """Every port that farm's processes on this host have by this configuration, without those the kernel chooses."""
+    listens = (address_of(each) for each in (config.control.listen, config.lab.listen, config.builders.listen))
+    control, lab, builders = (0 if each is None else each[1] for each in listens)
+    joining = builders and builders + 1
+    return frozenset({config.tvm.port, config.web.port, config.web.head_port, control, lab, builders, joining} - {0})
+
+
 def _control(control: ControlConfig) -> Iterator[Mistake]:
     address = address_of(control.listen)
     if address is None and control.listen:

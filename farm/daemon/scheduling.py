@@ -8,11 +8,13 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from farm.adb.connection import ServerAddress
 from farm.adb.program import holds_socket, server_pid
@@ -21,6 +23,7 @@ from farm.common.errors import NotAllowedError
 from farm.common.peers import UserNames, name_at, owner_of
 from farm.common.tasks import BackgroundTasks
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
+from farm.config.consistency import own_ports
 from farm.config.lease_policy import lease_policy
 from farm.daemon.lab import HeadLetters, open_head
 from farm.daemon.persistence import Persistence
@@ -159,6 +162,7 @@ async def open_scheduling(
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
         user_of=LoopbackUsers(phones.client.address, config.lab.users_at),
+        own_ports=lambda: {*own_ports(config), gate()[1], phones.client.address.port, *_open_ports()},
         meters=dict(config.power.meter),
         lab=_lab_parts(workers, store, leasing, phones.fleet.quiesce),
     )
@@ -316,6 +320,16 @@ def _tvm_policy(config: TvmConfig, gate: GateLimits) -> TvmServerPolicy:
 def _dialled(host: str) -> str:
     """The address to dial for a server bound to `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _open_ports() -> Iterator[int]:
+    """The TCP ports where this process and its children listen, whoever chose them."""
+    daemon = psutil.Process()
+    for process in (daemon, *daemon.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            for each in process.net_connections(kind="tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    yield int(each.laddr.port)
 
 
 class LoopbackUsers:

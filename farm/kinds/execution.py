@@ -459,5 +459,6 @@ class ExecutorParts:
     artifacts: ArtifactFolder
     # The user of a loopback connection, as jobs name them; "" for root and the service user, who may use every lease.
     user_of: Callable[[socket.socket], Awaitable[str]]
+    own_ports: Callable[[], Collection[int]]  # of farm on this host, in a thread: no phone may dial one
     meters: dict[str, Sequence[str]] = field(default_factory=dict)  # commands of power meters, by the phone's name
     lab: LabParts | None = None  # None: the only host of its database

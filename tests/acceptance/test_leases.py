@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import adbutils
 import pytest
@@ -52,7 +53,8 @@ def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     pid = started.stdout.strip()
     assert phone.shell(f"[ -e /proc/{pid} ] && echo alive") == "alive\n"
     assert adb(held, "reverse", "tcp:6100", "tcp:9").returncode == 0
-    assert "a port of farm itself" in adb(held, "reverse", "tcp:6101", f"tcp:{held['tvm_port']}").stderr
+    for own in (held["tvm_port"], held["adb_port"], urlsplit(farm.status()["web"]).port):
+        assert "a port of farm itself" in adb(held, "reverse", "tcp:6101", f"tcp:{own}").stderr
     forwarded = int(adb(held, "forward", "tcp:0", "tcp:1").stdout)
     used = use_tvm(held)
     assert used.stdout == "used\n", used

@@ -51,7 +51,7 @@ class LeasedAdb:
             client: of the real adb server.
             serial: the leased phone's, as that server lists it.
             admits: checks the owner of a loopback connection (farm.adb.lease_proxy.tunnels.Admits).
-            barred_ports: where no reverse may lead.
+            barred_ports: where no reverse may lead; asked in a thread.
             changed: awaited when `tunnels` has changed.
             used: called with the name of each service at its first use, and at its first refusal (False).
         """

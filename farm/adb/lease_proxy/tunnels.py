@@ -193,7 +193,8 @@ class LeaseTunnels:
             client: of the real adb server.
             serial: the phone's.
             admits: checks the owner of a connection to a forward.
-            barred_ports: of the host, where no reverse may lead: listeners that identify users by their sockets' owner.
+            barred_ports: of the host, where no reverse may lead, asked in a thread: listeners that identify users by
+                their sockets' owner or address, which through a reverse are the adb server's.
             changed: called after `made` has changed, before the client gets its answer.
         """
         self._client = client
@@ -229,7 +230,7 @@ class LeaseTunnels:
             there = parse_reverses(self._serial, await self._client.list_reverses(self._serial))
             for tunnel in tuple(self._reverses.values()):
                 try:
-                    if self._is_barred(tunnel.dial):
+                    if await self._is_barred(tunnel.dial):
                         problems.append(
                             f"reverse {tunnel.listen} is removed: {tunnel.dial} is a port of farm itself by now"
                         )
@@ -309,7 +310,7 @@ class LeaseTunnels:
             UserError: the port is barred, or the lease has too many.
             AdbError: the phone refused, or is not there.
         """
-        if self._is_barred(local):
+        if await self._is_barred(local):
             raise UserError(f"not on a leased adb: the host's {local} is a port of farm itself")
         async with self._turn:
             held = self._reverses.get(remote)
@@ -340,8 +341,8 @@ class LeaseTunnels:
             finally:
                 await self._changed()
 
-    def _is_barred(self, local: str) -> bool:
-        return int(local.removeprefix("tcp:")) in self._barred_ports()
+    async def _is_barred(self, local: str) -> bool:
+        return int(local.removeprefix("tcp:")) in await asyncio.to_thread(self._barred_ports)
 
     def _check_room(self) -> None:
         if len(self.made) >= MOST_TUNNELS:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -233,7 +233,7 @@ class LeaseExecutor(Executor):
             self._parts.client,
             facts.serial,
             self.admits(context.job.user),
-            barred_ports=self._barred_ports,
+            barred_ports=self._parts.own_ports,
             changed=lambda: self._tunnels_changed(context.lease.id),
             used=lambda service, allowed: self.adb_used(context.lease, service, allowed),
         )
@@ -320,10 +320,6 @@ class LeaseExecutor(Executor):
             await ready  # the lease's own end, or its loss, ends this
         for problem in await current.adb.remake_reverses():
             current.context.log(problem, "warning")
-
-    def _barred_ports(self) -> Collection[int]:
-        """Sockets that identify users by the peer's uid: through a reverse, the peer is the adb server."""
-        return {self._parts.gate()[1], self._parts.client.address.port}
 
     def admits(self, user: str) -> Admits:
         """A check whether a loopback connection is of this user: the reason why not; "": it is."""

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.config import ConfigError, FarmConfig, load
+from farm.config import BuildersConfig, ConfigError, ControlConfig, FarmConfig, WebConfig, load
+from farm.config.consistency import own_ports
 from farm.devices.thermal.thermal_rules import HeatConfig, policy_for
+from farm.head.config import LabConfig
 from farm.model.requests import LeaseClass
 
 
@@ -170,3 +172,10 @@ def test_the_documented_file_is_the_whole_configuration(tmp_path):
     assert policy_for("", config.heat) == policy_for("", HeatConfig())  # it shows the defaults
     assert config.gates.tvm_class == {"flagship": LeaseClass.BENCH}
     assert config.adopt[0].match == "vendor=google"
+
+
+def test_farms_ports_are_those_of_all_its_listeners():
+    control, lab = ControlConfig("tcp://192.0.2.1:9192"), LabConfig(listen="tcp://[2001:db8::1]:9196")
+    whole = FarmConfig(control=control, lab=lab, builders=BuildersConfig("tcp://0.0.0.0:9193"), web=WebConfig(port=80))
+    assert own_ports(whole) == {9190, 80, 9195, 9192, 9193, 9194, 9196}
+    assert own_ports(FarmConfig(web=WebConfig(port=0))) == {9190, 9195}

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 from unittest.mock import AsyncMock
 
 import pytest
@@ -13,6 +14,7 @@ from farm.common.errors import FarmError, HostError
 from farm.config import FarmConfig
 from farm.daemon import daemon as daemon_module
 from farm.daemon.daemon import Daemon
+from farm.daemon.scheduling import _open_ports
 from tests.support.waiting import HANG_S
 
 
@@ -71,3 +73,9 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon)
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert heard == ["reload"]
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_ports_that_the_daemon_listens_at_are_its_own(family, address):
+    with socket.create_server((address, 0), family=family) as listener:
+        assert listener.getsockname()[1] in set(_open_ports())

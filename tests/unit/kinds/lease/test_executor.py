@@ -75,6 +75,7 @@ class World:
             SimpleNamespace(
                 leasing=self.leases, fleet=self.phones, client=AdbClient("localfilesystem:/nonexistent/adb"),
                 gate=lambda: ("127.0.0.1", 9190), events=self.events, user_of=self.user_of,
+                own_ports=tuple,
             )
         )  # fmt: skip
         spec = LeaseSpec(on="phone", seconds=seconds)
