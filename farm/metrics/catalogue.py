@@ -107,6 +107,7 @@ _FLEET = (
     Metric("farm_devices_unadopted", _G, "Devices that adb lists and that are not adopted."),
     Metric("farm_device", _I, "An adopted device's identity; always 1.", ("device", "model", "soc", "gpu", "pool")),
     Metric("farm_device_up", _G, "1 while the device is ready, leased or not.", _D),
+    Metric("farm_device_interruptions", _C, "How often the device lost its link or had a fault; not for cleaning.", _D),
     Metric("farm_device_away_seconds", _G, "Since it was ready, in quarantine or in maintenance.", _D),
     Metric("farm_device_away_limit_seconds", _G, "What its pool allows.", _D),
     Metric("farm_device_leased", _G, "1 while the device is leased.", _D),

@@ -225,6 +225,7 @@ class FarmCollector:
         self._time.keep_only(known)
         page.counted("farm_devices", states)
         page.counted("farm_device_state_seconds", self._time.read(now_s))
+        page.counted("farm_device_interruptions", self._time.interruptions())
 
     def _add_ledger(self, page: Page) -> None:
         ledger = self.ledger

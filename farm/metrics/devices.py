@@ -46,12 +46,19 @@ def state_of(view: DeviceView, *, leased: bool, fault: str = "", lost_with: str 
     return "idle", ""
 
 
+def interrupted(state: StateAndCause) -> bool:
+    """Whether a lost link or a fault keeps it from users; cleaning after a lease is neither."""
+    life, cause = state
+    return life in LINK_DOWN or (life in _RECOVERING_IN and bool(cause))
+
+
 class DeviceTime:
-    """Seconds by device, state and cause. Times are monotonic seconds, passed in."""
+    """Seconds by device, state and cause, and how often each was interrupted. Times are in monotonic seconds."""
 
     def __init__(self) -> None:
         self._now: dict[str, tuple[str, StateAndCause, float]] = {}  # by serial: name, state, since when
         self._seconds: dict[str, defaultdict[StateAndCause, float]] = {}
+        self._interruptions: dict[str, int] = {}
 
     def enter_state(self, serial: str, name: str, state: StateAndCause, now_s: float) -> None:
         """The device is in this state from now on (or still). Its time is kept by serial: names change."""
@@ -60,17 +67,24 @@ class DeviceTime:
         if (before := self._now.get(serial)) is not None:
             _, was, since_s = before
             spent[was] += max(0.0, now_s - since_s)
+            if interrupted(state) and not interrupted(was):
+                self._interruptions[serial] = self._interruptions.get(serial, 0) + 1
         self._now[serial] = (name, state, now_s)
 
     def forget(self, serial: str) -> None:
         """Drop a device that is not adopted any more."""
         self._now.pop(serial, None)
         self._seconds.pop(serial, None)
+        self._interruptions.pop(serial, None)
 
     def keep_only(self, serials: Collection[str]) -> None:
         """Forget all others."""
         for serial in self._now.keys() - set(serials):
             self.forget(serial)
+
+    def interruptions(self) -> Mapping[str, int]:
+        """How often each lost its link or had a fault, by name."""
+        return {name: self._interruptions.get(serial, 0) for serial, (name, _, _) in self._now.items()}
 
     def read(self, now_s: float) -> Mapping[tuple[str, str, str], float]:
         """Seconds until now, by name, state and cause."""
@@ -101,10 +115,12 @@ def add_device(
     page.set("farm_device_leased", float(leased), name)
     if fault:
         page.set("farm_device_quarantined", 1.0, name, fault)
+    page.set("farm_device_probe_age_seconds", probe_age_s, name)
+    if view.life in LINK_DOWN:
+        return  # its last readings are no readings of now
     for finding in view.findings:
         page.set("farm_device_finding", 1.0, name, finding.kind.value)
     page.set("farm_device_shown_temperature_celsius", view.temperature_c, name)
-    page.set("farm_device_probe_age_seconds", probe_age_s, name)
     if view.health is not None:
         _add_health(page, name, view.health, sensors)
 

@@ -127,6 +127,15 @@ def test_a_phone_is_away_from_its_loss_until_it_is_ready_whatever_it_goes_throug
         assert lab.value("farm_device_away_seconds", view.name) == 50.0
 
 
+@pytest.mark.parametrize("life", [Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED])
+def test_a_phone_without_a_link_has_an_age_and_no_readings(lab, life):
+    view = lab.views["oneplus-12-2"]
+    lab.show(replace(view, life=life, read_at=lab.clock()))
+    told = {name for name, values in lab.read().values.items() if any(view.name in labels for labels in values)}
+    assert "farm_device_probe_age_seconds" in told
+    assert not any("celsius" in name or "battery" in name or "clock" in name for name in told)
+
+
 def test_an_unknown_phone_is_counted_and_not_named(lab):
     lab.show(replace(device(3), name="stranger", adopted=False))
     page = lab.read()

@@ -48,6 +48,16 @@ def test_every_second_is_counted_once() -> None:
     assert time.read(121.0)["a", "leased", ""] == 11.0
 
 
+def test_a_lost_link_and_a_fault_interrupt_and_cleaning_does_not() -> None:
+    time = DeviceTime()
+    for at, state in enumerate(
+        [("idle", ""), ("recovering", ""), ("checking", ""), ("leased", ""), ("gone", "link"), ("offline", "hub"),
+         ("idle", ""), ("recovering", ""), ("recovering", "gpu"), ("idle", "")]
+    ):  # fmt: skip
+        time.enter_state("1", "a", state, float(at))
+    assert time.interruptions() == {"a": 2}
+
+
 def test_a_device_keeps_its_time_under_another_name() -> None:
     time = DeviceTime()
     time.enter_state("1", "a", ("idle", ""), 0.0)
