@@ -82,6 +82,12 @@ async def test_a_search_that_runs_draws_its_plots_anew_and_one_that_ended_does_n
     assert (len(plots(text)), 'hx-get="/jobs/bench-1/plots"' in text) == (1, state == "running")
 
 
+async def test_samples_that_are_too_few_for_an_interval_are_counted():
+    timing = {"count": 2, "median_ms": None, "half_width": None, "wanted_half_width": 0.01}
+    shown = told(job(state="running", ended_at=None), progress={"step": "timing", "timing": timing})
+    assert "2 samples (±1.0 % wanted)" in await Page(job_desk(shown)).html("/jobs/bench-1")
+
+
 async def test_the_beginning_of_an_id_leads_to_the_job():
     farm = Page(job_desk())
     answer = await farm.get("/jobs/ben")
