@@ -6,9 +6,9 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
 # Tests start hundreds of interpreters, and each would compile farm anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for phones and processes: four at once keep two cores busy, the tests of a file one after
-# the other. In the order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
-PYTEST := -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
+# Tests wait for phones and processes: four at once keep two cores busy, of those on whole farms three. The tests of a file run
+# one after the other, in the order they come in: xdist's own would begin the longest files, which have one test, last.
+PYTEST := -m pytest -q --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test acceptance coverage mutants soak lint bench docs man clean lock
 help: ## this list
@@ -38,7 +38,7 @@ demo: $(VENV)/.demo ## virtual phones, the daemon, and a model benchmarked on ea
 	$(VENV)/bin/farm demo
 
 test: setup ## unit, integration and one end-to-end path
-	$(PY) $(PYTEST) tests/integration tests/unit
+	$(PY) $(PYTEST) -n 4 tests/integration tests/unit
 
 # Tests of PyTorch's and Keras's models have an environment of their own above .venv: a TVM beside PyTorch imports it at every
 # start. The CPU build by its full name, or none: any other brings several GB of CUDA. Without it those tests are skipped.
@@ -53,8 +53,8 @@ $(TORCH)/.ready: $(VENV)/.ready
 
 # PyTorch's tests go first and keep a cache of their own: a repetition of what failed then repeats neither too little nor too much.
 acceptance: setup $(TORCH)/.ready ## everything else
-	$(TORCH)/bin/python $(PYTEST) -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
-	$(PY) $(PYTEST) tests/acceptance --ignore=tests/acceptance/with_torch
+	$(TORCH)/bin/python $(PYTEST) -n 3 -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
+	$(PY) $(PYTEST) -n 3 tests/acceptance --ignore=tests/acceptance/with_torch
 
 # What tells how strong the tests are. Keep a file of before, change tests, and see what is lost:
 # .venv/bin/python -m tests.house.lost BEFORE AFTER
@@ -64,7 +64,7 @@ $(VENV)/.strength: $(VENV)/.ready
 
 coverage: $(VENV)/.strength ## lines and branches of farm/ that the tests run: build/coverage.json (not in CI)
 	@mkdir -p build
-	$(PY) $(PYTEST) --cov=farm --cov-report= tests/integration tests/unit
+	$(PY) $(PYTEST) -n 4 --cov=farm --cov-report= tests/integration tests/unit
 	-$(PY) -m coverage combine -q --append # of processes that ended last
 	$(PY) -m coverage json -q -o build/coverage.json
 	$(PY) -m coverage report --format=total
