@@ -292,6 +292,7 @@ def _host(config: FarmConfig, persistence: Persistence, workers: Workers) -> Doc
         config.state_dir,
         damage=partial(damage_of, persistence.store.database.engine, DOCTOR_CHECK_BYTES),
         blocked=workers.run_as.blocked,
+        workers_apart=workers.run_as.first_id > 0,
     )
 
 

@@ -62,14 +62,14 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     sharing = open_sharing(config, stack, persistence, artifacts)
 
     pythons = [toolchain.python for toolchain in toolchains.all()]
-    run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
+    run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons, config.jobs.first_uid)
     # The runtime folder is closed to workers of another user: adb's socket is in it.
     sockets = config.state_dir / "work" if run_as.user else config.runtime_dir
     own_gid = run_as.user.gid if run_as.user else None
     server = WorkerServer(sockets / "worker.sock", artifacts, gid=own_gid)
     await server.start()
     stack.push_async_callback(server.stop)
-    supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, user=run_as.user)
+    supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, run_as=run_as)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
     builders, tasks = None, list(server.tasks)

@@ -94,6 +94,7 @@ class Task:
     module: str  # whose main(payload, daemon) runs: "farm.kinds.bench.worker", "farm.worker.checker"
     payload: Mapping[str, Any]
     timeout_s: float
+    user: str = ""  # of the farm, whose work it is; "": the farm's own
 
 
 @dataclass(slots=True)

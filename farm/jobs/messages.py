@@ -19,7 +19,7 @@ MAX_MESSAGE_BYTES = 128 << 10  # a packet must fit the socket's send buffer (212
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Fork a child for one attempt. The child knows its fence and token; no other process learns the token."""
+    """Fork a child for one attempt. The token follows in a pipe that the child alone reads, not the zygote."""
 
     attempt: str
     fence: int
@@ -32,6 +32,7 @@ class Spawn:
     data_limit_bytes: int
     uid: int | None = None  # become this user and group, when the zygote may
     gid: int | None = None
+    groups: tuple[int, ...] = ()  # besides `gid`
     type: Literal["spawn"] = "spawn"
 
 

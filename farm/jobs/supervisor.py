@@ -22,7 +22,6 @@ from typing import Any
 
 from farm.common.durations import BackOff
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import remove_leftover
 from farm.common.tasks import at_most, end_tasks
 from farm.jobs.attempt import (
     AttemptHost,
@@ -36,7 +35,7 @@ from farm.jobs.attempt import (
 )
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
-from farm.jobs.worker_user import WorkerUser, remove_tree
+from farm.jobs.worker_user import RunAs, UserFolders, WorkerUser, remove_tree
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError, Zygote, ZygoteDiedError
 from farm.model.toolchain import Toolchain
 
@@ -74,17 +73,17 @@ class Supervisor:
         folder: Path,
         listener: WorkerListener,
         *,
-        user: WorkerUser | None = None,
+        run_as: RunAs = RunAs(None),
         patience_s: float = START_LIMIT_S,
     ) -> None:
-        """`folder`: logs, and one folder per attempt. `user`: the user that workers run as; None: this process's.
+        """`folder`: logs, one folder per attempt, and one per user. `run_as`: whom workers become.
 
         `patience_s`: how long an attempt waits for a toolchain that is not up.
         """
         self._slots = {toolchain.name: _Slot(toolchain) for toolchain in toolchains}
         self._folder = folder
         self._listener = listener
-        self._user = user
+        self._users = UserFolders(folder / "cache", run_as.user, run_as.first_id)
         self._patience_s = patience_s
         self.starts: Counter[str] = Counter()  # zygotes that came up, by toolchain
         self.ends: Counter[tuple[str, str]] = Counter()  # workers, by toolchain and how they ended
@@ -94,8 +93,7 @@ class Supervisor:
         for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
             part.mkdir(parents=True, exist_ok=True)
             part.chmod(0o711)
-        await asyncio.to_thread(self._drop_foreign_caches)
-        await asyncio.to_thread(_clear, self._folder / "attempts", self._user)
+        await asyncio.to_thread(self._clear)
         for slot in self._slots.values():
             slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
 
@@ -149,12 +147,9 @@ class Supervisor:
         """
         return (await _ready(self._slot(toolchain), host, self._patience_s)).versions
 
-    def cache_folder(self, toolchain: str) -> Path:
-        """Where a toolchain's workers keep compiled libraries."""
-        folder = self._folder / "cache" / toolchain
-        folder.mkdir(exist_ok=True)
-        self._give(folder)
-        return folder
+    def cache_folder(self, toolchain: str, user: str) -> Path:
+        """Where a toolchain's workers keep compiled libraries for a user; they make it."""
+        return self._users.path(user) / toolchain
 
     async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
         """Run one attempt in a fresh worker and return its result.
@@ -176,13 +171,13 @@ class Supervisor:
         now_s = asyncio.get_running_loop().time()
         attempt = LiveAttempt(task, host, HeartbeatWatch(now_s, now_s))
         try:
-            folder = await asyncio.to_thread(self._attempt_folder, task)
+            folder, user = await asyncio.to_thread(self._attempt_folder, task)
             output = WorkerOutput(lambda text: host.logged(text, "info"))
         except OSError as error:
             raise HostError(f"this host cannot start a worker: {error.strerror or error}", hint=LACKS_HINT) from error
         token = self._listener.admit(task.attempt, task.fence, attempt)
         try:
-            pid = await zygote.spawn(self._order(task, token, folder), output.writer)
+            pid = await zygote.spawn(self._order(task, token, folder, user), output.writer)
             output.handed_on()
             logger.debug("attempt %s runs as pid %d", task.attempt, pid)
             return await self._outcome(attempt, zygote, output)
@@ -191,7 +186,7 @@ class Supervisor:
             self._listener.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
-            await asyncio.shield(_cleared(zygote, attempt, output, folder, self._user))
+            await asyncio.shield(_cleared(zygote, attempt, output, folder, user))
 
     async def _outcome(self, attempt: LiveAttempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
@@ -217,7 +212,7 @@ class Supervisor:
         finally:
             exited.cancel()
 
-    def _order(self, task: Task, token: str, folder: Path) -> Spawn:
+    def _order(self, task: Task, token: str, folder: Path, user: WorkerUser | None) -> Spawn:
         cores = os.cpu_count() or 1
         return Spawn(
             attempt=task.attempt,
@@ -229,28 +224,27 @@ class Supervisor:
             payload=task.payload,
             cpu_limit_s=int(task.timeout_s * cores) + CPU_SPARE_S,
             data_limit_bytes=DATA_LIMIT_BYTES,
-            uid=self._user.uid if self._user else None,
-            gid=self._user.gid if self._user else None,
+            uid=user.uid if user else None,
+            gid=user.gid if user else None,
+            groups=user.groups if user else (),
         )
 
-    def _attempt_folder(self, task: Task) -> Path:
+    def _attempt_folder(self, task: Task) -> tuple[Path, WorkerUser | None]:
+        """The attempt's own folder, and whom its worker becomes, which has it."""
+        user = self._users.open(task.user)
         folder = self._folder / "attempts" / task.attempt
         if folder.exists():
-            remove_tree(folder, self._user)  # left by a daemon that was killed
+            remove_tree(folder, self._users.owner(folder))  # left by a daemon that was killed
         folder.mkdir(mode=0o700)
-        self._give(folder)
-        return folder
+        if user is not None:
+            user.give(folder)
+        return folder, user
 
-    def _give(self, folder: Path) -> None:
-        if self._user is not None:
-            self._user.give(folder)
-
-    def _drop_foreign_caches(self) -> None:
-        """Remove libraries compiled by workers of another user: ours can neither replace nor lock them."""
-        uid = self._user.owner_of_given() if self._user else os.geteuid()
-        for folder in (self._folder / "cache").iterdir():
-            if folder.lstat().st_uid != uid:
-                remove_leftover(folder)
+    def _clear(self) -> None:
+        """Delete the folders that attempts of a killed daemon left, and caches that are of no use."""
+        for left in (self._folder / "attempts").iterdir():
+            remove_tree(left, self._users.owner(left))
+        self._users.tidy()
 
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
@@ -264,7 +258,7 @@ class Supervisor:
         while True:
             started_s = time.monotonic()
             try:
-                zygote = await Zygote.start(slot.toolchain, self._folder, self._user)
+                zygote = await Zygote.start(slot.toolchain, self._folder)
                 self.starts[slot.toolchain.name] += 1
                 await _change(slot, zygote, None)
                 try:
@@ -300,12 +294,6 @@ def _how_ended(error: BaseException | None) -> str:
         case AttemptTimeoutError():
             return "timeout"
     return "failed"
-
-
-def _clear(folder: Path, user: WorkerUser | None) -> None:
-    """Delete the folders that attempts of a killed daemon left."""
-    for left in folder.iterdir():
-        remove_tree(left, user)
 
 
 async def _ready(slot: _Slot, host: AttemptHost, limit_s: float) -> Zygote:

@@ -1,4 +1,7 @@
-"""The user that workers run as, so that other people's models reach neither the farm's store nor its keys nor adb.
+"""The users that workers run as, so that a model reaches neither the farm's store, keys and adb nor other users' jobs.
+
+The workers of each user of the farm have a uid and gid of their own (`UserFolders`), and the group of the configured
+user, by which they reach what all workers may.
 
 A daemon of root can do that, or one with the capabilities SETUID and SETGID that is in that user's group
 (systemd/farm.service): that one gives folders away by their group, and has the other user remove what is not its own.
@@ -8,26 +11,33 @@ everything in it is closed but what workers need.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import pwd
+import re
 import shutil
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import farm
+from farm.common.errors import HostError
 from farm.common.files import remove_leftover
+from farm.jobs.config import MAX_USERS
 
 logger = logging.getLogger(__name__)
 
 SETUID_AND_SETGID = 1 << 6 | 1 << 7  # linux/capability.h: CAP_SETGID 6, CAP_SETUID 7
 HELPER_LIMIT_S = 60.0  # of `rm` for a large folder on a slow disk
 OPEN = ("work", "bundles")  # in the state folder: attempts and compiled libraries; golden kernels
+UNUSED_S = 7 * 24 * 3600.0  # as long as a compiled library stays unused (farm.compiler.files); no attempt takes longer
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +48,103 @@ class WorkerUser:
     uid: int
     gid: int
     by_group: bool = False  # the daemon is not root: folders are shared with the user's group, not given away
+    groups: tuple[int, ...] = ()  # besides its own: that of the configured user
 
     def give(self, folder: Path) -> None:
-        """Let the user work in a folder of the daemon's. Raises OSError."""
-        if self.by_group:
-            os.chown(folder, -1, self.gid)
-            folder.chmod(0o770)  # no setgid bit: RestrictSUIDSGID= of the unit forbids it
-        else:
+        """Let the user work in a folder of the daemon's. Blocks; raises OSError."""
+        if not self.by_group:
             os.chown(folder, self.uid, self.gid)
+            return
+        # Only a member may give to a group, and the daemon's own groups are fixed while it has threads.
+        done = subprocess.run(
+            ("chgrp", "-h", str(self.gid), str(folder)), group=self.gid, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=HELPER_LIMIT_S,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise PermissionError(f"{folder} cannot be given to its worker: {done.stderr.strip()}")
+        folder.chmod(0o770)  # no setgid bit: RestrictSUIDSGID= of the unit forbids it
 
-    def owner_of_given(self) -> int:
-        """The uid of the owner of a given folder."""
-        return os.geteuid() if self.by_group else self.uid
+
+class UserFolders:
+    """<folder>/<digest>/: what workers keep for one user of the farm, named by the user's digest.
+
+    The folder's owner, or its group where the daemon is not root, is the uid and gid of that user's workers: others
+    reach neither the folder nor the processes. A folder that was not used for a week goes when another is made, and its
+    ids are free.
+    """
+
+    def __init__(self, folder: Path, shared: WorkerUser | None, first_id: int = 0) -> None:
+        """`shared`: the configured user; None: workers stay who the daemon is. `first_id`: 0: all are `shared`."""
+        self._folder = folder
+        self._shared = shared
+        self._ids = range(first_id, first_id + MAX_USERS) if first_id else range(0)
+        self._lock = threading.Lock()  # over the choice of ids
+
+    def path(self, user: str) -> Path:
+        """Where a user's folder is, or will be."""
+        return self._folder / hashlib.sha256(user.encode()).hexdigest()[:32]
+
+    def open(self, user: str) -> WorkerUser | None:
+        """Make a user's folder if there is none; returns whom the user's workers become. Blocks.
+
+        Raises:
+            HostError: there is no free uid.
+            OSError: the folder cannot be made or given.
+        """
+        folder = self.path(user)
+        with self._lock:
+            if not folder.exists():
+                self.tidy()
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.utime(folder)
+            if self._shared is None:
+                return None
+            owner = self.owner(folder)
+            if owner is None or (self._ids and owner == self._shared):
+                owner = self._new() if self._ids else self._shared
+                owner.give(folder)
+            return owner
+
+    def owner(self, folder: Path) -> WorkerUser | None:
+        """The user that a folder was given to; None: the daemon's own."""
+        if self._shared is None:
+            return None
+        facts = folder.lstat()
+        found, shared = (
+            (facts.st_gid, self._shared.gid) if self._shared.by_group else (facts.st_uid, self._shared.uid)
+        )
+        if found in self._ids:
+            return replace(self._shared, uid=found, gid=found, groups=(self._shared.gid,))
+        return self._shared if found == shared else None
+
+    def tidy(self) -> None:
+        """Remove folders of other owners than theirs would be today, and those of users who ran nothing for a week."""
+        oldest_s = time.time() - UNUSED_S
+        for folder in self._folder.iterdir():
+            owner = self.owner(folder)
+            own = self._shared is None and folder.lstat().st_uid == os.geteuid()
+            right = own or (owner is not None and (owner == self._shared) != bool(self._ids))
+            if not (right and _DIGEST.fullmatch(folder.name) and folder.lstat().st_mtime >= oldest_s):
+                remove_tree(folder, owner)
+
+    def _new(self) -> WorkerUser:
+        assert self._shared is not None
+        taken = {owner.uid for each in self._folder.iterdir() if (owner := self.owner(each)) is not None}
+        free = next((found for found in self._ids if found not in taken and not _has_name(found)), None)
+        if free is None:
+            raise HostError(
+                f"all {MAX_USERS:,} uids of workers from {self._ids.start} on are taken",
+                hint="restart the daemon: it removes the folders of users who ran nothing for a week",
+            )
+        return replace(self._shared, uid=free, gid=free, groups=(self._shared.gid,))
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def remove_tree(folder: Path, user: WorkerUser | None) -> None:
@@ -62,13 +157,11 @@ def remove_tree(folder: Path, user: WorkerUser | None) -> None:
     remove_leftover(folder)
 
 
-def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
-    """SIGKILL process groups of the user's, which the daemon itself may not signal. Begun at once, not awaited."""
-    if not groups:
-        return
+def kill_groups(groups: Collection[int], uid: int, gid: int) -> None:
+    """SIGKILL process groups of a user's, which the daemon itself may not signal. Begun at once, not awaited."""
     try:
         # The shell's own kill: a host without procps has no program of that name.
-        killer = _as_user(user, "sh", "-c", 'kill -s KILL -- "$@"', "sh", *(f"-{group}" for group in groups))
+        killer = _as_user(WorkerUser("", uid, gid), "sh", "-c", 'kill -s KILL -- "$@"', "sh", *(f"-{group}" for group in groups))
     except OSError:
         logger.exception("cannot end what workers have left: process groups %s", ", ".join(map(str, groups)))
         return
@@ -77,7 +170,7 @@ def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
 
 def _as_user(user: WorkerUser, *command: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, user=user.uid, group=user.gid, extra_groups=[], cwd="/",
+        command, user=user.uid, group=user.gid, extra_groups=user.groups, cwd="/",
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -96,6 +189,7 @@ class RunAs:
 
     user: WorkerUser | None
     blocked: Path | None = None
+    first_id: int = 0  # the first uid and gid of the workers of the farm's users; 0: all are `user`
 
     @property
     def name(self) -> str:
@@ -103,13 +197,14 @@ class RunAs:
         return self.user.name if self.user else ""
 
 
-def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> RunAs:
+def workers_as(name: str, state_dir: Path, programs: Iterable[Path], first_id: int = 0) -> RunAs:
     """Prepare the state folder for workers of the user `name`, when they can be that user.
 
     Args:
         name: of whom they should become.
         state_dir: with everything in it that they may not see.
         programs: what they must reach besides: their interpreters.
+        first_id: of the uids and gids of the workers of each user of the farm; 0: they have none of their own.
 
     Raises:
         OSError: the state folder cannot be changed.
@@ -122,7 +217,16 @@ def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> RunAs:
     if blocked is not None:
         logger.warning("workers run as the daemon itself: %s may not pass %s", user.name, blocked)
         return RunAs(None, blocked)
-    return RunAs(user)
+    if first_id and not all(_is_mapped(Path(f"/proc/self/{kind}_map"), first_id) for kind in ("uid", "gid")):
+        logger.warning("workers of all users run as %s: this container has no uids from %d on", user.name, first_id)
+        first_id = 0
+    return RunAs(user, first_id=first_id)
+
+
+def _is_mapped(ids: Path, first_id: int) -> bool:
+    """Whether the ids of workers exist in this user namespace (man 7 user_namespaces)."""
+    extents = (map(int, line.split()) for line in ids.read_text(encoding="ascii").splitlines())
+    return any(first <= first_id and first_id + MAX_USERS <= first + count for first, _, count in extents)
 
 
 def find_worker_user(name: str) -> WorkerUser | None:

@@ -8,7 +8,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from farm.jobs.messages import (
     decode_from_zygote,
     encode,
 )
-from farm.jobs.worker_user import WorkerUser, kill_groups
+from farm.jobs.worker_user import kill_groups
 from farm.model.toolchain import Toolchain
 
 START_LIMIT_S = 90.0  # importing TVM takes 0.5 s warm and 10 s from a cold disk; a small host may be busy with two
@@ -75,11 +76,11 @@ class Zygote:
         self._spawning: dict[str, asyncio.Future[int]] = {}
         self._exits: dict[str, asyncio.Future[Exited]] = {}
         self._pids: dict[str, int] = {}
-        self._user: WorkerUser | None = None  # whom the children become
+        self._users: dict[str, tuple[int, int]] = {}  # uid and gid of children that are not the daemon's own
         asyncio.get_running_loop().add_reader(link.fileno(), self._readable)
 
     @classmethod
-    async def start(cls, toolchain: Toolchain, folder: Path, user: WorkerUser | None = None) -> Zygote:
+    async def start(cls, toolchain: Toolchain, folder: Path) -> Zygote:
         """Start the interpreter and wait until it has imported TVM. Its output goes to a file in `folder`.
 
         Call it from the main thread: the zygote dies with the thread that started it (PR_SET_PDEATHSIG).
@@ -107,7 +108,6 @@ class Zygote:
                 hint=f"set [toolchain.{toolchain.name}] python to one with farm and TVM: {pip_install('tvm')}",
             ) from error
         zygote = cls(toolchain, process, ours)
-        zygote._user = user
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 zygote.ready = await zygote._greeting
@@ -145,10 +145,13 @@ class Zygote:
         loop = asyncio.get_running_loop()
         spawned = self._spawning[order.attempt] = loop.create_future()
         exit_ = self._exits[order.attempt] = loop.create_future()
+        if order.uid is not None and order.gid is not None:
+            self._users[order.attempt] = order.uid, order.gid
         exit_.add_done_callback(_retrieved)
         spawned.add_done_callback(_retrieved)
         try:
-            self._send(order, output)
+            with _pipe_with(order.token) as token:
+                self._send(replace(order, token=""), output, token)
             async with asyncio.timeout(SPAWN_LIMIT_S):
                 return await asyncio.shield(spawned)
         except TimeoutError as error:
@@ -177,6 +180,7 @@ class Zygote:
     def forget(self, attempt: str) -> None:
         """Drop the data of an ended attempt."""
         self._exits.pop(attempt, None)
+        self._users.pop(attempt, None)
 
     async def stop(self) -> None:
         """End the zygote and every child."""
@@ -246,11 +250,16 @@ class Zygote:
         self._signal(signal.SIGKILL)
         # Its children die with it (PR_SET_PDEATHSIG), but not what they started: a linker, say. Their groups are
         # signalled in the same moment, before any of these pids can have been given to another process.
-        if self._user is not None and self._user.by_group:
-            kill_groups(self._pids.values(), self._user)
-        for pid in self._pids.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+        others: dict[tuple[int, int], list[int]] = {}
+        for attempt, pid in self._pids.items():
+            try:
                 os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                others.setdefault(self._users[attempt], []).append(pid)
+        for user, groups in others.items():
+            kill_groups(groups, *user)
         error = ZygoteDiedError(evidence=reason)
         _fail(self._greeting, error)
         self._greeting.add_done_callback(_retrieved)
@@ -258,6 +267,18 @@ class Zygote:
             _fail(spawning, error)
         for exiting in self._exits.values():
             _fail(exiting, error)
+
+
+@contextlib.contextmanager
+def _pipe_with(token: str) -> Iterator[int]:
+    """A pipe with an attempt's token for its child alone: what a zygote reads, all its later children inherit."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        os.write(writer, token.encode())  # far below a pipe's 64 KiB
+        os.close(writer)
+        yield reader
+    finally:
+        os.close(reader)
 
 
 def _pidfd(pid: int) -> int:

@@ -103,7 +103,8 @@ class LeaseHost:
             raise ProtocolError(f"an attempt reports at most {MAX_KILLS} kills by one artifact")
         self.kills_seen[artifact] += kills
         job = self.context.job
-        await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
+        # What a worker says is its user's word: models are programs.
+        await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=False)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """Publish the step, and log it once: reports of the interval so far repeat the step that they belong to."""
@@ -150,7 +151,7 @@ class PhoneWork:
         """
         toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
         await self._check_versions(context, toolchain, host)
-        task = Task(context.attempt.id, context.attempt.fence, worker, payload, timeout_s)
+        task = Task(context.attempt.id, context.attempt.fence, worker, payload, timeout_s, context.job.user)
         report = await self._workers.run(toolchain, task, host)
         return {**report, **self._about(context.view, toolchain)}
 
@@ -175,8 +176,8 @@ class PhoneWork:
         return target_on(text, identity.targets if identity else {}, context.view.name)
 
     def cache(self, context: AttemptContext) -> str:
-        """Where the worker keeps compiled libraries and reference outputs."""
-        return str(self._workers.cache_folder(self._toolchain_of(context.view)))
+        """Where the worker keeps compiled libraries and reference outputs of the job's user."""
+        return str(self._workers.cache_folder(self._toolchain_of(context.view), context.job.user))
 
     def _about(self, view: DeviceView, toolchain: str) -> dict[str, Any]:
         return {

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,7 @@ from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, tra
 from farm.results.series import has_interval, has_median, times_of
 
 NS = 1e9
+_FORMULA = ("=", "+", "-", "@", "\N{MINUS SIGN}")  # how a cell begins that a spreadsheet would compute
 # OpenMetrics family -> what it is; in the order of `times_of`.
 _FAMILIES = {
     "farm_result_median_seconds": "The median of a bench",
@@ -40,6 +42,18 @@ def json_lines(rows: Rows) -> Iterator[bytes]:
         yield json.dumps({name: _finite(value) for name, value in columns_of(row).items()}).encode() + b"\n"
 
 
+def cell(value: object) -> object:
+    """A cell of a CSV file: text that a spreadsheet would compute gets `'` before it, whatever precedes its sign.
+
+    Spreadsheets skip blanks and control characters, and take signs of other widths (U+FF1D) for the plain ones.
+    """
+    if not isinstance(value, str):
+        return value
+    first = next((each for each in value if unicodedata.category(each)[0] not in "CZ"), "")
+    computed = unicodedata.normalize("NFKC", first).startswith(_FORMULA) or value.startswith(("\t", "\r", "\n"))
+    return f"'{value}" if computed else value
+
+
 def csv_table(rows: Rows) -> Iterator[bytes]:
     """A table with a line of titles, as RFC 4180 has it."""
     text = io.StringIO()
@@ -47,7 +61,7 @@ def csv_table(rows: Rows) -> Iterator[bytes]:
     writer.writeheader()
     for row in rows:
         yield _taken(text)
-        writer.writerow(columns_of(row))
+        writer.writerow({name: cell(value) for name, value in columns_of(row).items()})
     yield _taken(text)
 
 

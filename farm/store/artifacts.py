@@ -41,7 +41,7 @@ class PoisonRecord:
     what: str  # what happened, one line
     device: str
     kills: int
-    seen: int  # of these, reported by workers of the farm or an operator
+    seen: int  # of these, reported by an operator
     first_at: datetime
     last_at: datetime
     job: str
@@ -108,7 +108,7 @@ class PoisonTable(TableAccess):
     def kills(self, artifacts: Collection[str], user: str) -> dict[str, int]:
         """How often each of these has killed, for `user`; those without a kill are left out.
 
-        All reports of `user` count. Of another user, kills that the farm saw count, and all other reports as one.
+        All reports of `user` count. Of another user, an operator's count, and all other reports as one.
         "" is no user: the count that holds for all users.
         """
         own: dict[str, int] = {}

@@ -17,6 +17,7 @@ from farm.common.files import is_sha256
 from farm.common.selector import Selector, natural
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
+from farm.results.formats import cell
 from farm.web.rendering import Value, in_order, tone
 
 PAGE_JOBS = 50
@@ -195,15 +196,14 @@ _CSV: Mapping[str, Value] = {
     **{name: itemgetter(name) for name in ("attempts", "submitted_at", "started_at", "ended_at")},
     "why": why,
 }
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 
 def csv_of(jobs: Iterable[Mapping[str, Any]]) -> str:
-    """A table with a line of titles (RFC 4180). Text that a spreadsheet would compute gets `'` before it."""
+    """A table with a line of titles (RFC 4180)."""
     text = io.StringIO()
     writer = csv.writer(text)
     for cells in (_CSV, *([value(row) for value in _CSV.values()] for row in jobs)):
-        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells])
+        writer.writerow(map(cell, cells))
     return text.getvalue()
 
 

@@ -24,7 +24,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from farm.common.errors import ProtocolError
@@ -65,11 +66,14 @@ class Zygote:
         self._link = link
         self._run = run
         self._attempts: dict[int, str] = {}  # pid (and process group) -> attempt
-        self._user: tuple[int, int] | None = None  # uid and gid of the children, when they are not ours
+        # uid and gid of children that are not ours; those of ended ones may still have strays
+        self._users: dict[int, tuple[int, int]] = {}
+        self._had: set[tuple[int, int]] = set()
+        self._wake: tuple[int, ...] = ()
 
     def serve(self, versions: dict[str, str]) -> None:
         """Work until the supervisor closes its end, or SIGTERM; then end every child."""
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        wake_read, wake_write = self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         stopping: list[int] = []
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -88,34 +92,41 @@ class Zygote:
                         os.read(wake_read, 4096)
                 self._reap()
         for pid in self._attempts:
-            _signal_group(pid, signal.SIGKILL, self._user)
+            self._signal(pid, signal.SIGKILL)
 
     def _carry_out(self, selector: selectors.BaseSelector) -> bool:
         """Read one order and carry it out; False when the supervisor is gone."""
-        packet, files, _, _ = socket.recv_fds(self._link, MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        packet, files, _, _ = socket.recv_fds(self._link, MAX_MESSAGE_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
         order = decode_to_zygote(packet)
         if isinstance(order, Kill):
             for pid, attempt in self._attempts.items():
                 if attempt == order.attempt:
-                    _signal_group(pid, order.signal, self._user)
+                    self._signal(pid, order.signal)
             return True
-        if not files:
-            raise ProtocolError(f"the order to fork {order.attempt} came without a file for its output")
-        zygote = os.getpid()
+        if len(files) != 2:  # noqa: PLR2004 - output and token
+            raise ProtocolError(f"the order to fork {order.attempt} came without files for its output and token")
+        zygote, (output, token) = os.getpid(), files
         try:
             pid = os.fork()
         except OSError as error:
-            os.close(files[0])
             self._report(Spawned(order.attempt, 0, str(error)))
             return True
-        if pid == 0:
-            selector.close()
-            self._link.close()
-            _be_child(order, zygote, files[0], self._run)
-        os.close(files[0])
-        self._user = (order.uid, order.gid) if order.uid is not None and order.gid is not None else None
+        else:
+            if pid == 0:
+                selector.close()
+                self._link.close()
+                signal.set_wakeup_fd(-1)
+                for end in self._wake:  # a child that read it would keep the ends of others from us
+                    os.close(end)
+                _be_child(order, zygote, output, token, self._run)
+        finally:
+            os.close(output)
+            os.close(token)
+        if order.uid is not None and order.gid is not None:
+            self._users[pid] = order.uid, order.gid
+            self._had.add(self._users[pid])
         self._attempts[pid] = order.attempt
         self._report(Spawned(order.attempt, pid))
         return True
@@ -129,10 +140,11 @@ class Zygote:
                 return
             if ended is None:
                 return
-            _signal_group(ended.si_pid, signal.SIGKILL, self._user)
+            self._signal(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             self._kill_strays()
             attempt = self._attempts.pop(ended.si_pid, "")
+            self._users.pop(ended.si_pid, None)
             code = os.waitstatus_to_exitcode(status)
             if attempt:
                 self._report(Exited(attempt, code if code >= 0 else None, -code if code < 0 else None))
@@ -144,17 +156,23 @@ class Zygote:
         does not matter.
         """
         for pid in _children() - self._attempts.keys():
-            _signal_group(pid, signal.SIGKILL, self._user)
+            self._signal(pid, signal.SIGKILL)
+
+    def _signal(self, pid: int, signum: int) -> None:
+        """Signal a child's process group, as its user where we may not ourselves; a stray may be any user's."""
+        _signal_group(pid, signum, [self._users[pid]] if pid in self._users else self._had)
 
     def _report(self, message: FromZygote) -> None:
         self._link.sendall(encode(message))
 
 
-def _be_child(order: Spawn, zygote: int, output: int, run: Run) -> None:
+def _be_child(order: Spawn, zygote: int, output: int, token: int, run: Run) -> None:
     """Everything a child does, from fork to exit. Never returns."""
     code = 1
     try:
         _confine(order, zygote, output)
+        with os.fdopen(token, encoding="ascii") as pipe:
+            order = replace(order, token=pipe.read())
         run(order)
         code = 0
     except BaseException:  # noqa: BLE001 - a child must not fall back into the zygote's loop, whatever happens
@@ -168,7 +186,6 @@ def _be_child(order: Spawn, zygote: int, output: int, run: Run) -> None:
 def _confine(order: Spawn, zygote: int, output: int) -> None:
     """Own session, signals, limits, user, folder and output for this child."""
     os.setsid()
-    signal.set_wakeup_fd(-1)
     for signum in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
     os.dup2(output, 1)
@@ -182,8 +199,8 @@ def _confine(order: Spawn, zygote: int, output: int) -> None:
     _limit(resource.RLIMIT_DATA, order.data_limit_bytes)
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if order.uid is not None and order.gid is not None:
-        _limit(resource.RLIMIT_NPROC, MAX_PROCESSES)  # counted per user: of all workers together
-        _become(order.uid, order.gid)
+        _limit(resource.RLIMIT_NPROC, MAX_PROCESSES)  # counted per uid: of all workers of one user together
+        _become(order.uid, order.gid, order.groups)
     die_with_parent(zygote)  # after the change of user, which would reset it (man 2 PR_SET_PDEATHSIG)
     os.umask(0o027)
     os.chdir(order.folder)
@@ -191,9 +208,9 @@ def _confine(order: Spawn, zygote: int, output: int) -> None:
     tempfile.tempdir = None  # something imported may have asked for it already
 
 
-def _become(uid: int, gid: int) -> None:
+def _become(uid: int, gid: int, groups: Iterable[int] = ()) -> None:
     """Become an unprivileged user. A change between two users who are not root keeps capabilities: they are dropped."""
-    os.setgroups([])
+    os.setgroups([*groups])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -223,8 +240,8 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def _signal_group(pid: int, signum: int, user: tuple[int, int] | None = None) -> None:
-    """Signal a child's process group, as its `user` (uid, gid) where it is another and we may not signal all users."""
+def _signal_group(pid: int, signum: int, users: Iterable[tuple[int, int]] = ()) -> None:
+    """Signal a child's process group, as the one of `users` (uid, gid) that may where we may not ourselves."""
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:
@@ -232,16 +249,22 @@ def _signal_group(pid: int, signum: int, user: tuple[int, int] | None = None) ->
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
     except PermissionError:
-        if user is None:
+        if not any(_signalled_as(user, pid, signum) for user in users):
             raise
-        helper = os.fork()
-        if helper == 0:
-            try:
-                _become(*user)
-                _signal_group(pid, signum)
-            finally:
-                os._exit(0)
-        os.waitpid(helper, 0)
+
+
+def _signalled_as(user: tuple[int, int], pid: int, signum: int) -> bool:
+    """Signal a process group as another user; False: that user may not."""
+    helper = os.fork()
+    if helper == 0:
+        code = 1
+        try:
+            _become(*user)
+            _signal_group(pid, signum)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == 0
 
 
 def _threads() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import pytest
 
 from farm.common.errors import ExitCode
 from farm.control.client import ControlClient
+from farm.jobs.config import JobsConfig
 from farm.jobs.worker_user import SETUID_AND_SETGID
 from farm.simulation.virtual_farm import DaemonProcess
 from farm.tvm_server.gate import messages as m
@@ -208,7 +210,7 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
         assert daemon.username() == DAEMON
         assert effective_capabilities(daemon.pid) == SETUID_AND_SETGID
         (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
-        assert found["detail"] == f"run as {WORKER}"
+        assert found["detail"] == f"run as {WORKER}, with a uid for each user"
 
         # Whoever dials a lease is told from a phone: that takes a look at the adb server's sockets.
         held = answer(farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--json"))
@@ -220,14 +222,14 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
         assert farm.farm("lease", "release", held["lease"]).returncode == 0
 
         with bench_under_way(farm) as worker:
-            assert worker.username() == WORKER
+            uid = worker.uids().real
+            assert uid == worker.gids().real >= JobsConfig().first_uid
             assert effective_capabilities(worker.pid) == 0
-            assert os.getgrouplist(WORKER, worker.gids().real)[0] == worker.gids().real
             folder = worker.cwd()
             # What a worker leaves behind in a folder that is closed to the daemon is removed all the same.
             subprocess.run(
                 ["sh", "-c", f"mkdir -p {folder}/deep/er && touch {folder}/deep/er/file && chmod 700 {folder}/deep"],
-                user=WORKER, group=worker.gids().real, extra_groups=[], check=True,
+                user=uid, group=uid, extra_groups=[pwd.getpwnam(WORKER).pw_gid], check=True,
             )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from tests.support.waiting import HANG_S
 from tests.support.whole_farm import POLL_S, running_farm
 
 TRIALS = 48
-CACHE = "state/work/cache/default"  # of the default toolchain, in a virtual farm's folder
+CACHE = "state/work/cache"  # of all users, in a virtual farm's folder
 END_S = 240.0
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def begun(farm: VirtualFarm, client: Client, model: Path, **options: Any) -> tup
     submitted = client.submit(spec)
 
     def some() -> Path | None:
-        found = list((farm.folder / CACHE).glob(f"tuning/*/{submitted.ids[0]}/{RECORDS}"))
+        found = list((farm.folder / CACHE).glob(f"*/default/tuning/*/{submitted.ids[0]}/{RECORDS}"))
         return found[0].parent if found and found[0].read_bytes().count(b"\n") >= 5 else None
 
     return submitted, until(some, timeout_s=END_S)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.jobs.config import JobsConfig
 from tests.support.long_bench import bench_under_way
 from tests.support.users import needs_another_user
 from tests.support.whole_farm import running_farm
@@ -43,13 +44,15 @@ def farm():
 
 
 def test_doctor_says_whom_workers_are(farm):
-    assert finding(farm) == {"check": "workers", "verdict": "ok", "detail": "run as nobody", "fix": ""}
+    assert finding(farm) == {"check": "workers", "verdict": "ok", "detail": "run as nobody, with a uid for each user", "fix": ""}
 
 
-def test_a_model_is_compiled_and_run_by_nobody(farm):
+def test_a_model_is_compiled_and_run_by_a_user_in_nobodys_group(farm):
     with bench_under_way(farm) as worker:
-        assert set(worker.uids()) == set(worker.gids()) == {NOBODY}
+        assert {*worker.uids()} == {*worker.gids()}  # those of the job's user
+        assert min(worker.uids()) >= JobsConfig().first_uid
         assert Path(worker.cwd()).stat().st_mode & 0o777 == 0o700
+        assert f"Groups:\t{NOBODY}" in Path(f"/proc/{worker.pid}/status").read_text()
 
 
 def test_the_worker_user_reaches_nothing_of_the_farms_own(farm):

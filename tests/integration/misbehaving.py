@@ -157,6 +157,21 @@ def open_files(payload, daemon):
     return {"files": [os.open("/dev/null", os.O_RDONLY) for _ in range(10_000)]}
 
 
+def reach(payload, daemon):
+    """What it can do to another's attempt; the token comes backwards, or it would find its own request."""
+    nekot = payload["nekot"].encode()
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: it may read its own memory again
+    with Path("/proc/self/maps").open() as maps, Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        writable = [line.split()[0].split("-") for line in maps if " rw" in line and "[v" not in line]
+        own = [memory.seek(int(begin, 16)) and memory.read(int(end, 16) - int(begin, 16)) for begin, end in writable]
+    try:
+        os.kill(payload["pid"], 0)
+        signals = True
+    except PermissionError:
+        signals = False
+    return {**read_all(payload, daemon), "signals": signals, "token": sum(part[::-1].count(nekot) for part in own)}
+
+
 def read_all(payload, daemon):
     """Which of these can be read or written, or connected to."""
     return {"open": [path for path in payload["paths"] if os.access(path, os.R_OK) or os.access(path, os.W_OK)]}

@@ -1,5 +1,6 @@
 """What a worker may: the verbs of its own attempt, with its own token, and the folders of its own user."""
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest_asyncio
 from farm.control.artifacts import ArtifactFolder
 from farm.control.server import WorkerServer
 from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
+from farm.jobs.config import JobsConfig
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
@@ -17,6 +19,7 @@ from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
 from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
+FIRST = JobsConfig().first_uid
 
 in_the_labs_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -88,10 +91,10 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
     secrets = [state / "farm.db", state / "farm.db-wal", state / "artifacts" / "x"]
     for path in secrets:
         path.write_text("secret")
-    access = workers_as("nobody", state, [Path(sys.executable)])
-    assert access.user == WorkerUser("nobody", NOBODY, NOBODY), access
+    access = workers_as("nobody", state, [Path(sys.executable)], FIRST)
+    assert access == RunAs(WorkerUser("nobody", NOBODY, NOBODY), first_id=FIRST)
     door = WorkerServer(state / "work" / "workers.sock", ArtifactFolder(state / "artifacts"), gid=NOBODY)
-    supervisor = Supervisor(DEFAULT, state / "work", door, user=access.user)
+    supervisor = Supervisor(DEFAULT, state / "work", door, run_as=access)
     stale = state / "work" / "cache" / "default"
     stale.mkdir(parents=True)
     (stale / "locked.lock").touch()
@@ -102,16 +105,37 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
         reads = {"do": "read_all", "paths": [str(path) for path in (state, *secrets, door.socket_path)]}
         readable = await supervisor.run("default", Task("b", 2, TASK, reads, 30), Host())
         strays = await supervisor.run("default", Task("c", 3, TASK, {"do": "detach"}, 30), Host())
-        assert supervisor.cache_folder("default").stat().st_uid == NOBODY
-        assert list(stale.iterdir()) == []  # what root's workers had compiled is of no use to nobody's
+        assert supervisor.cache_folder("default", "").parent.stat().st_uid == FIRST
+        assert not stale.exists()  # all users' workers could have written what is in it
+        await one_user_reaches_nothing_of_another(supervisor, door)
     finally:
         await supervisor.stop()
         await door.stop()
-    assert (answer["uid"], answer["gid"], answer["groups"]) == (NOBODY, NOBODY, [])
+    assert (answer["uid"], answer["gid"], answer["groups"]) == (FIRST, FIRST, [NOBODY])
     assert answer["limits"]["NPROC"] == worker_zygote.MAX_PROCESSES
     assert readable["open"] == [door.socket_path]
     for pid in strays["strays"]:
         await gone(pid)
+
+
+async def one_user_reaches_nothing_of_another(supervisor, door):
+    tokens, admit = [], door.admit
+    door.admit = lambda *attempt: tokens.append(admit(*attempt)) or tokens[-1]
+    host = Host()
+    ask = Task("alice", 4, TASK, {"do": "ignore_sigterm"}, 60, "alice")
+    alice = asyncio.create_task(supervisor.run("default", ask, host))
+    step, facts = await host.heard.get()
+    assert step == "stuck"
+    folders = [supervisor.cache_folder("default", "alice").parent, Path(door.socket_path).parent / "attempts" / "alice"]
+    asked = {"do": "reach", "nekot": tokens[0][::-1], "pid": facts["pid"], "paths": [str(each) for each in folders]}
+    bob = await supervisor.run("default", Task("bob", 5, TASK, asked, 60, "bob"), Host())
+    assert bob == {"open": [], "signals": False, "token": 0}
+    asked["paths"] = [str(folders[0])]
+    again = await supervisor.run("default", Task("again", 6, TASK, asked, 60, "alice"), Host())
+    assert (again["open"], again["signals"]) == (asked["paths"], True)
+    alice.cancel()
+    await asyncio.wait([alice])
+    await gone(facts["grandchild"])
 
 
 def test_whom_workers_can_become(tmp_path, passable):

@@ -47,6 +47,7 @@ class DoctorHost:
     state_dir: Path
     damage: Callable[[], str] = lambda: ""  # what is wrong with the database's pages; blocks
     blocked: Path | None = None  # the folder that keeps workers from becoming their user
+    workers_apart: bool = True  # each user's have a uid of their own
 
 
 class DoctorVerbs(VerbGroup):
@@ -126,8 +127,13 @@ def _ours(host: DoctorHost, path: Path) -> bool:
 
 
 def _workers(host: DoctorHost) -> Iterator[Diagnosis]:
+    if host.worker_user and host.workers_apart:
+        yield Diagnosis("workers", OK, f"run as {host.worker_user}, with a uid for each user")
+        return
     if host.worker_user:
-        yield Diagnosis("workers", OK, f"run as {host.worker_user}")
+        detail = f"those of all users run as {host.worker_user}: a model of one user can change another's results"
+        fix = "set [jobs] first_uid to the first of 10,000 uids and gids that this host or container has"
+        yield Diagnosis("workers", WARN, detail, fix)
         return
     own = user_name(os.geteuid())
     detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"

@@ -25,7 +25,8 @@ NO_DESCRIPTOR = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 @pytest.fixture
 def supervisor(tmp_path):
-    (tmp_path / "attempts").mkdir()
+    for folder in ("attempts", "cache"):
+        (tmp_path / folder).mkdir()
     return Supervisor((Toolchain("default", Path(sys.executable)),), tmp_path, listener=None)
 
 
