@@ -48,7 +48,7 @@ $(TORCH)/.ready: $(VENV)/.ready
 	$(PY) -m venv $(TORCH)
 	$(PY) -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > "$$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/farm.pth"
 	-$(TORCH)/bin/python -m pip install --quiet $(CPU_BUILD) || $(TORCH)/bin/python -m pip install --quiet --retries 0 --timeout 20 --extra-index-url https://download.pytorch.org/whl/cpu $(CPU_BUILD)
-	-$(TORCH)/bin/python -c 'import torch' && $(TORCH)/bin/python -m pip install --quiet 'keras>=3.12' 'h5py>=3.11' 'onnxscript>=0.5'
+	-$(TORCH)/bin/python -c 'import torch' && $(TORCH)/bin/python -m pip install --quiet 'keras>=3.15' 'h5py>=3.11' 'onnxscript>=0.5'
 	@touch $@
 
 # PyTorch's tests go first and keep a cache of their own: a repetition of what failed then repeats neither too little nor too much.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import re
-import tomllib
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from farm.bundle.model import (
 from farm.bundle.versions import TvmVersions, known_builds
 from farm.common.errors import HostError, UserError
 from farm.common.selector import did_you_mean
+from farm.common.toml import parse_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,8 +122,8 @@ def _read_description(path: Path) -> FolderDescription:
         return FolderDescription()
     raw = path.read_bytes()[:MAX_DESCRIPTION_BYTES]
     try:
-        table = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = parse_toml(raw)
+    except ValueError as error:
         raise UserError(f"{path} is not TOML: {error}", hint='for example: abi = "arm64-v8a"') from error
     for key, value in table.items():
         if key not in _DESCRIPTION_KEYS:

@@ -18,7 +18,6 @@ import itertools
 import json
 import math
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from farm.common.errors import Code, FarmError, UserError
 from farm.common.files import checked_file, is_sha256
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, did_you_mean
+from farm.common.toml import parse_toml
 from farm.compiler.record_files import read_records
 from farm.kinds import KINDS
 from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of, kind_named
@@ -266,8 +266,8 @@ def _mistake(path: Path, where: str, message: str, hint: str) -> UserError:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(_text(path).encode())
+    except ValueError as error:
         raise spec_file_error(
             f"{path} is not valid TOML: {error}", hint="texts stand in quotes; numbers, true and false do not"
         ) from error

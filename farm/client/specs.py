@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import io
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -140,18 +139,14 @@ def checked_inputs(path: Path | str) -> Path:
     Raises:
         UserError: it is not; the message names the file and the array.
     """
+    from farm.compiler.inputs import each_array
+
     path = checked_file(path)
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path} is no .npz file", hint=WRITE_HINT)
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for name in arrays.files:
-                array = arrays[name]
-                if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
-                    raise UserError(f"{path}: the array {name!r} has NaN or infinity", hint="numbers only")
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        why = "has Python objects" if "allow_pickle" in str(error) else "is damaged"
-        raise UserError(f"{path} {why} and is not read", hint=WRITE_HINT, evidence=str(error)) from error
+    for name, array in each_array(path, str(path)):
+        if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+            raise UserError(f"{path}: the array {name!r} has NaN or infinity", hint="numbers only")
     return path
 
 

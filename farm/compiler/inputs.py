@@ -6,12 +6,13 @@ TVM is imported by `import_with` only: a client checks inputs before it uploads 
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import IO, Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
@@ -159,30 +160,49 @@ def open_shapes(source: ModelWithInputs, shapes: Mapping[str, Sequence[int]] = N
     )
 
 
-def read_arrays(npz: bytes) -> dict[str, Array]:
-    """The arrays in an .npz file's bytes, which are never unpickled.
+def read_arrays(npz: bytes, what: str = "the inputs file") -> dict[str, Array]:
+    """As `each_array`, all at once."""
+    return dict(each_array(npz, what))
+
+
+def each_array(npz: bytes | Path, what: str = "the inputs file") -> Iterator[tuple[str, Array]]:
+    """Name by name, the arrays in an .npz file, which are never unpickled; `what` it is, for messages.
 
     Raises:
         ModelError: it is no .npz of plain arrays, or claims to be too large.
     """
-    if npz[:6] == b"\x93NUMPY":
-        raise input_error("the inputs file is one array (.npy), which does not name its input", hint=WRITE_HINT)
-    if npz[:1] == b"\x80":
-        raise input_error("the inputs file is a pickle, which could run any code and is not read", hint=WRITE_HINT)
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(npz))
-    except zipfile.BadZipFile as error:
-        raise input_error("the inputs file is no .npz file of plain arrays", hint=WRITE_HINT) from error
-    with archive:
+    with io.BytesIO(npz) if isinstance(npz, bytes) else npz.open("rb") as file:
+        begin = file.read(6)
+        if begin == b"\x93NUMPY":
+            raise input_error(f"{what} is one array (.npy), which does not name its input", hint=WRITE_HINT)
+        if begin[:1] == b"\x80":
+            raise input_error(f"{what} is a pickle, which could run any code and is not read", hint=WRITE_HINT)
+        try:
+            archive = zipfile.ZipFile(file)
+        except zipfile.BadZipFile as error:
+            raise input_error(f"{what} is no .npz file of plain arrays", hint=WRITE_HINT) from error
         if not archive.infolist():
-            raise input_error("the inputs file holds no array", hint=WRITE_HINT)
+            raise input_error(f"{what} holds no array", hint=WRITE_HINT)
+        if (claimed := sum(member.file_size for member in archive.infolist())) > MAX_ARRAY_BYTES:
+            hint = f"at most {MAX_ARRAY_BYTES:,} bytes unpacked"
+            raise input_error(f"the arrays in {what} have {claimed:,} bytes", hint=hint)
         for member in archive.infolist():
-            if member.file_size > MAX_ARRAY_BYTES:
-                raise input_error(
-                    f"the array {member.filename!r} in the inputs file has {member.file_size:,} bytes",
-                    hint=f"at most {MAX_ARRAY_BYTES:,} bytes each",
-                )
-        return {member.filename.removesuffix(".npy"): _member(archive, member) for member in archive.infolist()}
+            yield member.filename.removesuffix(".npy"), _member(archive, member, what)
+
+
+def read_array(file: IO[bytes], size: int) -> Array:
+    """The one array of an .npy file of `size` bytes, never unpickled.
+
+    Raises:
+        ValueError: it is none, or claims another size than it has: numpy would allocate that first.
+    """
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if not dtype.hasobject and (claimed := math.prod(shape) * dtype.itemsize) != (has := size - file.tell()):
+        raise ValueError(f"it claims {claimed:,} bytes and has {has:,}")
+    file.seek(0)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def write_arrays(target: Path | BinaryIO, arrays: Mapping[str, Array]) -> None:
@@ -193,17 +213,17 @@ def write_arrays(target: Path | BinaryIO, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, what: str) -> Array:
     try:
         with archive.open(member) as file:
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+            return read_array(file, member.file_size)
     except MemoryError as error:
-        raise input_error(f"the array {member.filename!r} in the inputs file does not fit into memory") from error
+        raise input_error(f"the array {member.filename!r} in {what} does not fit into memory") from error
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         pickled = "allow_pickle" in str(error)
         why = "holds Python objects, which are not read" if pickled else "is damaged, or no array"
         raise input_error(
-            f"the array {member.filename!r} in the inputs file {why}", hint=WRITE_HINT, evidence=str(error)
+            f"the array {member.filename!r} in {what} {why}", hint=WRITE_HINT, evidence=str(error)
         ) from error
 
 

@@ -30,7 +30,7 @@ _RELAX = (
     "expr.SeqExpr", "expr.ShapeExpr", "expr.VarBinding",
 )  # fmt: skip
 _TIR = (
-    "AllocBuffer", "AssertStmt", "AttrStmt", "Bind", "Break", "BufferRegionType", "BufferStore", "BufferType",
+    "AllocBuffer", "AssertStmt", "AttrStmt", "Axis", "Bind", "Break", "BufferRegionType", "BufferStore", "BufferType",
     "Continue", "DeclBuffer", "Evaluate", "For", "IfThenElse", "IndexMap", "Iter", "IterVar", "PrimFunc", "Return",
     "SeqStmt", "TileLayout", "While",
 )  # fmt: skip
@@ -44,6 +44,7 @@ ALLOWED = frozenset(_PLAIN).union(
         )
     )
 )  # fmt: skip
+OF_TUNING = frozenset({"ir.Type"})  # besides, in workloads, traces and candidates
 _ATTRIBUTES = "relax.attrs."  # of operators: plain fields, one type per operator
 _FUNCTION = "ir.EnvFunc"
 _FUNCTIONS = frozenset({"tvm.relax.type.infer_by_ty_args"})  # what every `call_packed` has for its type
@@ -78,14 +79,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load_nodes(text: str, name: str) -> Any:
-    """The object that a document of TVM's JSON holds; `name` is for messages.
+def load_nodes(text: str, name: str, *, also: frozenset[str] = frozenset()) -> Any:
+    """The object that a document of TVM's JSON holds; `name` is for messages, `also` as in `check_nodes`.
 
     Raises:
         ModelError: it is no such document, has a node that no model has, or TVM cannot read it.
     """
     try:
-        check_nodes(text)
+        check_nodes(text, also=also)
     except ForeignNodeError as error:
         raise ModelError(
             f"{name}: {error}, which no model needs, and is not read",

@@ -114,6 +114,7 @@ def _node_name(node: Any) -> str:
     return repr(node.name) if node.name else f"that makes {node.output[0]!r}"
 
 
+SAFE_KERAS = (3, 15)  # the first that reads nothing but the file itself
 INSTALL = f"{pip_install('keras')} into the toolchain's environment, or export the model as ONNX"
 EXPORT_HINT = "export it where it was made: model.export('net.onnx', format='onnx') with Keras, or tf2onnx"
 
@@ -152,6 +153,11 @@ def read_keras(data: bytes, name: str) -> KerasModel:
         import torch  # noqa: F401
     except ImportError as error:
         raise ModelError(f"{name} is a Keras model, and {error.name} is not installed here", hint=INSTALL) from error
+    if tuple(map(int, keras.__version__.split(".")[:2])) < SAFE_KERAS:
+        raise ModelError(
+            f"{name} is a Keras model, and Keras {keras.__version__} lets a file name other files of this host",
+            hint=f"{pip_install('keras')} --upgrade, or export the model as ONNX",
+        )
     suffix = ".h5" if data[:4] == b"\x89HDF" else ".keras"
     with tempfile.TemporaryDirectory(prefix="farm-keras-") as folder, _quiet():
         path, converted = Path(folder) / f"model{suffix}", Path(folder) / "model.onnx"

@@ -18,7 +18,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, with_config
 
 from farm.bundle.model import Abi, Platform
@@ -27,7 +26,7 @@ from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.files import SHA256_FORM
 from farm.compiler.files import TarError, tar_archive, tar_members
-from farm.compiler.inputs import write_arrays
+from farm.compiler.inputs import read_arrays, write_arrays
 from farm.compiler.model import Array, Reference, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
@@ -134,14 +133,14 @@ class Package:
         """
         series = {"input": self.manifest.inputs, "output": self.manifest.outputs, "host": self.manifest.outputs}
         try:
-            with np.load(io.BytesIO(self.members[REFERENCE]), allow_pickle=False) as file:
-                named = {f"{prefix}_{i}" for prefix, tensors in series.items() for i in range(len(tensors))}
-                if others := set(file.files) - named:
-                    raise ValueError(f"{MANIFEST} does not name: {', '.join(sorted(others))}")
-                inputs, outputs, host_outputs = [
-                    tuple(typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
-                    for prefix, tensors in series.items()
-                ]
+            arrays = read_arrays(self.members[REFERENCE], REFERENCE)
+            named = {f"{prefix}_{i}" for prefix, tensors in series.items() for i in range(len(tensors))}
+            if others := set(arrays) - named:
+                raise ValueError(f"{MANIFEST} does not name: {', '.join(sorted(others))}")
+            inputs, outputs, host_outputs = [
+                tuple(typed(arrays[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
+                for prefix, tensors in series.items()
+            ]
         except Exception as error:
             what = f"{self.name}: the package's expected outputs cannot be read"
             raise package_error(what, hint="make it again", evidence=str(error)) from error

@@ -19,7 +19,7 @@ from typing import Any, Self
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 from farm.compiler.files import TarError, tar_archive, tar_members
-from farm.compiler.nodes import check_nodes
+from farm.compiler.nodes import OF_TUNING, check_nodes
 from farm.compiler.records import (
     FILES,
     RECORDS,
@@ -245,7 +245,6 @@ def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
 
 
 _LENGTH_BYTES = 8  # before the document, little-endian
-_ALSO = frozenset({"ir.Type"})
 
 
 def checked(found: RecordReading) -> RecordReading:
@@ -257,7 +256,7 @@ def checked(found: RecordReading) -> RecordReading:
     workloads = {}
     for number, workload in enumerate(found.set.workloads.values(), 1):
         try:
-            check_nodes(_document(workload.module), also=_ALSO)
+            check_nodes(_document(workload.module), also=OF_TUNING)
             workloads[workload.hash] = workload
         except ValueError as error:
             damage.append(RecordDamage(WORKLOADS, number, f"its module is not read: {error}", workload.line()))
@@ -295,6 +294,6 @@ def _check_trace(trace: Any) -> None:
             left += [*value, *value.values()]
         elif isinstance(value, str) and value.lstrip(' \t\r\n"').startswith("{"):
             try:
-                check_nodes(value, also=_ALSO)
+                check_nodes(value, also=OF_TUNING)
             except ValueError as error:
                 raise ValueError(f"its trace is not read: {error}") from error

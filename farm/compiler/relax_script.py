@@ -20,11 +20,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+import resource
 import threading
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tvm.ir import Expr
@@ -36,6 +38,8 @@ from farm.common.errors import ModelError
 from farm.compiler.nodes import load_nodes
 from farm.compiler.tvm_errors import end_of, first_line
 
+MAX_MEMORY_BYTES = 1 << 30  # to parse a script, and as much more as its text explains
+MEMORY_PER_CHARACTER = 1000
 _PARSING = threading.Lock()  # the parser is changed while it works
 
 
@@ -67,7 +71,7 @@ def parse(text: str, name: str) -> Any:
             for line in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
                 lines[line] = ""
     try:
-        with _PARSING, _shapes_are_arithmetic(name), _no_endless_values():
+        with _PARSING, _shapes_are_arithmetic(name), _no_endless_values(), _little_memory(len(text)):
             return from_source("\n".join(lines) + "\n", extra_vars=known)
     except ModelError:
         raise
@@ -77,6 +81,20 @@ def parse(text: str, name: str) -> Any:
             hint="print it with IRModule.script(show_meta=True)",
             evidence=end_of(error),
         ) from error
+
+
+@contextlib.contextmanager
+def _little_memory(characters: int) -> Iterator[None]:
+    """Python's numbers and lists have no limits: `1 << 40000000000` and `[0] * 9**10` are refused by the kernel."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    most = used + MAX_MEMORY_BYTES + MEMORY_PER_CHARACTER * characters
+    bounds = [each for each in (soft, hard, most) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _is_metadata(statement: ast.Assign) -> bool:

@@ -10,7 +10,6 @@ import difflib
 import ipaddress
 import json
 import os
-import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.install import ENDED_DEMO_HINT, TVM_SOURCE_VARIABLE, default_runtime_dir, default_state_dir
+from farm.common.toml import parse_toml
 from farm.config.consistency import mistakes
 from farm.devices.battery_policy import BatteryConfig
 from farm.devices.health.health_rules import HealthConfig
@@ -46,8 +46,6 @@ GATE_INSIDE = "inside"  # [tvm] gate
 DEFAULT_WEB_PORT = 9191  # beside the TVM port
 DEFAULT_HEAD_PORT = 9195  # after the ports of clients, builders and other hosts
 MAX_FILE_BYTES = 1_000_000  # a lab's file has some kB
-MAX_DOTS = 64  # of one line, outside of texts and comments; tomllib's time grows with the square of a key's parts
-_TEXTS = re.compile(r"""\"(?:\\.|[^"\\])*\"|'[^']*'|#.*""")
 
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -238,7 +236,7 @@ def _read_file(path: Path | None, environ: Mapping[str, str], *, optional: bool)
     if (optional or named is None) and not chosen.exists():
         return {}, "defaults"
     try:
-        return _parse(_read(chosen)), str(chosen)
+        return parse_toml(_read(chosen)), str(chosen)
     except FileNotFoundError as error:
         if path is None:
             raise ConfigError(f"FARM_CONFIG names {chosen}, which does not exist", hint=ENDED_DEMO_HINT) from error
@@ -261,24 +259,6 @@ def _read(path: Path) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
     return data
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    """Parse TOML in bounded time; raises ValueError."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError("it is no text") from error
-    if any(_TEXTS.sub("", line).count(".") > MAX_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {MAX_DOTS} dots")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
-    except ValueError as error:  # a number with thousands of digits
-        raise ValueError(f"it is not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise ValueError("it is not valid TOML: brackets in brackets in brackets") from error
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: object, origin: str) -> None:

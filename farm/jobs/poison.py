@@ -37,7 +37,7 @@ class PoisonLedger:
     ) -> None:
         """An artifact has killed its process so many times.
 
-        `seen`: by an operator. Else it is the word of a user or a worker of that user, which decides for that user only.
+        `seen`: by an operator. Else it is the word of a user or a job of that user, which decides for that user only.
 
         Raises:
             StoreWriteError: it cannot be kept now.

@@ -35,7 +35,7 @@ from farm.jobs.attempt import (
 )
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
-from farm.jobs.worker_user import RunAs, UserFolders, WorkerUser, remove_tree
+from farm.jobs.worker_user import AS_THE_DAEMON, RunAs, UserFolders, WorkerUser, remove_tree
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError, Zygote, ZygoteDiedError
 from farm.model.toolchain import Toolchain
 
@@ -73,7 +73,7 @@ class Supervisor:
         folder: Path,
         listener: WorkerListener,
         *,
-        run_as: RunAs = RunAs(None),
+        run_as: RunAs = AS_THE_DAEMON,
         patience_s: float = START_LIMIT_S,
     ) -> None:
         """`folder`: logs, one folder per attempt, and one per user. `run_as`: whom workers become.

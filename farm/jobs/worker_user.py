@@ -110,9 +110,7 @@ class UserFolders:
         if self._shared is None:
             return None
         facts = folder.lstat()
-        found, shared = (
-            (facts.st_gid, self._shared.gid) if self._shared.by_group else (facts.st_uid, self._shared.uid)
-        )
+        found, shared = (facts.st_gid, self._shared.gid) if self._shared.by_group else (facts.st_uid, self._shared.uid)
         if found in self._ids:
             return replace(self._shared, uid=found, gid=found, groups=(self._shared.gid,))
         return self._shared if found == shared else None
@@ -161,7 +159,9 @@ def kill_groups(groups: Collection[int], uid: int, gid: int) -> None:
     """SIGKILL process groups of a user's, which the daemon itself may not signal. Begun at once, not awaited."""
     try:
         # The shell's own kill: a host without procps has no program of that name.
-        killer = _as_user(WorkerUser("", uid, gid), "sh", "-c", 'kill -s KILL -- "$@"', "sh", *(f"-{group}" for group in groups))
+        killer = _as_user(
+            WorkerUser("", uid, gid), "sh", "-c", 'kill -s KILL -- "$@"', "sh", *(f"-{group}" for group in groups)
+        )
     except OSError:
         logger.exception("cannot end what workers have left: process groups %s", ", ".join(map(str, groups)))
         return
@@ -195,6 +195,9 @@ class RunAs:
     def name(self) -> str:
         """The user's name, empty when workers stay who the daemon is."""
         return self.user.name if self.user else ""
+
+
+AS_THE_DAEMON = RunAs(None)
 
 
 def workers_as(name: str, state_dir: Path, programs: Iterable[Path], first_id: int = 0) -> RunAs:

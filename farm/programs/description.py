@@ -96,15 +96,14 @@ def read_description(text: bytes, where: str) -> ProgramDescription:
     Raises:
         UserError: it is too large or no TOML, a field is wrong, or a placeholder has no value.
     """
-    import tomllib  # not at the top: completion has no use for it
+    from farm.common.toml import parse_toml  # not at the top: completion has no use for it
 
     if len(text) > MAX_DESCRIPTION_BYTES:
         raise program_error(f"{where} is larger than {MAX_DESCRIPTION_BYTES >> 10} KiB", "is it a description?")
     try:
-        table = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
-        raise program_error(f"{where} is no TOML: {why}", "docs/runtimes.md has an example") from error
+        table = parse_toml(text)
+    except ValueError as error:
+        raise program_error(f"{where} is no TOML: {error}", "docs/runtimes.md has an example") from error
     return checked_description(table, where)
 
 

@@ -36,6 +36,7 @@ from farm.bundle.model import Abi, Platform
 from farm.common.frames import FrameReader, frame
 from farm.common.os_errors import host_errno
 from farm.compiler.link import exporter
+from farm.compiler.nodes import OF_TUNING, load_nodes
 from farm.compiler.tvm_errors import die_with_parent, first_line
 from farm.tuning.host_faults import lacking
 
@@ -192,7 +193,8 @@ def build(fields: Mapping[str, Any], module: bytes, place: Path) -> None:
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(module.decode()))
+    given = load_nodes(module.decode(), "the candidate", also=OF_TUNING)
+    scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(given)
     library = tvm.tirx.build(scheduled, target=tvm.target.Target(fields["target"]))
     made = place / "candidate.so"
     library.export_library(str(made), fcompile=_exporter(fields["abi"], fields["platform"], fields["folder"]))

@@ -6,6 +6,7 @@ it has one, is called before anything else: the process has a single thread unti
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from farm.common.errors import Code, FarmError, HostError, UserError, error_to_wire
+from farm.common.os_errors import free_in, hint_for, host_errno
 from farm.compiler.tvm_errors import first_line
 from farm.control.client import ControlClient
 from farm.jobs.attempt import SILENCE_LIMIT_S, SessionOffer, YieldedError, check_report
 from farm.jobs.messages import Spawn
 from farm.jobs.progress_schema import MAX_TEXT_CHARS
 from farm.measure.conditions import PhoneCondition
+from farm.tuning.host_faults import lacking
 from farm.tuning.phones import PooledPhone, PoolState
 
 HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without one
@@ -206,6 +209,7 @@ def _client(order: Spawn) -> ControlClient:
     )
 
 
+_HOSTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENFILE, errno.ENOMEM)  # no bug of a worker's
 Main = Callable[[Mapping[str, Any], DaemonChannel], dict[str, Any]]
 
 
@@ -227,13 +231,20 @@ def run(order: Spawn) -> None:
             daemon.fail(error)
         except Exception as error:  # noqa: BLE001 - reported to the daemon, which decides; the trace is the evidence
             traceback.print_exc()
-            daemon.fail(
-                FarmError(
-                    f"{order.task} failed: {type(error).__name__}: {first_line(error)}",
-                    Code.WORKER_BUG,
-                    evidence=traceback.format_exc(),
-                )
-            )
+            daemon.fail(_unforeseen(error, order))
+
+
+def _unforeseen(error: Exception, order: Spawn) -> FarmError:
+    """The error of a worker that farm did not foresee: the host's, where that has run out of something."""
+    folder, evidence = Path(order.folder), traceback.format_exc()
+    number = host_errno(error)
+    if number not in _HOSTS:
+        number = lacking(folder)  # TVM and linkers say in words of their own that a disk is full
+    if number in _HOSTS:
+        what = f"a worker cannot go on in {folder} ({free_in(folder)}): {os.strerror(number)}"
+        return HostError(what, hint=hint_for(number), evidence=evidence)
+    what = f"{order.task} failed: {type(error).__name__}: {first_line(error)}"
+    return FarmError(what, Code.WORKER_BUG, evidence=evidence)
 
 
 def early(task: str) -> None:

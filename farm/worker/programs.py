@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.common.errors import Code, UserError
+from farm.compiler.inputs import read_array
 from farm.programs.description import ExpectedNumbers, ProgramDescription, checked_description
 from farm.programs.outputs import grouped, read_output
 from farm.programs.outputs.readings import ProgramOutput, ProgramSamples
@@ -111,7 +112,7 @@ def check_numbers(expected: ExpectedNumbers, reference: bytes, written: bytes) -
 
 def _array(data: bytes, name: str) -> Any:
     try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
+        array = read_array(io.BytesIO(data), len(data))
     except (ValueError, EOFError, OSError) as error:
         raise UserError(f"{name} is no .npy file", Code.BAD_PROGRAM, hint="numpy.save(path, array)") from error
     if array.dtype.kind not in "fiub":

@@ -105,7 +105,7 @@ class Zygote:
                 if attempt == order.attempt:
                     self._signal(pid, order.signal)
             return True
-        if len(files) != 2:  # noqa: PLR2004 - output and token
+        if len(files) != 2:
             raise ProtocolError(f"the order to fork {order.attempt} came without files for its output and token")
         zygote, (output, token) = os.getpid(), files
         try:

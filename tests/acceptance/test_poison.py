@@ -33,7 +33,8 @@ def killer(whole, model, tmp_path_factory):
 
 def ledger(farm):
     return [
-        (row["kills"], row["refused_to_user"]) for row in json.loads(farm.farm("poison", "list", "--json").stdout)["poison"]
+        (row["kills"], row["refused_to_user"])
+        for row in json.loads(farm.farm("poison", "list", "--json").stdout)["poison"]
     ]
 
 

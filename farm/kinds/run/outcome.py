@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from zipfile import BadZipFile
 
-import numpy as np
 import numpy.typing as npt
 
 from farm.client.model import Outcome
-from farm.common.errors import ProtocolError
+from farm.common.errors import ModelError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +59,11 @@ def load_arrays(source: Path | bytes) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ProtocolError: it is no .npz of plain arrays.
     """
+    from farm.compiler.inputs import each_array
+
     try:
-        with np.load(io.BytesIO(source) if isinstance(source, bytes) else source, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, AttributeError, EOFError, BadZipFile) as error:
+        return dict(each_array(source, "the outputs file"))
+    except (OSError, ModelError) as error:
         raise ProtocolError("the outputs are no .npz file of plain arrays", evidence=str(error)) from error
 
 

@@ -187,6 +187,7 @@ def test_a_script_needs_a_stated_abi_which_its_libraries_must_fit(script, inspec
         ("platfrom = 'android'", "unknown key 'platfrom'", "did you mean platform?"),
         ("abi = 5", "abi must be a string", ""),
         ("abi = ", "is not TOML", ""),
+        ("abi = " + "[" * 30_000, "brackets in brackets", ""),
     ],
 )
 def test_a_wrong_description_is_said_in_one_line(script, text, said, hint):

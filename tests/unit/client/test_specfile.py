@@ -164,6 +164,9 @@ def test_a_file_that_cannot_be_read(tmp_path):
         with raises_code(Code.BAD_SPEC_FILE, match=f"{name} is no TOML file: it is no UTF-8 text") as raised:
             load(tmp_path / name)
         assert f"farm bench {tmp_path / name} --on SELECTOR" in raised.value.hint
+    (tmp_path / "deep.toml").write_text("on = " + "[" * 30_000)
+    with raises_code(Code.BAD_SPEC_FILE, match="brackets in brackets"):
+        load(tmp_path / "deep.toml")
     with pytest.raises(UserError, match="is a folder"):
         load(tmp_path)
     with pytest.raises(UserError, match="does not exist"):

@@ -1,7 +1,9 @@
 """What a file is, and which shapes and types it takes: told by its content, refused by name."""
 
 import io
+import sys
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +52,13 @@ def scaling():
 )
 def test_the_content_tells_the_format(data, name, kind):
     assert format_of(data, name) == kind
+
+
+def test_an_old_keras_that_would_read_files_of_the_host_reads_none(monkeypatch):
+    for name in ("keras", "onnxscript", "torch"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(__version__="3.14.2"))
+    with pytest.raises(ModelError, match=r"Keras 3\.14\.2"):
+        read(b"\x89HDF\r\n\x1a\n", "net.h5")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """TVMScript and Relax JSON: read back what was saved, refuse what is no Relax, and never run what is Python."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, read, summarise
 from farm.compiler.nodes import ALLOWED
 from farm.compiler.relax_model import saved
+from farm.compiler.relax_script import MAX_MEMORY_BYTES
+from farm.tuning.build_server import build
 from farm.zoo import onnx_bytes
 from tests.support.errors import raises_code
 
@@ -204,6 +207,15 @@ def test_python_in_a_script_is_refused_and_never_runs(script, tmp_path):
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize("huge", ["1 << 40000000000", "list(range(10000000000))"])
+def test_a_script_gets_no_more_memory_than_its_text_explains(huge):
+    before, limits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(ModelError, match="cannot parse it"):
+        read(FUNCTION.replace("nn.relu(x)", f"add(x, R.const(float(len(str({huge})))))").encode(), "huge.py")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_MEMORY_BYTES / 1024
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+
+
 def native_code(mark):
     """JSON of `{"m": [program]}`, where the program of TVM's virtual machine writes the file `mark`."""
     builder = relax.ExecBuilder()
@@ -222,6 +234,11 @@ CALLS_IT = (
     "metadata",
     "R.nn.relu(x)",
 )
+
+
+def test_compiled_code_in_a_candidate_is_never_loaded(tmp_path):
+    with pytest.raises(ModelError, match=r"node of type 'ffi\.Module'"):
+        build({}, native_code(tmp_path).encode(), tmp_path)
 
 
 @pytest.mark.parametrize("call", CALLS_IT)

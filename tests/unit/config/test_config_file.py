@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.config import MAX_DOTS, MAX_FILE_BYTES, ConfigError, load
+from farm.common.toml import MAX_DOTS
+from farm.config import MAX_FILE_BYTES, ConfigError, load
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_a_report_is_a_second_line():
     ("text", "said", "hint"),
     [
         ("name = ", "spec.toml is no TOML", "docs/runtimes.md"),
+        ("name = " + "[" * 30_000, "brackets in brackets", "docs/runtimes.md"),
         (GOOD + 70_000 * "#", "spec.toml is larger than 64 KiB", "is it a description?"),
         ('kind = "bench"\non = "android"', "spec.toml is a spec file of jobs", "farm submit"),
         (GOOD.replace("output", "outputs"), "'outputs' is not known", "did you mean output"),

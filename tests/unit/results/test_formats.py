@@ -50,6 +50,16 @@ def test_other_programs_read_them():
     assert families == {f"farm_result_{name}_seconds" for name in ("median", "low", "high")}
 
 
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@x", "\uff1d1", "\u22121", "  =1", "\x00=1", "\u00a0\uff0b1", "\tx", "\nx"]
+)
+def test_a_spreadsheet_computes_no_cell(text):
+    named = {**row(1), "name": text}
+    (line,) = csv.DictReader(io.StringIO(written("csv", [named]).decode(), newline=""))
+    assert line["model"] == f"'{text}"
+    assert [formats.cell(value) for value in ("a=1", "", " net", -1.5, None)] == ["a=1", "", " net", -1.5, None]
+
+
 def test_a_result_of_an_older_release_has_columns_without_values():
     bare = {"seq": 1, "job": "bench-1", "model": "a" * 64, "name": "net", "device": "pixel", "at": DAY.isoformat()}
     found = columns_of(bare)

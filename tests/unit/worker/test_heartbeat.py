@@ -1,11 +1,12 @@
 """A worker's heart: it outlasts a daemon that is stuck for less than the daemon would wait for it."""
 
+import errno
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import DaemonUnreachableError, NotAllowedError
+from farm.common.errors import DaemonUnreachableError, HostError, NotAllowedError
 from farm.jobs.attempt import SILENCE_LIMIT_S
 from farm.worker import channel as module
 from farm.worker.channel import DaemonChannel
@@ -63,3 +64,18 @@ def test_a_daemon_that_is_gone(monkeypatch, answers):
 
 def test_a_daemon_that_refuses(monkeypatch):
     assert beats(monkeypatch, (0, NotAllowedError("no")), (0, None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, "no space"), "host"),
+        (ValueError("no space"), "worker_bug"),
+        (PermissionError(errno.EACCES, "x"), "worker_bug"),
+    ],
+)
+def test_a_full_disk_is_the_hosts_and_no_bug_of_a_worker(tmp_path, monkeypatch, error, code):
+    order = SimpleNamespace(folder=str(tmp_path), task="farm.kinds.bench.worker")
+    assert module._unforeseen(error, order).code == code
+    monkeypatch.setattr(module, "lacking", lambda _: errno.ENOSPC)  # TVM and linkers have words of their own
+    assert isinstance(module._unforeseen(error, order), HostError)
