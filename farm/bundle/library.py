@@ -48,7 +48,17 @@ from farm.bundle.storage import (
 )
 from farm.bundle.versions import bundle_versions
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import hash_file, is_sha256, publish, remove_leftover, short_hash, sync, sync_tree, written
+from farm.common.files import (
+    hash_file,
+    is_sha256,
+    publish,
+    remove_leftover,
+    short_hash,
+    sync,
+    sync_tree,
+    write_durably,
+    written,
+)
 from farm.common.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
@@ -93,11 +103,12 @@ class BundleLibrary:
     ) -> Bundle:
         """Check a folder, copy it, compile its golden kernels and give it a name; all or nothing.
 
-        The same files for the same toolchain are the same bundle: adding them again only gives it the (further) name,
-        and repairs it if its stored copy is damaged. A name that another bundle has moves to this one.
+        The same files for the same toolchain are the same bundle: adding them again gives it the (further) name and the
+        versions that are stated now, and repairs it if its stored copy is damaged. A name that another bundle has moves
+        to this one.
 
         Raises:
-            UserError: the name is not usable, or the folder cannot be a bundle.
+            UserError: the name is not usable, the folder cannot be a bundle, or its versions do not fit the toolchain.
             HostError: disk or toolchain do not let us; nothing was changed.
         """
         self._check_name(name)
@@ -112,25 +123,27 @@ class BundleLibrary:
             for file in files:
                 (staging.path / "files" / file.name).chmod(modes[file.name])
             identity = Identity(abi, platform, toolchain, tuple(replace(f, mode=modes[f.name]) for f in files))
-            if not self._is_sound(identity.hash):
+            place = self._objects / identity.hash
+            kept = _load_manifest(place / MANIFEST) if self._is_sound(identity.hash) else None
+            golden = (place if kept else staging.path) / "golden"
+            if kept is None:
                 kinds = (KIND_CPU, KIND_OPENCL) if inspection.has_opencl else (KIND_CPU,)
                 progress(f"compiling golden kernels ({', '.join(kinds)}) for {abi}")
-                golden = staging.path / "golden"
                 golden.mkdir()
                 compile_golden(abi, platform, kinds, golden)
-                compiler = read_golden(golden).versions
-                versions, doubts = bundle_versions(name, inspection.versions, toolchain, compiler)
-                manifest = BundleManifest(
-                    format=MANIFEST_FORMAT,
-                    identity=identity,
-                    tvm_version=versions.tvm,
-                    ffi_version=versions.ffi,
-                    has_opencl=inspection.has_opencl,
-                    has_random_fill=inspection.has_random_fill,
-                    warnings=(*(f"{each.message}; {each.hint}" for each in inspection.warnings), *doubts),
-                    added_at=datetime.now(UTC),
-                    golden_files=_described(golden),
-                )
+            versions, doubts = bundle_versions(name, inspection.versions, toolchain, read_golden(golden).versions)
+            manifest = BundleManifest(
+                format=MANIFEST_FORMAT,
+                identity=identity,
+                tvm_version=versions.tvm,
+                ffi_version=versions.ffi,
+                has_opencl=inspection.has_opencl,
+                has_random_fill=inspection.has_random_fill,
+                warnings=(*(f"{each.message}; {each.hint}" for each in inspection.warnings), *doubts),
+                added_at=kept.added_at if kept else datetime.now(UTC),
+                golden_files=kept.golden_files if kept else _described(golden),
+            )
+            if manifest != kept:
                 (staging.path / MANIFEST).write_bytes(_MANIFEST.dump_json(manifest, indent=1) + b"\n")
                 sync_tree(staging.path)
             self._publish(staging, identity.hash, name)
@@ -265,8 +278,11 @@ class BundleLibrary:
             for left in self._names.glob(".*"):  # of a process that was killed
                 remove_leftover(left)
             with written(file, f"{hash_}\n".encode()):
+                described_anew = (staging.path / MANIFEST).exists() and not (staging.path / "golden").exists()
                 if not self._is_sound(hash_):
                     self._place(staging, hash_)
+                elif described_anew:
+                    write_durably(self._objects / hash_ / MANIFEST, (staging.path / MANIFEST).read_bytes())
             # The name given last is wanted, though the clock was once ahead.
             newest = max(each.lstat().st_mtime_ns for each in self._names.iterdir())
             if newest > file.stat().st_mtime_ns:
@@ -274,7 +290,7 @@ class BundleLibrary:
 
     def _place(self, staging: Staging, hash_: str) -> None:
         """Move a finished bundle to its place, where nothing or a damaged one is."""
-        if not (staging.path / MANIFEST).exists():
+        if not (staging.path / "golden").exists():
             raise HostError(f"bundle {short_hash(hash_)} was removed meanwhile", hint="add it again")
         # The staging folder itself stays, with its lock: only what is in it moves.
         ready = staging.path.with_name(f"{staging.path.name}.ready")

@@ -93,6 +93,9 @@ class Code(StrEnum):
     DATABASE_UNUSABLE = "database_unusable", Fault.HOST, "The database cannot be used."
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
+    DRIVER_MISSING = (
+        "driver_missing", Fault.USER, "The phone has no such device, or its driver does not load.", ExitCode.FAILED,
+    )  # fmt: skip
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
     GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's gauge or power rails fell silent, or are not understood."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."

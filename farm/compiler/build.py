@@ -42,7 +42,7 @@ from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
 from farm.compiler.record_files import read_records
 from farm.compiler.records import FILES, pruned
 from farm.compiler.reference import judge, reference_for, within_memory
-from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
+from farm.compiler.targets import OWN_TEXTURES, TargetRefusedError, abi_of, device_of, is_texture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Build:
         except (PhoneError, ModelError) as error:
             if is_texture(self.recipe.target):
                 raise TargetRefusedError(
-                    f"TVM {tvm.__version__} generates wrong code for textures: {error.message}", hint="--target adreno"
+                    f"TVM {tvm.__version__} generates wrong code for textures: {error.message}", hint=OWN_TEXTURES
                 ) from error
             raise
 

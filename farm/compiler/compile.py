@@ -32,6 +32,7 @@ from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.relax_passes import FLOAT32, fold_batch_norm, in_precision
 from farm.compiler.stamps import StampedCall, stamped
 from farm.compiler.targets import (
+    OWN_TEXTURES,
     ForeignRecordsError,
     TargetRefusedError,
     abi_of,
@@ -378,6 +379,7 @@ def _tvm_errors(model: ImportedModel, target: Any) -> Iterator[None]:
         raise ModelError(
             f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
             Code.COMPILE_FAILED,
+            hint=OWN_TEXTURES if is_texture(target) else "",
             evidence=end_of(error),
         ) from error
 
@@ -400,7 +402,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
                 save_checks(built.expected, partial / EXPECTED)
 
         if is_texture(recipe.target):  # it damages the module, which is still needed for the reference
-            run_in_child(export, f"compiling {model.name} for textures")
+            run_in_child(export, f"compiling {model.name} for textures", OWN_TEXTURES)
         else:
             export()
         made = {

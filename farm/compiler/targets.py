@@ -121,6 +121,9 @@ def device_of(target: object) -> str:
     return DEVICES[kind]
 
 
+OWN_TEXTURES = "--target adreno --texture: operators with textures as farm builds them"
+
+
 def is_texture(target: object) -> bool:
     """Whether code for it keeps tensors in OpenCL images, which TVM 0.26 and 0.27 do wrongly (docs/facts.md)."""
     return "texture" in target_from(target).keys

@@ -59,8 +59,8 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def run_in_child(work: Callable[[], None], doing: str) -> None:
-    """Call `work` in a child process and wait for it. Its results must be files.
+def run_in_child(work: Callable[[], None], doing: str, hint: str = "another target, precision or TVM version") -> None:
+    """Call `work` in a child process and wait for it. Its results must be files. `hint`: what helps if it crashes.
 
     Raises:
         FarmError: what `work` raised.
@@ -77,7 +77,7 @@ def run_in_child(work: Callable[[], None], doing: str) -> None:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        raise tvm_crash_error(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
+        raise tvm_crash_error(f"TVM crashed ({name}) while {doing}", hint=hint)
     if error:
         raise error_from_wire(json.loads(error))
     if status:

@@ -25,6 +25,7 @@ from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.targets import (
+    OWN_TEXTURES,
     TargetRefusedError,
     check_here,
     check_target,
@@ -55,7 +56,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         raise TargetRefusedError(
             f"TVM {tvm.__version__} is known to generate wrong code for textures, and only a phone can tell whether "
             "it did so here",
-            hint="--target adreno --texture: operators with textures as farm builds them",
+            hint=OWN_TEXTURES,
         )
     records, notes = _records(request, target)
     started_s = time.monotonic()

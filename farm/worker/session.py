@@ -66,12 +66,13 @@ class PhoneSession:
         """The phone's device by TVM's name (`cpu`, `opencl`, `vulkan`).
 
         Raises:
-            PhoneError: the phone has none.
+            ModelError: the phone has none, which another try does not change.
+            PhoneError: the session ended over the question.
         """
         if name != "cpu" and not self.has_device(name):
-            raise PhoneError(
+            raise ModelError(
                 f"the phone has no {name} device, or its driver does not load",
-                Code.SESSION_FAILED,
+                Code.DRIVER_MISSING,
                 hint="--target cpu, or another phone; `farm device show` says what its last check ran on",
             )
         return self.raw.device(name, 0)

@@ -160,8 +160,9 @@ def test_textures_are_compiled_apart_and_leave_the_model_whole(small, tmp_path):
         lowered(small, Recipe(texture))
     wanted = BuildRequest(recipe=Recipe(texture), shapes={}, dtypes={})
     built = build(tiny_onnx(), "tiny.onnx", wanted, tmp_path)
-    with pytest.raises(TargetRefusedError, match="generates wrong code for textures"):
+    with pytest.raises(TargetRefusedError, match="generates wrong code for textures") as caught:
         built.judged([np.zeros_like(output) for output in before])
+    assert "--target adreno --texture" in caught.value.hint
 
 
 def test_what_this_tvm_has_no_generator_for_is_refused(small):

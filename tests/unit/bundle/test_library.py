@@ -99,6 +99,19 @@ def test_the_same_again_is_the_same_bundle_under_one_more_name(library, android,
     assert elsewhere.hash == first.hash
 
 
+def test_a_corrected_description_counts_for_files_that_are_stored_already(library, android, add):
+    first = add(name="main")
+    (android / "bundle.toml").write_text('tvm_version = "0.25.0"\nffi_version = "0.1.14.post1"\n')
+    with raises_code(Code.VERSIONS_UNFIT):
+        add(name="main")
+    assert library.get("main") == first
+    (android / "bundle.toml").write_text('tvm_version = "0.27.0"\n')
+    second = add(name="main", compile_golden=lambda *_: pytest.fail("compiled twice"))
+    assert (second.hash, second.added_at, len(second.warnings)) == (first.hash, first.added_at, 1)
+    (android / "bundle.toml").write_text('tvm_version = "0.27.0"\nffi_version = "0.1.14.post1"\n')
+    assert (add(name="stable").warnings, library.verify()) == ((), ())
+
+
 def test_other_bytes_or_another_toolchain_are_another_bundle(library, android, add):
     first, second = add(name="a"), add(name="b", toolchain="other")
     (android / "libtvm_ffi.so").write_bytes((android / "libtvm_ffi.so").read_bytes() + b"new")

@@ -74,9 +74,10 @@ class Raw:
 
 
 def test_a_driver_that_tvm_cannot_open_is_a_missing_device_with_a_hint():
-    with raises_code(Code.SESSION_FAILED, match="the phone has no opencl device, or its driver does not") as caught:
+    with raises_code(Code.DRIVER_MISSING, match="the phone has no opencl device, or its driver does not") as caught:
         PhoneSession(Raw("libOpenCL.so")).device("opencl")
     assert "--target cpu" in caught.value.hint
+    assert caught.value.fault is Fault.USER  # neither the phone is repaired, nor the job tried again on it
     with raises_code(Code.SESSION_FAILED, match="loading opencl failed: the phone's RPC worker died"):
         PhoneSession(Raw("libOpenCL.so", ALWAYS_THERE)).device("opencl")
 
