@@ -29,6 +29,7 @@ from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, DoctorVerdict
 from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
 from farm.common.files import short_hash
 from farm.common.install import pip_install
+from farm.common.peers import user_name
 
 if TYPE_CHECKING:
     from farm.config import FarmConfig
@@ -119,7 +120,8 @@ def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
         yield from doctor_host.usb(Path(config.usb.sysfs))
         yield from folders(config)
         yield from listeners(config)
-        yield from database(config)
+        unusable = [*_unusable(config)]  # a look at root's database makes more files of root's
+        yield from unusable or database(config)
         yield from bundles(config)
     else:
         socket, needed = status["adb"]["socket"], True
@@ -200,6 +202,16 @@ def folders(config: FarmConfig) -> Iterator[Diagnosis]:
         yield judge_folder(name, path, shutil.disk_usage(existing).free, exists=existing == path)
 
 
+def _unusable(config: FarmConfig) -> Iterator[Diagnosis]:
+    from farm.store.files import unusable_paths
+
+    with contextlib.suppress(OSError):
+        if paths := [*map(str, unusable_paths(config.state_dir))]:
+            owner = user_name(config.state_dir.stat().st_uid)
+            fix = f"chown {owner}: {' '.join(paths)} && chmod u+rw {' '.join(paths)}; farm store restore does it right"
+            yield Diagnosis("database", FAIL, f"{owner}, whose state folder it is, may not use {', '.join(paths)}", fix)
+
+
 def database(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether the database is sound; for when no daemon serves: one that does is asked by `farm store check`."""
     path = config.state_dir / "farm.db"
@@ -226,7 +238,7 @@ def judge_database(path: Path, found: str) -> Diagnosis:
             "database", OK, f"{path} is sound" if found == "ok" else f"{path} opens; all of it: farm store check"
         )
     return Diagnosis(
-        "database", FAIL, f"{path}: {found}", "farm store check, then go back to a backup: docs/service.md"
+        "database", FAIL, f"{path}: {found}", "farm store check, then go back to a backup: farm store restore FILE"
     )
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli.connection import JsonFlag, call
+from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, print_note
 from farm.cli.secret_input import without_password
 from farm.common.errors import Code, DaemonUnreachableError, ExitCode, HostError, UserError
+from farm.common.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from io import BufferedWriter
 
     from farm.config import FarmConfig
     from farm.store.moving import Moved
@@ -62,17 +65,86 @@ def backup(
     state_dir: StateOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Copy the database as it is at one moment, while the daemon serves."""
-    to = path.absolute() if path else None
+    """Copy the database as it is at one moment, while the daemon serves.
+
+    A copy at PATH is the caller's own file, of a remote daemon, too.
+    """
     try:
-        answer = _ask("store.backup", config, state_dir, path=str(to or ""))
+        if path is None:
+            answer = _ask("store.backup", config, state_dir)
+        else:
+            _refuse_options(config, state_dir)
+            with _new_file(path) as file, connect() as client:
+                client.save_backup(file)
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (_, where):
             from farm.store.maintenance import back_up
 
-            made = back_up(where, to)
+            made = back_up(where)
             answer = {"path": str(made), "size_bytes": made.stat().st_size}
+            if path is not None:
+                with _new_file(path) as file, made.open("rb") as copy:
+                    made.unlink()
+                    shutil.copyfileobj(copy, file)
+    if path is not None:
+        answer = {"path": str(path.absolute()), "size_bytes": path.stat().st_size}
     emit(answer, f"{answer['path']} ({answer['size_bytes'] / 1e6:.1f} MB)", json=json)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BufferedWriter]:
+    """A new file that appears whole, for its owner alone.
+
+    Raises:
+        UserError: there is one, or it cannot be made.
+    """
+    if path.exists():
+        raise UserError(f"{path} exists already", hint="name a new file")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            yield file
+        publish(part, path)
+    except OSError as error:
+        there = path.parent.is_dir()
+        problem = f"cannot write {path}: {error.strerror}" if there else f"there is no folder {path.parent}"
+        raise UserError(problem, hint="name a file in a folder of yours with room") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@app.command()
+def restore(
+    copy: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `farm store backup` made.")],
+    config: ConfigOption = None,
+    state_dir: StateOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Put a backup in the place of the database, while no daemon runs.
+
+    The copy is checked first. The database of before stays beside it, and the new one belongs to the owner of the state
+    folder. Jobs that were submitted after the backup are unknown then.
+    """
+    try:
+        pid = _ask("status", config, state_dir)["pid"]
+    except DaemonUnreachableError as unreachable:
+        with _alone(config, state_dir, unreachable) as (_, where):
+            from farm.store.maintenance import DUMP_HINT
+            from farm.store.maintenance import restore as restore_database
+
+            if isinstance(where, str):
+                raise UserError("farm does not restore databases on a server", hint=DUMP_HINT) from None
+            before = restore_database(copy, where)
+    else:
+        raise UserError(
+            f"a daemon serves (pid {pid}); nothing was restored", Code.STATE_FOLDER_IN_USE,
+            hint="stop it first: systemctl stop farm",
+        )  # fmt: skip
+    answer = {"path": str(where), "before": str(before or "")}
+    lines = (f"{where} is {copy} now", *([f"the database of before is {before}"] if before else ()))
+    emit(answer, lines, json=json)
 
 
 @app.command()
@@ -113,8 +185,14 @@ def _ask(kind: str, config: Path | None, state_dir: Path | None, **fields: objec
         DaemonUnreachableError: none runs.
         UserError: one does, and another database may be meant.
     """
+    _refuse_options(config, state_dir)
+    return call(kind, **fields)
+
+
+def _refuse_options(config: Path | None, state_dir: Path | None) -> None:
+    """Raise UserError for options that name a database, while a daemon serves: another one may be meant."""
     if config is None and state_dir is None:
-        return call(kind, **fields)
+        return
     pid = call("status")["pid"]
     raise UserError(
         f"--state-dir and --config are for when no daemon runs, and one does (pid {pid})",

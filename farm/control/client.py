@@ -275,6 +275,20 @@ class ControlClient:
             download.answered(self._ask("artifact.get", download.question(), (), None))
         return received.getvalue()
 
+    def save_backup(self, file: io.BufferedIOBase) -> None:
+        """Write a copy of the daemon's database, as it is at one moment, to a file that is open for writing.
+
+        Raises:
+            ProtocolError: the bytes received are not the daemon's.
+        """
+        seen = hashlib.sha256()
+        for reply in self._replies("store.backup", {"send": True}, ()):
+            for frame in reply.frames:
+                file.write(frame)
+                seen.update(frame)
+            if not reply.more and seen.hexdigest() != reply.fields["sha256"]:
+                raise ProtocolError("the copy received is not the daemon's", hint="try again")
+
     def _ask(
         self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...], on_progress: OnProgress | None
     ) -> Reply:

@@ -73,13 +73,13 @@ class Call:
     send: Sender
     caller_gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
 
-    async def progress(self, **fields: Any) -> None:
-        """Send something ahead of the answer.
+    async def progress(self, *frames: bytes, **fields: Any) -> None:
+        """Send something ahead of the answer: fields, and at most one raw frame with them.
 
         Raises:
             CallerGoneError: the caller left.
         """
-        await self.send(Reply(self.request.id, fields, more=True))
+        await self.send(Reply(self.request.id, fields, frames, more=True))
 
 
 class Router:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -64,6 +65,24 @@ def check_paths(state_dir: Path, runtime: Path) -> None:
             )
 
 
+def unusable_paths(state_dir: Path) -> Iterator[Path]:
+    """What a start opens and the owner of the state folder may not: root's files after a restore by hand."""
+    owner = state_dir.stat().st_uid
+    for name in (*STATE_FOLDERS, *STATE_FILES, "farm.db"):
+        for path in state_dir.glob(name) if "*" in name else [state_dir / name]:
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                if "work" not in path.parts[-2:] and (owner != found.st_uid or found.st_mode & 0o600 != 0o600):
+                    yield path
+
+
+def give_to_owner(made: Path | int, folder: Path) -> None:
+    """What root makes in the state folder belongs to the owner of that folder, like everything in it."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.chown(made, owner.st_uid, owner.st_gid)
+
+
 def _type(path: Path) -> int | None:
     """The file type bits at a path (`stat.S_IFMT`); None: there is nothing."""
     try:
@@ -96,6 +115,7 @@ class StateFolderLock:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o750)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            give_to_owner(self._file, folder)
         except OSError as error:
             raise HostError(
                 f"cannot use the state folder {folder}: {error.strerror}",
@@ -138,8 +158,10 @@ def write_starts(folder: Path, number: int) -> None:
 
 
 def backup_name(path: Path, what: str = "") -> Path:
-    """The default path of a copy of the database; names sort by time."""
-    return path.with_name(f"{path.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{what and '-' + what}")
+    """A free path for a copy of the database, also within the second of another; names sort by time."""
+    name = f"{path.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    copies = (path.with_name("-".join(filter(None, (name, str(number or ""), what)))) for number in count())
+    return next(copy for copy in copies if not copy.exists())
 
 
 def newest_backup(path: Path) -> Path | None:
@@ -168,8 +190,7 @@ def copy_before(path: Path, what: str) -> tuple[Path, bool]:
         with contextlib.suppress(OSError):
             if _is_copy_of(older, path):
                 return older, False
-    copies = (backup_name(path, f"{number}-{what}" if number else what) for number in count())
-    copy = next(each for each in copies if not each.exists())  # another one of this second
+    copy = backup_name(path, what)
     copy_database(path, copy)
     return copy, True
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, NullPool, create_engine, func, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DatabaseError
 
-from farm.common.errors import Code, UserError
+from farm.common.errors import Code, HostError, UserError
+from farm.common.files import checked_file, publish
 from farm.store import schema
 from farm.store.columns import StoredValueError
 from farm.store.database import size_of
 from farm.store.engine import sqlite_engine, without_limits
-from farm.store.files import backup_name, copy_database
+from farm.store.files import backup_name, copy_database, give_to_owner
 from farm.store.leases import read_reservations
 from farm.store.opening import READ_AT_START, damage_error, open_error, version_of
 from farm.store.retention import Pruned, Retention
@@ -152,18 +155,64 @@ def check_database(where: Path | str) -> StoreCheckReport:
         engine.dispose()
 
 
-def back_up(where: Path | str, to: Path | None) -> Path:
-    """Copy a database; returns where the copy is.
+def back_up(where: Path | str) -> Path:
+    """Copy a database; returns the copy, beside it.
 
     Raises:
-        UserError: it is on a server, there is none, or there is a file of that name.
+        UserError: it is on a server, there is none, or there is a copy of this second.
         HostError: it cannot be read, or there is no room.
     """
     if isinstance(where, str):
         raise UserError("farm does not copy databases on a server", hint=DUMP_HINT)
-    to = to or backup_name(there(where))
+    to = backup_name(there(where))
     copy_database(where, to)
+    give_to_owner(to, to.parent)
     return to
+
+
+def restore(copy: Path, path: Path) -> Path | None:
+    """Put a copy in the place of a database that no daemon serves, whole or not at all.
+
+    Returns:
+        Where the database of before is; None: there was none.
+
+    Raises:
+        UserError: it is no farm's database, or is damaged.
+        HostError: it cannot be read, is of a newer farm, or there is no room.
+    """
+    part, aside = path.with_name(f"{path.name}.restored"), None
+    part.unlink(missing_ok=True)
+    copy_database(checked_file(copy), part)
+    try:
+        _check_copy(part, copy)
+        give_to_owner(part, path.parent)
+        if path.exists():
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as before:
+                before.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            aside = path.with_name(f"{path.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
+            os.link(path, aside)  # at each moment there is a database: without one a start makes a new one
+        for log in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + log).rename(f"{aside or path.name + '.replaced'}{log}")
+        publish(part, path)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}", hint="run it as root, or as farm's user") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return aside
+
+
+def _check_copy(part: Path, name: Path) -> None:
+    """Refuse a copy that no daemon could serve from; an earlier release's is brought up to date at the start."""
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(part), poolclass=NullPool)
+    try:
+        with engine.connect() as connection:
+            if version_of(connection, name) is None:
+                raise UserError(f"{name} is an empty database", hint="name a file that `farm store backup` made")
+            if findings := _of_sqlite(connection):
+                raise UserError(f"{name} is damaged: {findings[0]}", hint="name an older backup")
+    except DatabaseError as error:
+        raise UserError(f"{name} is no database of farm", hint="name a backup", evidence=str(error.orig)) from error
 
 
 def prune_database(

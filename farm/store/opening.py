@@ -197,11 +197,11 @@ def _check_contents(connection: Connection, path: Path) -> None:
 def damage_error(path: Path, evidence: str, problem: str = "is damaged or is no database") -> HostError:
     """The error for a damaged file, with the way back."""
     backup = newest_backup(path)
-    away = _move_away(path, "damaged")
     if backup is not None:
-        hint = f"go back to the newest backup: {away} && cp {backup} {path}"
+        hint = f"go back to the newest backup: farm store restore {backup} --state-dir {path.parent}"
     else:
-        hint = f"restore a backup of it, or begin anew: {away} (adopted phones must be adopted again)"
+        begin = f"begin anew: {_move_away(path, 'damaged')} (adopted phones must be adopted again)"
+        hint = f"farm store restore FILE, a backup of it, or {begin}"
     return database_error(f"the database {path} {problem}", hint=hint, evidence=evidence)
 
 

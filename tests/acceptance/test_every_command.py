@@ -148,6 +148,7 @@ run absent.onnx --on android
 shell --on soc=absent -- true
 lab init --url postgresql://farm@127.0.0.1:1/farm
 store backup /absent/farm.sqlite
+store restore /absent/farm.sqlite
 submit absent.toml
 toolchain add absent --python /absent/python
 toolchain remove absent

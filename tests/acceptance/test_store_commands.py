@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -46,6 +45,9 @@ def test_while_it_serves(farm, tmp_path):
     named = tmp_path / "copy.db"
     assert str(named) in farm.farm("store", "backup", str(named)).stdout
     assert named.stat().st_size == made["size_bytes"]
+    assert [str(each) for each in backups(farm)] == [made["path"]]  # what the client received is nowhere else
+    refused = farm.farm("store", "restore", str(named))
+    assert (refused.returncode, "stop it first" in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
     for wrong, said in ((named, "exists already"), (tmp_path / "absent" / "x", "there is no folder")):
         done = farm.farm("store", "backup", str(wrong))
         assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
@@ -108,11 +110,9 @@ def test_without_a_daemon_and_over_a_restart(farm, alone, tmp_path):
         farm.daemon.start()
     evidence = str(caught.value.evidence)
     assert "is damaged or is no database" in evidence
-    assert f"cp {backups(farm)[-1]} {database}" in evidence
+    assert f"farm store restore {backups(farm)[-1]} --state-dir {database.parent}" in evidence
     assert "Traceback" not in farm.daemon.log.read_text()
-    for rest in ("", "-wal", "-shm"):
-        Path(f"{database}{rest}").unlink(missing_ok=True)
-    database.write_bytes(backups(farm)[-1].read_bytes())
+    assert alone_too("store", "restore", str(backups(farm)[-1])).returncode == 0
     farm.daemon.start().close()
     farm.wait_ready(1)
 

@@ -112,7 +112,7 @@ def _database(host: DoctorHost) -> Iterator[Diagnosis]:
     detail = f"{host.database}, {size / MB:.1f} of {host.max_database_bytes / MB:g} MB, writable"
     if wrong := host.damage():
         yield Diagnosis(
-            "database", FAIL, f"{host.database}: {wrong}", "farm store check, then a backup: docs/service.md"
+            "database", FAIL, f"{host.database}: {wrong}", "farm store check, then a backup: farm store restore FILE"
         )
         return
     nearly = size > NEARLY_FULL * host.max_database_bytes

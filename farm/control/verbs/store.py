@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from farm.common.errors import UserError
 from farm.control.callers import Role
+from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs import Count, HostPath, VerbGroup, verb
+from farm.control.verbs import Count, VerbGroup, verb
 from farm.store.event_history import EventHistory
 from farm.store.maintenance import back_up, check
 from farm.store.retention import Retention
@@ -44,13 +45,22 @@ class StoreVerbs(VerbGroup):
         return {**report.to_wire(), "problem": self._store.problem}
 
     @verb("store.backup", Role.OPERATOR)
-    async def backup(self, path: HostPath = "") -> Mapping[str, Any]:
-        """Copy the database while it serves, to an absolute path on the daemon's host; "": beside the database."""
-        to = Path(path) if path else None
-        if to is not None and not to.is_absolute():
-            raise UserError(f"{path} is not an absolute path", hint="the daemon does not know your folder")
-        made = await asyncio.get_running_loop().run_in_executor(self._whole_reads, back_up, self._where, to)
-        return {"path": str(made), "size_bytes": made.stat().st_size}
+    async def backup(self, call: ControlCall, send: bool = False) -> Mapping[str, Any]:
+        """Copy the database while it serves: beside it, or with `send` to the caller, in raw frames.
+
+        The caller writes its copy where it may: the service sees neither people's folders nor their /tmp.
+        """
+        made = await asyncio.get_running_loop().run_in_executor(self._whole_reads, back_up, self._where)
+        size_bytes = made.stat().st_size
+        if not send:
+            return {"path": str(made), "size_bytes": size_bytes}
+        seen = hashlib.sha256()
+        with made.open("rb") as file:
+            made.unlink()
+            while data := await asyncio.to_thread(file.read, MAX_FRAME_BYTES):
+                seen.update(data)
+                await call.progress(data, size_bytes=size_bytes)
+        return {"size_bytes": size_bytes, "sha256": seen.hexdigest()}
 
     @verb("store.prune", Role.OPERATOR)
     async def prune(

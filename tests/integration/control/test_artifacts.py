@@ -9,11 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import Code
+from farm.cli.store import backup
+from farm.common.errors import Code, UserError
 from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
+from farm.control.verbs.store import StoreVerbs
+from farm.store.devices import DeviceRecord
+from farm.store.maintenance import check_database
+from farm.store.store import Store
 from tests.support.errors import raises_code
 
 DAY_S = 24 * 3600.0
@@ -38,6 +43,22 @@ async def test_artifacts_come_back_as_they_went(door, size, tmp_path):
     assert back == data
     assert seen[-1] == (size, size)
     assert door.artifacts.path(sha256).read_bytes() == data
+
+
+async def test_a_backup_is_the_callers_own_file(door, tmp_path, monkeypatch, capsys):
+    store = Store.open(tmp_path / "farm.db")
+    await store.devices.save(DeviceRecord("S1", "n" * MAX_FRAME_BYTES))
+    StoreVerbs(store, tmp_path / "farm.db", SimpleNamespace()).register(door.server)
+    monkeypatch.setenv("FARM_SOCKET", str(door.path))
+    copy = tmp_path / "copy.db"
+    await asyncio.to_thread(backup, copy)
+    assert (copy.stat().st_mode & 0o777, check_database(copy).findings) == (0o600, ())
+    assert check_database(copy).rows["device"] == 1
+    assert [*tmp_path.glob("*.backup-*"), *tmp_path.glob("*.part")] == []
+    for wrong in (copy, tmp_path / "absent" / "copy.db"):
+        with pytest.raises(UserError):
+            await asyncio.to_thread(backup, wrong)
+    store.close()
 
 
 async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):

@@ -230,7 +230,7 @@ def test_a_damaged_database_names_the_way_back(tmp_path: Path) -> None:
     data[5000:9000] = b"\xff" * 4000
     path.write_bytes(data)
     (found,) = doctor.database(told)
-    assert (found.verdict, "docs/service.md" in found.fix) == (FAIL, True)
+    assert (found.verdict, "farm store restore" in found.fix) == (FAIL, True)
 
 
 def test_bundles(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from farm.control.server import ControlCall
 from farm.control.verbs import MAX_COUNT, FieldError
 from farm.control.verbs.bundle import ToolchainVerbs
 from farm.control.verbs.job import JobVerbs
-from farm.control.verbs.store import EventVerbs, StoreVerbs
+from farm.control.verbs.store import EventVerbs
 from farm.head.planning import resolve_after
 from farm.kinds import KINDS
 from farm.model.specs import spec_from_wire
@@ -43,13 +43,12 @@ async def read(verbs, method, /, **fields):
         (JobVerbs, "logs", {"job": "a", "after": HUGE}),
         (JobVerbs, "logs", {"job": "a", "after": -1}),
         (JobVerbs, "logs", {"job": "a", "number": HUGE}),
-        (StoreVerbs, "backup", {"path": "/tmp/\0x"}),
-        (StoreVerbs, "backup", {"path": "/tmp/\x1b[31m"}),
-        (StoreVerbs, "backup", {"path": "/tmp/\udcff"}),
-        (StoreVerbs, "backup", {"path": "/tmp/" + "a" * 256}),
-        (StoreVerbs, "backup", {"path": "/tmp/" + "ä" * 128}),
-        (StoreVerbs, "backup", {"path": "/a" * 3000}),
-        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/\0"}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/\0x"}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/\x1b[31m"}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/\udcff"}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/" + "a" * 256}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/" + "ä" * 128}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/a" * 3000}),
         (ToolchainVerbs, "add", {"name": "x", "python": "/" + "a" * 5000}),
     ],
 )
@@ -63,9 +62,8 @@ async def test_what_nothing_can_take_is_refused_in_one_line(verbs, name, fields)
 async def test_what_is_possible_is_taken():
     assert (await read(EventVerbs, "events", since=MAX_COUNT))["since"] == MAX_COUNT
     assert (await read(JobVerbs, "logs", job="a", after=MAX_COUNT, number=1))["after"] == MAX_COUNT
-    assert await read(StoreVerbs, "backup") == {"path": ""}
     path = "/tmp/" + "a" * 255 + "/b c ä"
-    assert await read(StoreVerbs, "backup", path=path) == {"path": path}
+    assert (await read(ToolchainVerbs, "add", name="x", python=path))["python"] == path
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A database that is not what it was: refused with the way back, or whole. Never a traceback, never half."""
 
 import asyncio
+import os
 import random
 import shutil
 from contextlib import closing
@@ -13,7 +14,8 @@ from sqlalchemy.types import NullType
 from farm.common.errors import Code, FarmError, HostError
 from farm.store import opening
 from farm.store.devices import DeviceRecord
-from farm.store.maintenance import back_up, check, check_database
+from farm.store.files import StateFolderLock, copy_database, unusable_paths
+from farm.store.maintenance import back_up, check, check_database, restore
 from farm.store.schema import device
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -93,14 +95,58 @@ def test_what_is_no_database_of_farm_is_refused(tmp_path, content):
 
 
 def test_the_newest_backup_is_named_and_is_the_way_back(path, opened):
-    older = back_up(path, path.with_name("farm.db.backup-20260101T000000Z"))
-    newest = back_up(path, None)
+    older = path.with_name("farm.db.backup-20260101T000000Z")
+    copy_database(path, older)
+    newest = back_up(path)
     path.write_bytes(b"damage" * 1000)
     hint = refused(path).hint
-    assert f"cp {newest} {path}" in hint
+    assert f"farm store restore {newest} --state-dir {path.parent}" in hint
     assert str(older) not in hint
-    shutil.copy(newest, path)
+    before = restore(newest, path)
+    assert before.read_bytes() == b"damage" * 1000
     assert len(opened(path).jobs.page(limit=100)) == 60
+
+
+async def test_a_restore_leaves_no_log_of_the_database_of_before(tmp_path, opened):
+    """The files as `kill -9` leaves them: SQLite would put the old log's pages into the restored file."""
+    store = opened(tmp_path / "farm.db")
+    copy = back_up(tmp_path / "farm.db")
+    await store.jobs.add((job(),))
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for each in ("farm.db", "farm.db-wal", "farm.db-shm"):
+        shutil.copy(tmp_path / each, killed / each)
+    before = restore(copy, killed / "farm.db")
+    assert sorted(each.name for each in killed.glob("farm.db*"))[:1] == ["farm.db"]
+    assert not any((killed / f"farm.db{log}").exists() for log in ("-wal", "-shm"))
+    assert opened(killed / "farm.db").jobs.live() == ()
+    assert len(opened(before).jobs.live()) == 1  # nothing of it is lost
+
+
+@pytest.mark.parametrize("content", [b"", b"text" * 1000, "CREATE TABLE songs (title TEXT)", None])
+def test_what_is_no_backup_replaces_nothing(path, tmp_path, content):
+    copy, before = tmp_path / "copy.db", path.read_bytes()
+    if isinstance(content, str):
+        sql(copy, content)
+    elif content is not None:
+        copy.write_bytes(content)
+    with pytest.raises(FarmError):
+        restore(copy, path)
+    assert (path.read_bytes(), [*path.parent.glob("farm.db.re*")]) == (before, [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root restores another user's database")
+def test_what_root_makes_in_a_state_folder_is_its_owners(path):
+    for each in (path.parent, *path.parent.glob("farm.db*")):
+        os.chown(each, 65534, 65534)
+    StateFolderLock(path.parent).close()
+    restore(back_up(path), path)
+    assert check_database(path).findings == ()
+    assert {each.stat().st_uid for each in path.parent.iterdir()} == {65534}
+    assert [*unusable_paths(path.parent)] == []
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").rename(path)  # by hand
+    assert [*unusable_paths(path.parent)] == [path]
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -117,7 +163,7 @@ async def test_a_lost_write_ahead_log_loses_the_last_changes_but_no_number(tmp_p
 
 
 def test_a_database_that_is_gone_is_begun_anew_and_said(path, opened, caplog):
-    backup = back_up(path, None)
+    backup = back_up(path)
     path.unlink()
     assert opened(path).jobs.page() == ()
     assert str(backup) in caplog.text
@@ -173,14 +219,14 @@ async def test_only_a_pooled_attempt_goes_on_without_its_first_lease(store, pool
 async def test_a_backup_while_it_is_written(tmp_path, opened):
     store = opened(tmp_path / "farm.db")
     writes = [asyncio.create_task(store.devices.save(DeviceRecord(f"S{n}", f"n{n}"))) for n in range(500)]
-    copy = await asyncio.to_thread(back_up, tmp_path / "farm.db", tmp_path / "copy.db")
+    copy = await asyncio.to_thread(back_up, tmp_path / "farm.db")
     await asyncio.gather(*writes)
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith("copy")) == ["copy.db"]
+    assert [*tmp_path.glob("farm.db.backup-*")] == [copy]
     assert check_database(copy).findings == ()
-    for wrong in (tmp_path / "copy.db", tmp_path / "absent" / "copy.db"):
+    for wrong in (copy, tmp_path / "absent" / "copy.db"):
         with pytest.raises(FarmError):
-            back_up(tmp_path / "farm.db", wrong)
+            copy_database(tmp_path / "farm.db", wrong)
 
 
 NO_TIMES = [("granted_at", b"\xff\xfe"), ("granted_at", "zz"), ("granted_at", 1e300), ("expires_at", "zz")]
