@@ -112,18 +112,19 @@ def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *
 
 @app.command("list")
 def list_(json: JsonFlag = False) -> None:
-    """Every host: address, state, latest beat, phones, release."""
+    """Every host: address, state, whether this host reaches it, latest beat, phones, release."""
     answer = call("host.list")
     rows = (
         (
             row["name"] + (" (this one)" if row["name"] == answer["own"] else ""), row["address"] or "-", row["state"],
+            row["reach"] or "-",
             "-" if row["silent_s"] is None else f"{format_duration(row['silent_s'])} ago", row["phones"],
             row["version"] or "-", row["protocol"], row["drained"] or "-",
         )
         for row in answer["hosts"]
     )  # fmt: skip
     none = "this host belongs to no lab: docs/howto-many-hosts.md" if not answer["own"] else "no host has begun yet"
-    titles = ("HOST", "ADDRESS", "STATE", "BEAT", "PHONES", "FARM", "PROTOCOL", "DRAINED")
+    titles = ("HOST", "ADDRESS", "STATE", "REACH", "BEAT", "PHONES", "FARM", "PROTOCOL", "DRAINED")
     tokens = (
         f"a token lets {each['name']} join until {local_time(each['expires_at'])} (made by {each['made_by']})"
         for each in answer["tokens"]

@@ -116,7 +116,7 @@ def _answer_other_hosts(
     stack: contextlib.AsyncExitStack, parts: Parts, sharing: Sharing, control: ControlServer
 ) -> None:
     """Verbs about phones of other hosts are answered there, and theirs about phones of this host here."""
-    from farm.lab.following import follow_other_hosts  # only a lab of several hosts has the packages
+    from farm.lab.following import HostReach, follow_other_hosts  # only a lab of several hosts has the packages
     from farm.lab.leases import CarriedLeases
     from farm.lab.verbs import HostForwarder
 
@@ -130,8 +130,11 @@ def _answer_other_hosts(
     leases = CarriedLeases(sharing.link, personal.adb_of, personal.admits, parts.scheduling.gate, ports)
     stack.push_async_callback(leases.close)
     forget_ended = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
-    following = asyncio.create_task(follow_other_hosts({"leases": forget_ended}), name="leases of other hosts")
-    stack.push_async_callback(end_tasks, following)
+    reach = HostReach(sharing.link)
+    parts.persistence.lab.unreached = reach.problem_of
+    for name, look in (("leases", forget_ended), ("links", reach.look)):
+        following = asyncio.create_task(follow_other_hosts({name: look}), name=f"{name} of other hosts")
+        stack.push_async_callback(end_tasks, following)
     HostForwarder(parts.persistence.lab, sharing.link, control, has, leases)
 
 

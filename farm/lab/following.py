@@ -1,4 +1,4 @@
-"""Follows what other hosts change in the database, and writes this host's readings for their lists."""
+"""Follows what other hosts change in the database and whether they can be reached, and writes readings for them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import FarmError, HostError, HostUnreachableError
+from farm.lab.link import HostLink, LinkCall
 from farm.leasing.lab_readings import encode_readings
 from farm.model.device import DeviceView
 
 LOOK_EVERY_S = 5.0
 WRITE_EVERY_S = 10.0  # phones are probed as often
+REACH = "reach"  # the service that accepts, and does nothing
+REACH_LIMIT_S = 5.0
+REACHED_EVERY = 3  # looks: a handshake with every host takes some milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,42 @@ async def follow_other_hosts(looks: Mapping[str, Callable[[], Awaitable[None]]])
                     log.warning("%s of other hosts are not up to date: %s", what, error.message)
                 problems[what] = error.message
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+class HostReach:
+    """Whether this host can connect to each other host of its lab that runs and listens, by trying it."""
+
+    def __init__(self, link: HostLink) -> None:
+        """Answer the tries of other hosts from now on."""
+        self._link = link
+        self._found: Mapping[str, str] = {}  # by host: why the latest try failed; "": it was reached
+        self._before: Mapping[str, str] = {}  # the same, of the try before
+        self._looks = 0
+        link.serve(REACH, LinkCall.accept)
+
+    def problem_of(self, host: str) -> str | None:
+        """Why the host cannot be reached, of two tries one after the other; "": it can; None: that is not known."""
+        found = self._found.get(host)
+        return found if not found or self._before.get(host) else None
+
+    async def look(self) -> None:
+        """Try every host; of those that were reached every third time."""
+        self._looks += 1
+        hosts = [each.name for each in (await self._link.hosts()).values() if each.address and each.beat_at is not None]
+        tried = [name for name in hosts if self._found.get(name) != "" or self._looks % REACHED_EVERY == 0]
+        found = dict(zip(tried, await asyncio.gather(*map(self._try, tried)), strict=True))
+        self._before = self._found
+        self._found = {name: found.get(name, "") for name in hosts}
+
+    async def _try(self, host: str) -> str:
+        try:
+            connection = await self._link.dial(host, REACH, limit_s=REACH_LIMIT_S)
+        except HostUnreachableError as error:
+            return error.message
+        except FarmError:  # it answers: an older release has no such service
+            return ""
+        await connection.close()
+        return ""
 
 
 async def share_readings(

@@ -31,6 +31,7 @@ from farm.control.server import ControlServer
 from farm.head.host_rules import AWAY
 from farm.lab.leases import CarriedLeases
 from farm.lab.link import HostLink, LinkCall
+from farm.leasing.lab_rules import MEND_LINK
 from farm.leasing.lab_view import LabPicture, LabView
 
 SERVICE = "verb"
@@ -83,6 +84,8 @@ class HostForwarder:
                 else f"host {host} is {view.state}",
                 hint="see whether its daemon runs and reaches the database; there: farm doctor",
             )
+        if view is not None and view.unreached:
+            raise HostUnreachableError(view.unreached, hint=f"{MEND_LINK}; or ask at {host}")
         answer = await self._ask(host, request, caller, send)
         if request.kind != "lease.show":
             return answer

@@ -15,6 +15,8 @@ from farm.model.identity import DeviceIdentity
 from farm.store.server_rules import CONNECTIONS, HEAD_CONNECTIONS
 
 HEADS = 2  # processes `farm head` in a lab that survives the end of one
+LINKS = "lab links"
+MEND_LINK = "on both: [lab] listen, the firewall, IPAddressAllow= of farm.service (systemctl edit farm)"
 HEAD, HOSTS, RELEASES, CLAIMS, ROOM = "lab head", "lab hosts", "lab releases", "lab phones", "lab connections"
 NO_HEAD = "no head decides for the lab: no request is granted, and no job is taken"
 START_HEAD = "systemctl start farm-head, or `farm head`"
@@ -53,6 +55,7 @@ def lab_findings(
     if len(deaf) > 1:
         detail = f"hosts {', '.join(deaf)} do not listen for others: they do not reach each other's phones and files"
         yield Diagnosis(HOSTS, WARN, detail, "set [lab] listen on all of them, or on all but one")
+    yield from (Diagnosis(LINKS, FAIL, each.unreached, MEND_LINK) for each in lab.hosts if each.unreached)
     yield from _releases(lab.hosts, own)
     yield from _claims([(own, phone) for phone in phones] + [(each.host, each.view) for each in lab.phones])
     needed = CONNECTIONS * len(lab.hosts) + HEAD_CONNECTIONS * HEADS
@@ -63,6 +66,8 @@ def lab_findings(
 
 def next_step(host: HostView) -> str:
     """What an operator does about the state of a host; "" if nothing is to be done."""
+    if host.unreached:
+        return MEND_LINK
     match host.state:
         case HostState.LOST | HostState.SILENT:
             return f"start its daemon, or repair its network; if it does not come back: farm host remove {host.name}"
@@ -78,7 +83,8 @@ def lab_problems(lab: LabPicture) -> list[str]:
     """What `farm status` and `farm host list` say of the lab."""
     if lab.old_s:
         return [_of_before(lab)]
-    return [] if lab.has_head else [f"{NO_HEAD}: {START_HEAD}"]
+    head = [] if lab.has_head else [f"{NO_HEAD}: {START_HEAD}"]
+    return [*head, *(f"{each.unreached}: {MEND_LINK}" for each in lab.hosts if each.unreached)]
 
 
 def _of_before(lab: LabPicture) -> str:

@@ -36,6 +36,7 @@ class HostView(HostRecord):
     state: HostState
     silent_s: float | None = None  # since its latest beat; None: it does not run
     phones: int = 0
+    unreached: str | None = None  # why this host cannot connect to it; "": it can; None: it was not tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class LabView:
         self._looked_s = clock()
         self._seen = LabPicture()  # by the latest look that the database answered, which ended at `_looked_s`
         self.latest = self._seen  # the same, or how old it is
+        self.unreached: Callable[[str], str | None] = lambda _: None  # see `HostView.unreached`
         # By host and device: row and state of the latest look.
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}
 
@@ -118,7 +120,7 @@ class LabView:
         states = self._read_states(rows)
         phones = Counter(host for (host, _), (_, state) in states.items() if state.adopted)
         holders = {each.device: each.user or each.source.value for each in rows.leases}
-        hosts = {each.name: each for each in _hosts_of(rows, phones)}
+        hosts = {each.name: each for each in _hosts_of(rows, phones, self.unreached)}
         self._states = states
         readings = {host: decode_readings(body) for host, body in rows.readings.items() if host != self.own}
         views = {
@@ -168,12 +170,13 @@ def _of_before(picture: LabPicture, old_s: float) -> LabPicture:
     return replace(picture, hosts=tuple(hosts), old_s=old_s)
 
 
-def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> Iterator[HostView]:
+def _hosts_of(rows: LabRows, phones: Mapping[str, int], unreached: Callable[[str], str | None]) -> Iterator[HostView]:
     for row in rows.hosts:
         silent_s = None if row.beat_at is None else max(0.0, (rows.now - row.beat_at).total_seconds())
         state = state_of(silent_s, drained=bool(row.drained), removed=row.removed_at is not None)
         fields = {name: getattr(row, name) for name in _ROW}
-        yield HostView(**fields, state=state, silent_s=silent_s, phones=phones.get(row.name, 0))
+        tried = None if state in AWAY else unreached(row.name)
+        yield HostView(**fields, state=state, silent_s=silent_s, phones=phones.get(row.name, 0), unreached=tried)
 
 
 def _as_view(state: DeviceState, host: HostView | None, readings: ShownReadings | None) -> DeviceView:

@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from farm.common.advertised import address_for, parse_advertised
-from farm.common.errors import UserError
+from farm.common.errors import HostUnreachableError, UserError
 from farm.common.peers import name_at
 from farm.common.phone_text import plain
 from farm.common.selector import Selector, normalise
 from farm.head.reports import merged
+from farm.leasing.lab_rules import MEND_LINK
 from farm.leasing.sessions import digest, invented_key
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
@@ -60,6 +61,7 @@ class TvmLeases:
 
         Raises:
             UserError: `key` is no selector, or the key of a lease that has ended.
+            HostUnreachableError: the phone's host cannot be reached from here: no session would open.
         """
         if await self._active.sessions.wait_until_free(key):
             return key
@@ -76,11 +78,16 @@ class TvmLeases:
         if not (selector.labels or self.serves(key)) and self._clock() - self._told_s >= TELL_EVERY_S:
             self._told_s = self._clock()
             log.warning("%s (%s) waits for the key %s, which no phone has: farm explain key", user, peer, plain(key))
-        await self._leasing.acquire(
+        lease = await self._leasing.acquire(
             LeaseRequest(
                 selector, user, LeaseSource.TVM, priority, lease_class, key=key, match_sha256=digest(match_key)
             )
         )
+        host = self._leasing.elsewhere.host_of(match_key)
+        why = self.lab.unreached(host) if self.lab is not None and host else None
+        if why and self.direct_address(match_key, peer) is None:
+            self._leasing.release(lease.id, why)
+            raise HostUnreachableError(f"{lease.device}: {why}", hint=f"{MEND_LINK}; or ask at {host}")
         return match_key
 
     def direct_address(self, match_key: str, peer: Peer) -> tuple[str, int] | None:

@@ -88,6 +88,8 @@ _LAB = (
     Metric("farm_lab_hosts", _G, "Hosts by state (docs/operations.md); each reports all.", ("state",)),
     Metric("farm_lab_host_silence_seconds", _G, "Time since the latest beat of a host that runs; of the first 100.",
            ("host",)),
+    Metric("farm_lab_host_reachable", _G, "1 while this host can connect to another host that runs; of the first 100.",
+           ("host",)),
     Metric("farm_lab_head_term", _G, "Number of the head's term; it grows whenever another head takes over."),
     Metric("farm_lab_letters", _G, "Messages of hosts that the head has not taken."),
     Metric("farm_lab_requests_waiting", _G, "Requests of all hosts without a phone."),

@@ -178,6 +178,9 @@ class FarmCollector:
         page.counted("farm_lab_hosts", states)
         for each in lab.hosts[:MOST_HOSTS]:
             page.set("farm_lab_host_silence_seconds", each.silent_s, each.name)
+            page.set(
+                "farm_lab_host_reachable", None if each.unreached is None else float(not each.unreached), each.name
+            )
         page.set("farm_lab_head_term", lab.term)
         page.set("farm_lab_letters", lab.letters)
         page.set("farm_lab_requests_waiting", lab.waiting)

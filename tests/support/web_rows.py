@@ -33,7 +33,7 @@ def host(name: str, state: str = "ok", **facts: Any) -> dict[str, Any]:
     """A row of `host.list`."""
     return {
         "name": name, "state": state, "address": f"{name}:9194", "beat_at": None, "silent_s": 1.0, "phones": 1,
-        "version": "0.1.0", "protocol": 3, "drained": "", "hint": "", **facts,
+        "version": "0.1.0", "protocol": 3, "drained": "", "reach": "", "hint": "", **facts,
     }  # fmt: skip
 
 

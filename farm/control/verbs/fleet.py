@@ -189,7 +189,8 @@ class FleetVerbs(VerbGroup):
 
 def _host_row(view: HostView) -> dict[str, Any]:
     shown = ("name", "state", "address", "beat_at", "silent_s", "phones", "version", "protocol", "drained")
-    return {**json_of(view, *shown), "hint": next_step(view)}
+    reach = "" if view.unreached is None else "no" if view.unreached else "yes"
+    return {**json_of(view, *shown), "reach": reach, "hint": next_step(view)}
 
 
 def _assignment(text: str) -> tuple[str, str]:

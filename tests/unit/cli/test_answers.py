@@ -94,7 +94,7 @@ ON_P1 = {"device": "p1", "since": ISO, "waits": "golden kernels run"}
 ON_P2 = {"device": "p2", "since": "", "waits": "the end of its lease"}
 HOST = {
     "name": "lab1", "state": "ok", "address": "10.0.0.1:9194", "beat_at": None, "silent_s": 1.0, "phones": 12,
-    "version": "1.0", "protocol": 1, "drained": "",
+    "version": "1.0", "protocol": 1, "drained": "", "reach": "",
 }  # fmt: skip
 STOPPED = {**HOST, "name": "lab2", "state": "stopped", "silent_s": None, "address": ""}
 HOSTS = {

@@ -31,6 +31,7 @@ class Hosts:
         self.asked = []
         self.leases = []
         self.states = {"lab1": HostState.OK, "lab2": HostState.OK}
+        self.unreached = None  # why lab1 does not reach lab2
         self.phones = {"lab1": "one", "lab2": "two"}
         self.servers = {name: self._server(folder, name) for name in self.phones}
 
@@ -62,7 +63,10 @@ class Hosts:
     async def _picture(self, host):
         ((other, phone),) = [each for each in self.phones.items() if each[0] != host]
         return LabPicture(
-            tuple(HostView(name, None, 1, state=state, silent_s=1.0) for name, state in self.states.items()),
+            tuple(
+                HostView(name, None, 1, state=state, silent_s=1.0, unreached=self.unreached)
+                for name, state in self.states.items()
+            ),
             phones=(RemotePhone(other, DeviceView(phone, f"serial-{phone}", Life.READY), ""),),
             leases=(SimpleNamespace(host=other, id=f"l-{phone}", job=f"j-{phone}"),),
         )
@@ -108,6 +112,13 @@ async def test_an_error_is_that_of_the_other_host(hosts):
     with raises_code(Code.DEVICE_HELD, match="that does not work") as raised:
         await hosts.ask(device="two", fails=True)
     assert raised.value.hint == "wait"
+
+
+async def test_a_host_that_is_not_reached_is_not_asked(hosts):
+    hosts.unreached = "host lab2 cannot be reached: no route"
+    with pytest.raises(HostUnreachableError, match="no route"):
+        await hosts.ask(device="two")
+    assert hosts.asked == []
 
 
 async def test_a_host_that_is_away_is_named(hosts):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from farm.common.errors import HostUnreachableError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
@@ -110,6 +111,25 @@ async def test_a_client_gets_a_key_that_only_its_hash_was_told_of(lab):
     assert added.request.match_sha256 == digest(key) == lab.post.rows[lease.id].match_sha256
     written = [*(str(each) for each in lab.post.to_head), *(str(each) for each in lab.post.rows.values())]
     assert not any(key in each for each in written)
+
+
+@pytest.mark.parametrize("advertised", [False, True])
+async def test_a_phone_of_a_host_that_is_not_reached_is_given_back_with_the_reason(lab, advertised):
+    """Else its client waits half a minute, and reads that there is no server of that key."""
+    lab.one.leasing.tvm.lab = LabView()
+    lab.one.leasing.tvm.lab.unreached = {"two": "host two cannot be reached: no route"}.get
+    advertise = {"0.0.0.0/0": "two:9190"} if advertised else {}
+    two = HostView("two", NOW, 1, state=HostState.OK, silent_s=1.0, advertise=advertise)
+    lab.one.leasing.tvm.lab.latest = LabPicture((two,))
+    asking, _, lease = await lab.armed()
+    await lab.one.head.take()
+    if advertised:  # its client dials that host itself
+        assert await asking
+        return
+    with pytest.raises(HostUnreachableError, match="no route"):
+        await asking
+    await lab.two.head.take()
+    await until(lambda: lab.post.rows[lease.id].ended_at is not None)
 
 
 async def test_its_session_leads_to_the_other_host_with_the_same_key(lab):

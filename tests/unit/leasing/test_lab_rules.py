@@ -6,7 +6,7 @@ import pytest
 
 from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.head.host_rules import HostState, state_of
-from farm.leasing.lab_rules import host_with, lab_findings, lab_problems
+from farm.leasing.lab_rules import host_with, lab_findings, lab_problems, next_step
 from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
@@ -59,6 +59,14 @@ def test_of_two_hosts_one_must_listen():
     assert len(found(LabPicture(hosts=(ONE, deaf)))) == 1
     said = "hosts lab2, lab3 do not listen for others: they do not reach each other's phones and files"
     assert found(LabPicture(hosts=(ONE, deaf, replace(deaf, name="lab3"))))[1:] == [("lab hosts", WARN, said)]
+
+
+def test_a_host_that_cannot_be_reached_must_be_repaired():
+    why = "host lab2 cannot be reached: it has not answered within 5 s"
+    lab = LabPicture(hosts=(ONE, replace(TWO, unreached=why), replace(TWO, name="lab3", unreached="")))
+    assert found(lab)[1:] == [("lab links", FAIL, why)]
+    assert [problem.startswith(why) for problem in lab_problems(lab)] == [True]
+    assert "[lab] listen" in next_step(lab.hosts[1])
 
 
 def test_a_phone_at_two_hosts_is_named_with_both():

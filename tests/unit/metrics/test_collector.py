@@ -257,9 +257,10 @@ def test_histograms_are_cumulative():
 
 def test_a_lab_of_several_hosts_is_counted_by_state(tmp_path):
     lost = HostView("lab2", None, 1, version="1.0", state=HostState.LOST, silent_s=31.0, phones=2)
+    reached = replace(lost, name="lab1", state=HostState.OK, silent_s=0.5, unreached="")
     sources = Sources(
         version="1", epoch=1, state_dir=tmp_path, views=tuple,
-        lab=lambda: LabPicture(hosts=(replace(lost, name="lab1", state=HostState.OK, silent_s=0.5), lost), term=9),
+        lab=lambda: LabPicture(hosts=(reached, lost), term=9),
         builders_unmatched=lambda: 3,
         round_trip_s=lambda: 0.002,
     )  # fmt: skip
@@ -267,6 +268,7 @@ def test_a_lab_of_several_hosts_is_counted_by_state(tmp_path):
     assert values["farm_lab_hosts"][("lost",)] == values["farm_lab_hosts"][("ok",)] == 1
     assert values["farm_lab_hosts"][("silent",)] == 0
     assert values["farm_lab_host_silence_seconds"] == {("lab1",): 0.5, ("lab2",): 31.0}
+    assert values["farm_lab_host_reachable"] == {("lab1",): 1.0}
     assert (values["farm_lab_head_term"][()], values["farm_builders_unmatched"][()]) == (9, 3)
     assert values["farm_store_round_trip_seconds"][()] == 0.002
     one = FarmCollector(replace(sources, lab=LabPicture, round_trip_s=lambda: None)).read().values
