@@ -54,8 +54,10 @@ class _Window:
 class AuditTrail:
     """Writes audit rows. A database that cannot be written delays no call: the row goes to the log instead."""
 
-    def __init__(self, store: AuditTable, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: AuditTable, host: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`host`: the name of this one in a lab, where one table has the rows of all hosts; "": there is no other."""
         self._store = store
+        self._host = host
         self._clock = clock
         self._refusals: dict[tuple[str, str, str], _Window] = {}
         self._later = BackgroundTasks()
@@ -67,7 +69,9 @@ class AuditTrail:
         """Write one row."""
         self.outcomes[outcome if outcome == OK else "refused" if outcome in REFUSED else "failed"] += 1
         about = _short(subject, LONGEST)
-        record = AuditRecord(datetime.now(UTC), caller.user, caller.role.word, caller.origin, kind, about, outcome)
+        at_host = f" at host {self._host}" if self._host and not caller.host else ""  # a call of another host names it
+        origin = f"{caller.origin}{at_host}"
+        record = AuditRecord(datetime.now(UTC), caller.user, caller.role.word, origin, kind, about, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 
     def record_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:

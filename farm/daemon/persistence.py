@@ -79,7 +79,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     follower = None if store.server is None else EventFollower(events, store.events)
     history = EventHistory(events, store.events, follower)
     stack.push_async_callback(history.close)
-    audit = AuditTrail(store.audit)
+    audit = AuditTrail(store.audit, "" if store.server is None else config.lab.host)
     stack.push_async_callback(audit.close)  # after the parts that may still write to it
     events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
     store.on_problem(problems.of_store(store, events))

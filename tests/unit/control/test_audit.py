@@ -233,3 +233,10 @@ async def test_a_call_with_a_revoked_key_is_written_down(desk, rows):
     with pytest.raises(NotAllowedError, match="revoked"):
         await desk._answer(SimpleNamespace(peer=peer))
     assert told(rows) == [("ann", peer.origin, "?", "", "not_allowed")]
+
+
+async def test_rows_of_a_lab_name_the_host_of_their_origin(rows):
+    trail = AuditTrail(rows, "lab2")
+    await trail.record(Caller("ann", Role.USER, "uid 7"), "change", "pixel")
+    await trail.record(Caller("ann", Role.USER, "uid 7 at host lab1", host="lab1"), "change", "pixel")
+    assert [row.origin for row in rows] == ["uid 7 at host lab2", "uid 7 at host lab1"]
