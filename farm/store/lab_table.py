@@ -14,7 +14,7 @@ from farm.store.columns import utc_time
 from farm.store.database import TableAccess
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
-from farm.store.schema import device_state, host, host_readings, host_token, lease, meta, request, to_head
+from farm.store.schema import attempt, device_state, host, host_readings, host_token, lease, meta, request, to_head
 from farm.store.term import rest_of_term
 
 _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
@@ -56,7 +56,9 @@ class LabTable(TableAccess):
         Raises:
             HostError: the database cannot be read.
         """
-        held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
+        # A lost host ends its leases when it is back: the head has ended their attempts, whose jobs go on elsewhere.
+        over = select(attempt.c.id).where(attempt.c.lease == lease.c.id, attempt.c.ended_at.is_not(None)).exists()
+        held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None) & ~over
         with self._database.reading() as connection:
             hosts = connection.execute(select(host).order_by(host.c.name)).mappings()
             tokens = connection.execute(select(host_token).order_by(host_token.c.name)).mappings()

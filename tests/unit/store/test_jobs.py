@@ -80,6 +80,16 @@ async def test_an_attempt_from_start_to_end(store):
     assert (store.jobs.result("j1"), store.jobs.result("absent")) == ({"ok": True}, None)
 
 
+async def test_the_labs_list_has_no_lease_whose_attempt_has_ended(server_store):
+    """A lost host ends it when it is back."""
+    jobs = server_store.jobs
+    await jobs.add((job(),))
+    await begin(server_store, begun := attempt())
+    assert [each.id for each in server_store.lab.look().leases] == ["l1"]
+    await jobs.finish(over(begun, AttemptState.INTERRUPTED), replace(jobs.get("j1"), state=JobState.QUEUED))
+    assert server_store.lab.look().leases == ()
+
+
 @pytest.mark.parametrize(
     ("state", "attempts_before"), [(JobState.HELD, 0), (JobState.QUEUED, 1), (JobState.RUNNING, 0)]
 )
