@@ -95,12 +95,14 @@ def begin(*, die_with_parent: bool, verbose: bool) -> None:
     import signal
 
     from farm.common.phone_text import PlainFormatter
+    from farm.common.systemd import JournalFormatter, journal_reads
 
     faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
     if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    words = "%(levelname)-7s %(name)s: %(message)s"
+    handler.setFormatter(JournalFormatter(words) if journal_reads() else PlainFormatter(f"%(asctime)s {words}"))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -109,7 +111,7 @@ def reload(json: JsonFlag = False) -> None:
     """Read the daemon's configuration again, without cutting any session (operators).
 
     It is checked as a whole first: if it has a mistake, the old one stays in force. `systemctl reload farm` and SIGHUP
-    do the same; the log then says what was wrong.
+    do the same; after SIGHUP only the log says what was wrong.
     """
     answer = call("reload")
     emit(answer, _reload_lines(answer), json=json)

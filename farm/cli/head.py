@@ -15,6 +15,7 @@ from farm.common.errors import UserError
 
 def head(
     config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
+    check: Annotated[bool, typer.Option("--check", hidden=True)] = False,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
 ) -> None:
@@ -37,6 +38,8 @@ def head(
             "a head apart from the daemon needs a database on a server, and [store] url is empty",
             hint='[store] url = "postgresql://..."; on one host with SQLite the daemon itself decides: farm serve',
         )
+    if check:  # before a reload, whose answer a signal would not have
+        return
     from farm.daemon.head import HeadService  # 1 s: a mistake in the configuration is reported before it
 
     asyncio.run(HeadService(settings, read, Notifier.from_environment()).run())

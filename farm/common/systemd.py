@@ -1,4 +1,4 @@
-"""Messages to systemd: readiness, status, and keep-alives while every part of the process makes progress.
+"""Messages to systemd: readiness, status, keep-alives while every part of the process makes progress, the journal.
 
 sd_notify without libsystemd: one datagram per message to the socket that `$NOTIFY_SOCKET` names.
 
@@ -13,14 +13,20 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 
+from farm.common.phone_text import PlainFormatter
+
 EXTEND_EVERY_S = 5.0
 EXTEND_BY_S = 30.0  # several times the rhythm: a busy disk may delay a message
 EXTEND_LIMIT_S = 3600.0  # a migration of a database of many GB takes minutes; one that hangs must not last for ever
+# Of the journal, by the least level of logging that has it: sd-daemon(3).
+PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
+DEBUG_PRIORITY = 7
 MAX_USEC_DIGITS = 18  # 30,000 years
 MAX_STATUS_CHARACTERS = 200  # of the one line that `systemctl status` shows
 
@@ -166,3 +172,26 @@ class Watchdog:
         if self._notifier.watchdog_s is not None:
             self._notifier.keep_alive()
         return True
+
+
+class JournalFormatter(PlainFormatter):
+    """The same for systemd's journal: each line begins with its priority (sd-daemon(3)); the journal has the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As `PlainFormatter`, with `<N>` before each line."""
+        level = next((number for least, number in PRIORITIES.items() if record.levelno >= least), DEBUG_PRIORITY)
+        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
+
+
+def journal_reads() -> bool:
+    """Whether standard error is the journal's: a child may have inherited the variable with another one."""
+    try:
+        there = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{there.st_dev}:{there.st_ino}"
+
+
+def error_mark() -> str:
+    """The priority before a line that says an error, for the journal only."""
+    return f"<{PRIORITIES[logging.ERROR]}>" if journal_reads() else ""

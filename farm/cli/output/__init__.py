@@ -140,7 +140,12 @@ def print_note(text: str) -> None:
 
 def print_error(error: FarmError) -> int:
     """Print an error as one line and its hint as another; returns the exit code."""
-    print_note(f"error: {error.message}")
+    mark = ""
+    if "JOURNAL_STREAM" in os.environ:  # a service's process; commands do without the import
+        from farm.common.systemd import error_mark
+
+        mark = error_mark()
+    print_note(f"{mark}error: {error.message}")
     if evidence := error.evidence.strip().splitlines():
         # a traceback's last line says what
         line = evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,7 @@ from farm.cli.install_service import (
     uninstall_steps,
     unwritable,
 )
+from farm.common.errors import ExitCode
 from farm.config import load
 from tests.support.needs import needs
 
@@ -74,10 +76,22 @@ TO_BECOME_FARM_JOB = ["CAP_SETUID CAP_SETGID"]
         # Sessions have scheduler groups of their own: any weight makes systemd use the processor's cgroups.
         ("farm-adb.service", "CPUWeight", ["1000"]),
         ("farm-gate.service", "CPUWeight", ["1000"]),
+        # Restarted for ever and as often as an operator likes, but not for a mistake in the configuration.
+        *((unit, "StartLimitIntervalSec", ["0"]) for unit in SERVICES),
+        *((unit, "StartLimitBurst", []) for unit in SERVICES),
+        *((f"farm{each}.service", "RestartPreventExitStatus", [str(ExitCode.USAGE)]) for each in ("", "-head")),
     ],
 )
 def test_units_are_bound_and_allowed_as_little_as_can_be(unit: str, name: str, value: list[str]) -> None:
     assert settings(texts()[unit], name) == value
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_a_reload_needs_no_program_that_a_minimal_debian_lacks(unit: str) -> None:
+    """And answers with what is refused, which a signal cannot."""
+    programs = [shlex.split(command)[0] for command in settings(texts()[unit], "ExecReload")]
+    assert set(programs) <= {"/opt/farm/bin/python", "/bin/sh"}
+    assert programs[:1] in ([], ["/opt/farm/bin/python"])
 
 
 def test_the_daemon_may_share_folders_with_its_workers() -> None:

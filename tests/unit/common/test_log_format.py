@@ -2,10 +2,12 @@
 
 import io
 import logging
+import os
 
 import pytest
 
 from farm.common.phone_text import MAX_RECORD_CHARACTERS, PlainFormatter
+from farm.common.systemd import JournalFormatter, journal_reads
 
 
 @pytest.fixture
@@ -50,3 +52,19 @@ def test_a_record_is_bounded(logged):
     out = logged("%s", "x" * 1_000_000)
     assert len(out) < MAX_RECORD_CHARACTERS + 100
     assert "1000008 characters" in out
+
+
+@pytest.mark.parametrize(("level", "priority"), [("DEBUG", 7), ("INFO", 6), ("WARNING", 4), ("ERROR", 3)])
+def test_the_journal_gets_a_priority_with_each_line(level, priority):
+    record = logging.LogRecord("farm", logging.getLevelName(level), "", 0, "one\ntwo", (), None)
+    assert JournalFormatter("%(message)s").format(record) == f"<{priority}>one\n<{priority}>    two"
+
+
+def test_the_journal_reads_what_goes_to_its_own_stream(tmp_path, monkeypatch):
+    with (tmp_path / "stderr").open("w") as stream:
+        there = os.fstat(stream.fileno())
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setenv("JOURNAL_STREAM", "1:2")
+        assert not journal_reads()
+        monkeypatch.setenv("JOURNAL_STREAM", f"{there.st_dev}:{there.st_ino}")
+        assert journal_reads()
