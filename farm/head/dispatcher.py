@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
+from weakref import WeakValueDictionary
 
 from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, log_error, stopping_error
 from farm.common.events import EventLog
@@ -110,6 +111,8 @@ class Dispatcher(JobRequester):
         self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
+        # By user and key: of two submissions of the same jobs, the second waits and gets those of the first.
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._usable: dict[str, bool] = {}
         self._wall_ahead_s = clock().wall_ahead_s
         self._timer: asyncio.TimerHandle | None = None
@@ -171,6 +174,12 @@ class Dispatcher(JobRequester):
             UserError: the spec cannot be met: a wrong selector, `after` names nothing, a quota.
             HostError: the farm is stopping, or its store cannot write.
         """
+        if not key:
+            return await self._submit(spec, user, key, must_match=must_match)
+        async with self._turns.setdefault((user, key), asyncio.Lock()):
+            return await self._submit(spec, user, key, must_match=must_match)
+
+    async def _submit(self, spec: JobSpec, user: str, key: str, *, must_match: bool) -> Submission:
         if self._stopping:
             raise stopping_error(hint="try again when it is back")
         check_store(self._store.problem)

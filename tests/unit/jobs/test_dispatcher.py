@@ -86,7 +86,7 @@ async def test_no_phone_could_match(farm):
 async def test_the_same_key_again_or_at_once_adds_nothing_whatever_the_quota(tmp_path):
     async with running(tmp_path / "farm.db", "p1", quota=UserConfig(jobs=2)) as farm:
         first, twin = await asyncio.gather(farm.submit(key="k"), farm.submit(key="k"))
-        await farm.submit(key="other")
+        await asyncio.gather(farm.submit(key="other"), farm.submit(key="other"))  # the quota has room for one
         assert first.ids == twin.ids == (await farm.submit(key="k")).ids
         assert (await farm.submit(key="k", user="bob")).ids != first.ids
         with raises_code(Code.QUOTA_EXCEEDED):
