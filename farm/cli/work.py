@@ -26,7 +26,7 @@ from farm.common.errors import (
     UserError,
     error_to_wire,
 )
-from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE
+from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE, MAX_WHY
 from farm.common.selector import HOST
 from farm.kinds import KINDS
 from farm.model.specs import OUTPUT, QUEUE
@@ -131,7 +131,16 @@ def submit_and_wait(
             print_ids([submitted], json=json)
             raise typer.Exit
         finished = partial(finish, submitted) if finish is not None else None
-        follow(farm, [submitted], quiet=json, on_event=on_event, show=show, limit_s=limit_s, finish=finished)
+        follow(
+            farm,
+            [submitted],
+            quiet=json,
+            on_event=on_event,
+            show=show,
+            limit_s=limit_s,
+            finish=finished,
+            leave=not spec.once,
+        )
     return submitted, outcomes_of(farm, [submitted])
 
 
@@ -188,11 +197,13 @@ def follow(
     show: Callable[[Event, str], None] | None = None,
     limit_s: float | None = None,
     finish: Callable[[list[Outcome]], object] | None = None,
+    leave: bool = True,
 ) -> None:
     """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
 
     Ctrl-C cancels the jobs; `finish` then prints their outcomes, if one was done before. Those that wait for a phone
-    for `limit_s` are cancelled. Without a limit, jobs that only an operator can free are left in the queue.
+    for `limit_s` are cancelled. Without a limit, jobs that only an operator can free are left in the queue, or, unless
+    `leave`, cancelled: nobody expects their effects later.
 
     Raises:
         NoPhoneError: that was all of them.
@@ -212,7 +223,7 @@ def follow(
                 news = [job for job in waiting if reasons.is_news(job.id, job.waits)]
                 if not quiet:
                     waits.show(_why_waits(waiting if waits.updates else news, progress))
-                if news and limit_s is None and _left_to_operator(farm, waiting, jobs):
+                if news and limit_s is None and _left_to_operator(farm, waiting, jobs, leave=leave):
                     break
                 continue
             waits.clear()
@@ -276,8 +287,8 @@ class WaitLine:
             self._shown = False
 
 
-def _left_to_operator(farm: Client, waiting: Sequence[JobInfo], jobs: int) -> bool:
-    """Whether only an operator can free all that waits, which is printed.
+def _left_to_operator(farm: Client, waiting: Sequence[JobInfo], jobs: int, *, leave: bool) -> bool:
+    """Whether only an operator can free all that waits, which is printed; unless `leave`, it is cancelled.
 
     Raises:
         NoPhoneError: all of the so many jobs wait for an operator.
@@ -290,6 +301,9 @@ def _left_to_operator(farm: Client, waiting: Sequence[JobInfo], jobs: int) -> bo
     names = _some([job.id for job in waiting])
     message = f"only an operator can free a phone: {waiting[0].waits}"
     hint = f"{todo[0]} (an operator). {names} stay{'s' * (len(waiting) == 1)} queued: farm job cancel, or farm watch"
+    if not leave:
+        farm.cancel([job.id for job in waiting], why=message[:MAX_WHY])
+        hint = f"{todo[0]} (an operator), or choose others: farm device list"
     if len(waiting) == jobs:
         raise NoPhoneError(message, hint=hint)
     print_note(f"{message}\n  hint: {hint}")

@@ -32,6 +32,7 @@ from farm.common.durations import format_duration
 from farm.common.errors import DaemonUnreachableError, FarmError, NoPhoneError, UserError, error_from_wire
 from farm.common.events import Event
 from farm.common.files import check_writable, checked_file
+from farm.common.limits import MAX_WHY
 from farm.common.tasks import end_tasks
 from farm.control.address import find
 from farm.control.client import OnBytes
@@ -508,11 +509,12 @@ class AsyncClient:
         submitting = asyncio.ensure_future(self.submit(spec, must_match=True))
         try:
             yield await asyncio.shield(submitting)
-        except BaseException:
+        except BaseException as gave_up:
             if not submitting.done() or submitting.exception() is None:
                 submitted = await submitting
+                why = gave_up.message[:MAX_WHY] if isinstance(gave_up, NoPhoneError) else ""
                 try:
-                    await self.cancel(submitted)
+                    await self.cancel(submitted, why=why)
                 except DaemonUnreachableError as error:
                     hint = f"once it is back: farm job cancel {' '.join(names_of(submitted))}"
                     raise DaemonUnreachableError(f"{error.message}; jobs stay queued", hint=hint) from error

@@ -8,6 +8,7 @@ MIN_TIME_S = 0.1  # of a timeout or deadline: nothing a phone does is faster
 MAX_TIMEOUT_S = 24 * 3600.0  # one attempt
 MAX_LEASE_S = 7 * 24 * 3600.0  # a person's lease, extensions included
 MAX_DEADLINE_S = 30 * 24 * 3600.0
+MAX_WHY = 200  # characters of the reason with which a job is cancelled
 DEFAULT_MAX_ATTEMPTS = 3  # a phone's fault is often a loose cable; the third phone with the same fault is no chance
 MAX_ATTEMPTS = 10
 MAX_AFTER = 100  # names that a submit waits for; an array is one name, and each is looked up

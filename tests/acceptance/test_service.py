@@ -248,6 +248,7 @@ def test_a_drained_host_hands_nothing_out_until_it_is_told_or_restarted(kernel):
                 done = farm.farm("drain", "--wait", "60", "--json")
                 assert (done.returncode, answer(done)["leases"]) == (0, [])
                 assert any(row["pending"] for row in farm.status()["keys"])  # it waits, and is not refused
+                refused(farm.farm("lease", "acquire", "--on", "android"), ExitCode.NO_PHONE, "farm drain --end")
                 assert farm.farm("drain", "--end").returncode == 0
                 assert second.hear() is True
                 assert not farm.status()["problems"]

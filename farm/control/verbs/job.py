@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from farm.common.durations import format_duration
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError, error_to_wire
 from farm.common.field_errors import KEY_FORM
-from farm.common.limits import MAX_JOBS_AT_ONCE
+from farm.common.limits import MAX_JOBS_AT_ONCE, MAX_WHY
 from farm.control.callers import Caller, Role
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
@@ -32,6 +32,7 @@ from farm.store.store import Store
 
 LIVE = tuple(state for state in JobState if state not in FINAL)
 SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than callers wait
+DRAIN_END = "farm drain --end"
 MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
 MAX_WATCHED = 1000
 
@@ -165,7 +166,7 @@ class JobVerbs(VerbGroup):
         user: str = "",
         state: tuple[JobState, ...] = (),
         before: str = "",
-        why: Annotated[str, Field(max_length=200)] = "",
+        why: Annotated[str, Field(max_length=MAX_WHY)] = "",
     ) -> Mapping[str, Any]:
         """End a job or an array; without `job`, a user's (one's own) jobs that meet the other fields.
 
@@ -295,7 +296,7 @@ class JobVerbs(VerbGroup):
         return answer | {
             "estimate_s": explanation.estimate_s,
             "waits": "",
-            "operator": _for_operator(explanation.devices),
+            "operator": DRAIN_END if self._drained(explanation.limits) else _for_operator(explanation.devices),
             "limits": list(explanation.limits),
             "devices": [
                 json_of(each, "device", "reason", "evidence", "hint", "operator") for each in explanation.devices
@@ -303,6 +304,10 @@ class JobVerbs(VerbGroup):
         }
 
     # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _drained(self, limits: Sequence[str]) -> bool:
+        """Whether `farm drain` keeps a request waiting; another host of a lab may go on meanwhile."""
+        return any(self._head.drained and self._head.drained in each for each in limits)
 
     async def _order(
         self, caller: Caller, jobs: Sequence[Job], give: Callable[[Sequence[str]], Awaitable[Sequence[str]]]

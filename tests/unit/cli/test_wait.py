@@ -87,6 +87,13 @@ def test_a_job_that_only_an_operator_can_free_is_not_waited_for(quiet):
     follow(farm, farm.submitted, quiet=True, limit_s=60.0)  # who asked to wait so long does
 
 
+def test_work_with_effects_is_not_left_in_the_queue_for_an_operator():
+    farm = Queue("farm device release pixel", "pixel: quarantined: cracked")
+    with pytest.raises(NoPhoneError) as raised:
+        follow(farm, farm.submitted, leave=False)
+    assert farm.cancelled == {"job-0": raised.value.message}
+
+
 def test_what_comes_free_by_itself_is_waited_for_and_said_once(capsys):
     farm = Queue("", "pixel: held by bob for 2 s")
     follow(farm, farm.submitted)

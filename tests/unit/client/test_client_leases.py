@@ -83,7 +83,8 @@ def test_a_phone_that_only_an_operator_can_free_is_waited_for_only_where_that_is
     with pytest.raises(NoPhoneError, match="only an operator can free a phone: pixel is held by bob") as raised:
         client.acquire(on="android", for_operator=False)
     assert (raised.value.exit_code, raised.value.hint.split(",")[0]) == (3, "farm device release pixel (an operator)")
-    assert client.job("job-0001").job.state is JobState.CANCELLED
+    ended = client.job("job-0001").job
+    assert (ended.state, ended.error.message) == (JobState.CANCELLED, raised.value.message)
     told = threading.Event()
     work = background(client.acquire, on="android", on_wait=lambda _: told.set())
     assert told.wait(HANG_S)

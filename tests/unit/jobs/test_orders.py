@@ -1,12 +1,15 @@
 """Orders at bad moments: a caller that leaves during a commit, arrays of which some jobs are being written."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from farm.common.errors import UserError
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps
+from farm.head.allocator.model import DeviceReason
+from farm.head.model import Explanation, JobExplanation
 from farm.head.queue.model import JobRunsError
 from farm.kinds import KINDS
 from farm.model.device import Life
@@ -108,3 +111,17 @@ async def test_all_jobs_of_a_forgotten_phone_fail_though_one_is_being_ended(farm
     gate.opened.set()
     await farm.until("job.failed", second)
     assert (farm.job(first).state, farm.job(second).state) == (JobState.CANCELLED, JobState.FAILED)
+
+
+@pytest.mark.parametrize(("drained", "operator"), [("ann drains this host", "farm drain --end"), ("", "")])
+async def test_what_a_drained_host_keeps_waiting_is_for_an_operator(farm, drained, operator):
+    job = await farm.one()
+    limits = (f"nothing is handed out: {drained}",) if drained else ()
+    free = DeviceReason("p1", matches=True, reason="free")
+
+    async def explained(_):
+        return JobExplanation(request=Explanation(job, (), (free,), limits=limits))
+
+    head = SimpleNamespace(drained=drained, explain_job=explained)
+    verbs = JobVerbs(head, farm.store, None, JobSteps(farm.events), KINDS)
+    assert (await verbs.explain(job))["operator"] == operator
