@@ -104,15 +104,30 @@ def drip(where: Where, count: int, begun: Callable[[], None]) -> None:
     begun()
 
 
-def read_page(where: Where, count: int, begun: Callable[[], None]) -> None:
-    """`count` readers of the first page."""
+def read_page(where: Where, count: int, begun: Callable[[], None], path: str = "") -> None:
+    """`count` readers of a page; the first one without `path`."""
 
     def read() -> None:
         while True:
-            with contextlib.suppress(OSError), urlopen(where["web"], timeout=30) as answer:
+            with contextlib.suppress(OSError), urlopen(where["web"] + path, timeout=30) as answer:
                 answer.read()
 
     _threads(count, read)
+    begun()
+
+
+def connect_again(where: Where, count: int, begun: Callable[[], None]) -> None:
+    """`count` clients that connect to each port in turn, and leave."""
+    web, key = urlsplit(where["web"]), _viewer(where)
+    ports = (tuple(where["tracker"]), (web.hostname, web.port), (key.host, key.port))
+
+    def again() -> None:
+        while True:
+            for port in ports:
+                with contextlib.suppress(OSError), socket.create_connection(port, 30):
+                    pass
+
+    _threads(count, again)
     begun()
 
 
@@ -140,6 +155,8 @@ def _threads(count: int, work: Callable[[], None]) -> None:
 
 KINDS: dict[str, Callable[[Where, int, Callable[[], None]], None]] = {
     "events": read_events, "silent": connect_silently, "drip": drip, "web": read_page, "upload": upload,
+    "metrics": partial(read_page, path="metrics"), "jobs": partial(read_page, path="jobs?sort=name"),
+    "connect": connect_again,
 }  # fmt: skip
 
 

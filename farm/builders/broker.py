@@ -24,8 +24,11 @@ from farm.bundle.model import Abi, Platform
 from farm.common.errors import ProtocolError
 from farm.common.files import SHA256_FORM
 from farm.common.frames import FrameReader, frame
+from farm.common.limiter import Admission, Limiter
+from farm.common.peers import peer_process
 
 READ_BYTES = 1 << 18
+MAX_RUNS = 512  # connections of runs; the oldest one without a message makes room
 
 PublishEvent = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind, subject and data
 
@@ -74,6 +77,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         self._scheduler, self._publish = scheduler, publish
         self._client: Client  # from `listen` on
         self._numbers = itertools.count(1)
+        self._admission: Admission[int] = Admission(Limiter(MAX_RUNS))
         self._left: dict[Builder, asyncio.Future[None]] = {}  # of those that are connected
         scheduler.add_plugin(self)
 
@@ -121,16 +125,23 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         run = ConnectedRun(writer)
+        uid = peer_process(writer.get_extra_info("socket")).uid
+        place = self._admission.enter(uid, writer.transport.abort)
+        if place is None:
+            writer.transport.abort()
+            return
         self.runs.add(run)
         messages = FrameReader()
         try:
             while data := await reader.read(READ_BYTES):
                 for fields, module in messages.feed(data):
+                    self._admission.mark_active(place)
                     self._take(run, fields, module)
                 await writer.drain()
         except (OSError, ProtocolError, ValidationError):
             pass  # it has ended, or does not speak our language: its candidates are its own again
         finally:
+            self._admission.leave(place)
             self.runs.discard(run)
             for order in run.orders.values():
                 order.cancel()

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,16 @@ from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolError, UserError
 from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
+from farm.common.limiter import Admission, Limiter, Place
+from farm.common.peers import address_of, shut_down
+from farm.common.tasks import BackgroundTasks
+from farm.tvm_server.connection import set_options
+from farm.tvm_server.listener import Acceptor, bind
 
 LIMIT_S = 10.0
+MAX_JOINING = 64  # connections at once; the oldest silent one makes room
+MAX_JOINING_OF_ADDRESS = 32
+LISTEN_HINT = "[builders] listen must be an address of this host, with two free ports"
 _BROKEN = (OSError, ValueError, ProtocolError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 KEY, CERTIFICATE, AUTHORITY, FACTS = "builder.key", "builder.pem", "ca.pem", "builder.json"
 
@@ -119,31 +128,57 @@ class JoinServer:
     def __init__(self, authority: Authority, port: Callable[[], int], joined: Callable[[str], None]) -> None:
         """`port`: dask's scheduler's. `joined`: called with the name of each new builder."""
         self._authority, self._port, self._joined = authority, port, joined
+        self._acceptor = Acceptor(self._accepted)
+        self._admission: Admission[str] = Admission(Limiter(MAX_JOINING, MAX_JOINING_OF_ADDRESS))
+        self._tasks = BackgroundTasks()
 
-    async def listen(self, host: str, port: int) -> asyncio.Server:
-        """Serve there.
+    def listen(self, host: str, port: int) -> int:
+        """Serve there; returns the port.
 
         Raises:
-            OSError: the port is taken.
+            HostError: the port is taken.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self._authority.path("ca.pem"), self._authority.path("ca.key"))
-        return await asyncio.start_server(self._serve, host, port, ssl=context, ssl_handshake_timeout=LIMIT_S)
+        self._context = context
+        self._acceptor.take(bind(host, port, LISTEN_HINT))
+        return self._acceptor.port
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(*_BROKEN):
-            async with asyncio.timeout(LIMIT_S):
-                [(fields, _)] = FrameReader().feed(await reader.readuntil(b"\n"))
-                try:
-                    answer = self._exchange(fields)
-                except FarmError as error:
-                    answer = {"error": error.message, "hint": error.hint}
-                writer.write(frame(answer))
-                await writer.drain()
-        with contextlib.suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
+    def _accepted(self, sock: socket.socket) -> None:
+        try:
+            set_options(sock)
+            address, _ = address_of(sock.getpeername())
+        except OSError:  # it left while it waited in the queue
+            sock.close()
+            return
+        place = self._admission.enter(address, partial(shut_down, sock))
+        if place is None:
+            sock.close()
+            return
+        self._tasks.spawn(self._serve(sock, place), "a builder that joins")
+
+    async def _serve(self, sock: socket.socket, place: Place[str]) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(MAX_LINE_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            with contextlib.suppress(*_BROKEN):
+                async with asyncio.timeout(LIMIT_S):
+                    transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._context)
+                    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+                    with contextlib.closing(transport):
+                        [(fields, _)] = FrameReader().feed(await reader.readuntil(b"\n"))
+                        self._admission.mark_active(place)
+                        try:
+                            answer = self._exchange(fields)
+                        except FarmError as error:
+                            answer = {"error": error.message, "hint": error.hint}
+                        writer.write(frame(answer))
+                        await writer.drain()
+                    await writer.wait_closed()
+        finally:
+            self._admission.leave(place)
 
     def _exchange(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         secret, name, key, release = (str(fields.get(each, "")) for each in ("secret", "name", "key", "farm"))

@@ -24,13 +24,14 @@ from typing import Any
 
 import dask
 from distributed import Client, Scheduler
+from distributed.comm import registry
 from pydantic import TypeAdapter
 
 from farm.builders.authority import Authority
 from farm.builders.broker import Broker
 from farm.builders.join import JoinServer
 from farm.builders.table_policy import Builder
-from farm.builders.tls import NO_DASHBOARD, HostSecurity, use_settings
+from farm.builders.tls import NO_DASHBOARD, GuardedBackend, HostSecurity, use_settings
 from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, UserError
 from farm.common.frames import FrameReader, frame
@@ -68,6 +69,7 @@ class BuilderServer:
             OSError: a port is taken.
         """
         settings = self._settings
+        registry.backends["tls"] = GuardedBackend()
         async with contextlib.AsyncExitStack() as stack:
             scheduler = Scheduler(
                 host=settings.host, port=settings.port, protocol="tls", security=self._security,
@@ -86,8 +88,7 @@ class BuilderServer:
     async def _listen(self, client: Client, port: int) -> None:
         joining = JoinServer(self._authority, lambda: port, lambda name: self._publish("builder.certified", name, {}))
         asked_for = self._settings.port
-        server = await joining.listen(self._settings.host, asked_for + 1 if asked_for else 0)
-        self._join_port = server.sockets[0].getsockname()[1]
+        self._join_port = joining.listen(self._settings.host, asked_for + 1 if asked_for else 0)
         await self._broker.listen(_bound(Path(self._settings.socket), self._settings.gid), client)
         self._send({"listening": {"port": port, "join_port": self._join_port}})
 
@@ -211,7 +212,7 @@ async def _main(link: socket.socket) -> None:
     dask.config.set({"temporary-directory": settings.folder})  # dask tidies it up at the next start
     try:
         await BuilderServer(settings, writer).run(reader)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, FarmError) as error:
         writer.write(frame({"problem": str(error)}))
         await writer.drain()
 

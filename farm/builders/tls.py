@@ -1,7 +1,11 @@
-"""dask's settings for both sides: TLS 1.3 with certificates of the farm's authority, and no page that listens."""
+"""dask's settings for both sides: TLS 1.3 with certificates of the farm's authority, and no page that listens.
+
+The host's port counts connections from their first moment (`GuardedBackend`): dask itself keeps silent ones for ever.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -10,7 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import dask
+from distributed.comm.tcp import TLSBackend, TLSListener
 from distributed.security import Security
+from tornado.iostream import IOStream
+
+from farm.common.limiter import Admission, Limiter, Place
 
 # No dashboard and no HTTP routes; one death is enough, since the farm decides itself who tries next.
 SETTINGS = {
@@ -26,6 +34,9 @@ SETTINGS = {
     "distributed.worker.profile.enabled": False,
 }
 LIMIT_S = 5.0  # for the answer of a farm to a certificate
+HANDSHAKE_S = 10.0  # of a connection to the host
+MAX_CONNECTIONS = 2048  # of the host's port: a process of a builder has a few
+MAX_OF_ADDRESS = 1024
 # OpenSSL's names of the alerts (RFC 8446, 6.2) by which a farm refuses a certificate for good
 REFUSALS = {"CERTIFICATE_REVOKED": "was taken back", "CERTIFICATE_EXPIRED": "has expired"}
 NO_DASHBOARD = "127.0.0.1:0"  # an HTTP server without a page, which dask does not start without
@@ -89,6 +100,44 @@ class HostSecurity(Security):  # type: ignore[misc]
         """From now on the list is as it stands in the file."""
         if self._context is not None:
             self._context.load_verify_locations(self._crl)
+
+
+class _GuardedListener(TLSListener):  # type: ignore[misc]
+    """dask's, with a place for each connection: silent until its TLS handshake is done, which has a limit."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._admission: Admission[str] = Admission(Limiter(MAX_CONNECTIONS, MAX_OF_ADDRESS))
+        self._places: dict[IOStream, Place[str]] = {}
+
+    async def _handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
+        place = self._admission.enter(address[0], stream.close)
+        if place is None:
+            stream.close()
+            return
+        self._places[stream] = place
+        try:
+            await super()._handle_stream(stream, address)
+        finally:
+            self._admission.leave(self._places.pop(stream))
+
+    async def _prepare_stream(self, stream: IOStream, address: str) -> IOStream | None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                prepared: IOStream | None = await super()._prepare_stream(stream, address)
+        except TimeoutError:
+            prepared = None
+        if prepared is None:
+            stream.close()
+        else:
+            self._admission.mark_active(self._places[stream])
+        return prepared
+
+
+class GuardedBackend(TLSBackend):  # type: ignore[misc]
+    """dask's TLS for a host."""
+
+    _listener_class = _GuardedListener
 
 
 def _files(role: str, authority: Path, certificate: Path, key: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import pwd
 import socket
@@ -86,6 +87,12 @@ def address_of(name: tuple[object, ...]) -> tuple[str, int]:
     if isinstance(mapped, ipaddress.IPv6Address) and mapped.ipv4_mapped is not None:
         address = str(mapped.ipv4_mapped)
     return address, port
+
+
+def shut_down(sock: socket.socket) -> None:
+    """End a connection for those who use its socket, who close it then; from any thread."""
+    with contextlib.suppress(OSError):  # it has ended
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # an SSLSocket's own would drop what another thread uses
 
 
 class SocketOwner(NamedTuple):

@@ -46,11 +46,12 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Begin `work`."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     async def end(self, limit_s: float) -> tuple[str, ...]:
         """Wait until all have ended, also those that they begin, `limit_s` at most; the late ones are cancelled.

@@ -18,12 +18,13 @@ from starlette.routing import Route
 from farm import __version__
 from farm.common.errors import FarmError
 from farm.common.systemd import Notifier
+from farm.common.tasks import SharedCall
 from farm.config import FarmConfig
 from farm.config.lease_policy import lease_policy
 from farm.daemon.reload import plan
 from farm.head.process import HeadProcess, HeadSettings
 from farm.kinds import KINDS
-from farm.metrics.exposition import rendered
+from farm.metrics.exposition import KEPT_S, content_type_of, rendered
 from farm.metrics.ledger import Ledger
 from farm.metrics.process import ProcessSources, head_page, heap_bytes, measure_loop_delay, queue_figures
 from farm.web.server import WebPortError, WebServer
@@ -50,6 +51,7 @@ class HeadService:
         self._head = HeadProcess(config.store.url, head_settings(config), KINDS, self._notifier)
         self._ledger = Ledger()
         self._head.on_event = self._ledger.take
+        self._scrape = SharedCall(self._render, keep_s=KEPT_S)
         self._sources = ProcessSources(version=__version__, heap_bytes=heap_bytes, progress=self._head.checks)
 
     async def run(self) -> None:
@@ -120,10 +122,13 @@ class HeadService:
         log.info("/metrics of this head: %smetrics", server.url)
 
     async def _metrics(self, request: Request) -> Response:
+        body, content_type = await self._scrape(content_type_of(request.headers.get("accept", "")))
+        return Response(body, headers={"content-type": content_type})
+
+    async def _render(self, accept: str) -> tuple[bytes, str]:
         sources, queue = replace(self._sources, store_problem=None), None
         if (term := self._head.term) is not None:
             writer, queue = term.store.database.writer, queue_figures(term.head)
             sources = replace(sources, store_problem=lambda: writer.problem, commits=writer.commits)
         page = head_page(sources, queue, self._ledger)
-        body, content_type = await asyncio.to_thread(rendered, page, request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": content_type})
+        return await asyncio.to_thread(rendered, page, accept)

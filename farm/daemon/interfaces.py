@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm import __version__
 from farm.builders.process import BuilderVerbs
@@ -315,7 +315,7 @@ class WebPage:
         control: ControlServer,
         events: EventLog,
         *,
-        metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+        metrics: Callable[[str], Coroutine[Any, Any, tuple[bytes, str]]],
     ) -> None:
         """Serve until `stack` ends. Without its port, `farm status` shows a problem, and phones are served.
 

@@ -12,7 +12,8 @@ import asyncio
 import ctypes
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -73,7 +74,7 @@ def current_status(parts: Parts) -> str:
 
 def metrics_page(
     parts: Parts, control: ControlServer, progress: Sequence[ProgressCheck], loop_delay: Histogram
-) -> Callable[[str], Awaitable[tuple[bytes, str]]]:
+) -> Callable[[str], Coroutine[Any, Any, tuple[bytes, str]]]:
     """Count from now on. Returns a function from an Accept header to the body of /metrics and its content type."""
     process = CollectorRegistry()
     ProcessCollector(registry=process)

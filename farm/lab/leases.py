@@ -137,6 +137,7 @@ class CarriedLeases:
         self._limiter.take(carried.user)
         try:
             connection = await self._link.dial(carried.host, SERVICE, {"lease": lease})
+            self._listeners[lease].mark_active(client)  # its host cuts it if it asks for nothing
             try:
                 await relay(client, connection.sock)
             finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from farm.common.errors import Code, FarmError, HostError, HostUnreachableError, ProtocolError
-from farm.common.limiter import Limiter
+from farm.common.limiter import Admission, Limiter, Place
 from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
 from farm.lab.hosts import KnownHosts, PinnedHosts
@@ -53,7 +53,9 @@ class LinkLimits:
     preface_s: float = 5.0  # from there to the preface
     dial_s: float = 10.0  # to connect, shake hands and be answered
     idle_s: float = 3600.0  # a connection without a byte; services have shorter limits of their own
-    unknown: int = 64  # handshakes at once; half are for addresses of known hosts, and one address has at most half
+    # Handshakes at once: half are for addresses of known hosts, and other addresses have at most half each. The oldest
+    # of an address makes room.
+    unknown: int = 64
     dialled: int = 8  # handshakes at once with one host
     of_host: int = 512  # connections of one host
     unanswered: int = 64  # letters to a host that does not listen and has not dialled since
@@ -157,7 +159,8 @@ class HostLink:
         self._tls = TlsThreads(limits.handshake_s, limits.idle_s)
         self._acceptor = Acceptor(self._accepted)
         self._seen: set[str] = set()  # addresses from which hosts of the lab have come
-        self._unknown: Limiter[str] = Limiter(limits.unknown, reserved=limits.unknown // 2, operators=self._seen)
+        half = limits.unknown // 2
+        self._unknown: Admission[str] = Admission(Limiter(limits.unknown, half, reserved=half, operators=self._seen))
         self._dialled = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(limits.dialled))  # by host
         self._of_host: Limiter[str] = Limiter(per_key=limits.of_host)
         self._open: dict[Secured, str] = {}  # -> its host
@@ -324,26 +327,34 @@ class HostLink:
         except OSError:  # it left while it waited in the queue
             sock.close()
             return
-        if self._unknown.of(address) >= self._limits.unknown // 2 or not self._unknown.total_fits(address):
+        place = self._unknown.enter(address, lambda: self._cut(address, sock, task))
+        if place is None:
             sock.close()
             self._log_refused(address, "too many connections at once of no known host")
             return
-        self._unknown.take(address)
-        self._tasks.spawn(self._serve(sock, address), "a host's connection")
+        task = self._tasks.spawn(self._serve(sock, address, place), "a host's connection")
 
-    async def _serve(self, sock: socket.socket, address: str) -> None:
+    def _cut(self, address: str, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        sock.close()  # for a task that has not begun
+        self._log_refused(address, "too many connections at once of no known host: the oldest are cut")
+
+    async def _serve(self, sock: socket.socket, address: str, place: Place[str]) -> None:
         try:
             with _closed_on_error(sock):
                 known = await self._hosts.any()
                 reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
                 secured = await self._tls.secure(sock, known.server)
+            self._unknown.mark_active(place)
+            with _closed_on_error(secured.sock):
+                table = await reading
         except (TlsError, OSError) as error:
             self._log_refused(address, f"refused as a host of the lab: {error}")
             return
         finally:
-            self._unknown.give_back(address)
+            self._unknown.leave(place)
         with _closed_on_error(secured.sock):
-            called = await self._called(address, await reading, secured)
+            called = await self._called(address, table, secured)
         if called is not None:
             await self._handle(*called)
 

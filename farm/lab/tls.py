@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from farm.common.errors import HostError
+from farm.common.peers import shut_down
 from farm.lab.identity import HostIdentity
 from farm.tvm_server.connection import UNIX_BUFFER_BYTES
 
@@ -77,7 +78,7 @@ class TlsThreads:
         self._open: set[Secured] = set()
 
     async def secure(self, sock: socket.socket, context: ssl.SSLContext) -> Secured:
-        """Shake hands over a connected socket, which the thread owns from now on.
+        """Shake hands over a connected socket, which the thread owns from now on. Cancelling this ends the handshake.
 
         Raises:
             TlsError: the other side has no certificate of the context, refuses this host, or is too slow.
@@ -85,7 +86,12 @@ class TlsThreads:
         loop = asyncio.get_running_loop()
         secured: asyncio.Future[Secured] = loop.create_future()
         self._threads = {each for each in self._threads if each.is_alive()}
-        work = partial(self._run, loop, sock, context, secured)
+        server = context.protocol == ssl.PROTOCOL_TLS_SERVER
+        try:
+            tls = context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
+        except OSError as error:
+            raise TlsError(_reason(error)) from error
+        work = partial(self._run, loop, tls, secured)
         thread = threading.Thread(target=work, name="farm-link", daemon=True)
         self._threads.add(thread)
         thread.start()
@@ -94,6 +100,8 @@ class TlsThreads:
         except asyncio.CancelledError:
             if secured.done() and not secured.cancelled() and secured.exception() is None:
                 secured.result().sock.close()  # it came in the moment of the cancellation: nobody else owns it
+            else:
+                shut_down(tls)
             raise
 
     async def stop(self) -> None:
@@ -105,15 +113,8 @@ class TlsThreads:
 
     # --- in the thread --------------------------------------------------------------------------------------------
 
-    def _run(
-        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, context: ssl.SSLContext,
-        secured: asyncio.Future[Secured],
-    ) -> None:  # fmt: skip
-        server = context.protocol == ssl.PROTOCOL_TLS_SERVER
-        with (
-            contextlib.suppress(RuntimeError),  # the loop is closed: no task waits for the result
-            context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False) as tls,
-        ):
+    def _run(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLSocket, secured: asyncio.Future[Secured]) -> None:
+        with contextlib.suppress(RuntimeError), tls:  # RuntimeError: the loop is closed, no task waits for the result
             until_s = time.monotonic() + self._handshake_s
             tls.settimeout(self._handshake_s)
             try:
@@ -126,7 +127,7 @@ class TlsThreads:
             with ours:
                 over: asyncio.Future[str] = loop.create_future()
                 certificate = tls.getpeercert(binary_form=True) or b""
-                found = Secured(certificate, theirs, over, partial(_shut, ours))
+                found = Secured(certificate, theirs, over, partial(shut_down, ours))
                 loop.call_soon_threadsafe(self._secured, secured, found)
                 why = copy(tls, ours, self._idle_s)
             loop.call_soon_threadsafe(self._over, found, why)
@@ -146,11 +147,6 @@ class TlsThreads:
 def _fail(secured: asyncio.Future[Secured], error: TlsError) -> None:
     if not secured.done():
         secured.set_exception(error)
-
-
-def _shut(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: OSError) -> str:

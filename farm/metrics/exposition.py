@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from farm.common.histogram import Histogram
 from farm.metrics.catalogue import METRICS, Kind
 
+KEPT_S = 1.0  # one rendering is for all who ask by then: scrapers ask every 15 s
 Labels = tuple[str, ...]
 L = TypeVar("L", bound=str | Labels)
 
@@ -88,6 +89,11 @@ def _tuple(labels: str | Labels) -> Labels:
 PLAIN, OPEN = CONTENT_TYPE_PLAIN_0_0_4, CONTENT_TYPE_LATEST
 
 
+def content_type_of(accept: str) -> str:
+    """The content type for a request with that Accept header."""
+    return OPEN if "application/openmetrics-text" in accept else PLAIN
+
+
 def rendered(page: Page, accept: str = "", *, process: Collector | None = None) -> tuple[bytes, str]:
     """The answer to a scrape and its content type.
 
@@ -100,7 +106,7 @@ def rendered(page: Page, accept: str = "", *, process: Collector | None = None) 
     registry.register(page)
     if process is not None:
         registry.register(process)
-    if "application/openmetrics-text" not in accept:
+    if content_type_of(accept) == PLAIN:
         return bytes(generate_plain(registry)), PLAIN
     generate: Callable[[CollectorRegistry], bytes] = generate_open
     return generate(registry), OPEN

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from farm.common.errors import Code, HostError
-from farm.common.limiter import Limiter
+from farm.common.limiter import Admission, Limiter, Place
 from farm.common.peers import UserNames, address_of, owner_of
 from farm.model.sessions import Peer
 from farm.tvm_server.connection import ConnectionLimits, quick_ack, set_options
@@ -272,10 +272,10 @@ class Listener:
         self._session = session
         self._acceptor = Acceptor(self._accepted)
         self._names = UserNames()
-        self._nameless: dict[int, list[tuple[socket.socket, Peer]]] = {}  # by uid, while its name is asked for
+        self._nameless: dict[int, list[_Sniffer]] = {}  # by uid, while its name is asked for
         self._naming: set[asyncio.Task[None]] = set()
         self._sniffers: set[_Sniffer] = set()
-        self._limiter = user_limiter(limits.connections)  # connections that have not ended
+        self._admission = Admission(user_limiter(limits.connections))  # connections that have not ended
         self._on_problem = on_problem
         self._over_limit: dict[str, None] = {}  # users who asked for more connections than the limit of one
         self._log_refused = refusal_log()
@@ -288,7 +288,7 @@ class Listener:
     @property
     def open(self) -> int:
         """Connections that have not ended."""
-        return self._limiter.taken
+        return self._admission.limiter.taken
 
     @property
     def problem(self) -> str:
@@ -298,9 +298,11 @@ class Listener:
         users = ", ".join([*self._over_limit][:MOST_NAMED]) + (
             " and others" if len(self._over_limit) > MOST_NAMED else ""
         )
-        return (
-            f"{users}: more than {self._limiter.per_key} connections at once to the TVM port; further ones are closed"
-        )
+        return f"{users}: {self._too_many}; further ones are closed"
+
+    @property
+    def _too_many(self) -> str:
+        return f"more than {self._admission.limiter.per_key} connections at once to the TVM port"
 
     def start(self, address: str, port: int) -> None:
         """Listen; port 0 lets the kernel choose.
@@ -315,7 +317,7 @@ class Listener:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Half of them, because a session needs a second one for its phone.
         affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
-        self._limiter = user_limiter(min(self._limits.connections, affordable))
+        self._admission = Admission(user_limiter(min(self._limits.connections, affordable)))
         self._acceptor.take(listener)
 
     def stop(self) -> None:
@@ -323,9 +325,6 @@ class Listener:
         self._acceptor.stop()
         for task in tuple(self._naming):
             task.cancel()
-        for waiting in self._nameless.values():
-            for sock, _ in waiting:
-                sock.close()
         self._nameless.clear()
         for sniffer in tuple(self._sniffers):
             sniffer.close()
@@ -337,53 +336,60 @@ class Listener:
         except OSError:  # it left while it waited in the queue
             sock.close()
             return
-        if uid is None:
-            self._enter(sock, peer)
-        elif uid not in self._nameless and (name := self._names.known(uid)) is not None:
-            self._enter(sock, replace(peer, user=name))
-        else:
-            self._wait(sock, peer, uid)
+        name = peer.user if uid is None else None if uid in self._nameless else self._names.known(uid)
+        sniffer = _Sniffer(sock, peer, self._sniffed)
+        sniffer.place = self._admission.count(name or f"uid {uid}", sniffer.cut)
+        self._sniffers.add(sniffer)
+        if name is not None:
+            self._enter(sniffer, name)
+        elif not self._admission.make_room(sniffer.place):
+            self._refuse(sniffer)
+        elif uid is not None:
+            self._wait(sniffer, uid)
 
-    def _wait(self, sock: socket.socket, peer: Peer, uid: int) -> None:
+    def _wait(self, sniffer: _Sniffer, uid: int) -> None:
         """Until the user's name is known; then in the order in which they came."""
         if uid not in self._nameless:
             self._nameless[uid] = []
             task = asyncio.create_task(self._name(uid), name=f"name of uid {uid}")
             self._naming.add(task)
             task.add_done_callback(self._naming.discard)
-        if len(self._nameless[uid]) < self._limiter.per_key:
-            self._nameless[uid].append((sock, peer))
-        else:
-            sock.close()
+        self._nameless[uid].append(sniffer)
 
     async def _name(self, uid: int) -> None:
         name = await self._names(uid)
-        for sock, peer in self._nameless.pop(uid):
-            self._enter(sock, replace(peer, user=name))
+        for sniffer in self._nameless.pop(uid):
+            if not sniffer.place.over:
+                self._admission.rename(sniffer.place, name)
+                self._enter(sniffer, name)
 
-    def _enter(self, sock: socket.socket, peer: Peer) -> None:
-        if not self._limiter.key_fits(peer.user):
-            sock.close()
-            self._log_refused(peer.user, f"more than {self._limiter.per_key} connections at once to the TVM port")
-            if peer.user not in self._over_limit:
-                self._over_limit[peer.user] = None
-                self._on_problem(self.problem)
-            return
-        self._limiter.take(peer.user)
-        if not self._limiter.total_fits(peer.user):
+    def _enter(self, sniffer: _Sniffer, user: str) -> None:
+        if not self._admission.make_room(sniffer.place):
+            if not self._admission.limiter.key_fits(user, 0):
+                self._refuse(sniffer)
+                return
+            self._admission.mark_silent(sniffer.place)  # the last one: further clients wait in the kernel's queue
             self._acceptor.hold()
-        self._sniffers.add(_Sniffer(sock, peer, self._limits.handshake_s, self._sniffed))
+        sniffer.begin(user, self._limits.handshake_s)
+
+    def _refuse(self, sniffer: _Sniffer) -> None:
+        user = sniffer.place.key
+        sniffer.close()
+        self._log_refused(user, self._too_many)
+        if user not in self._over_limit and not self._admission.limiter.key_fits(user):
+            self._over_limit[user] = None
+            self._on_problem(self.problem)
 
     def _sniffed(self, sniffer: _Sniffer, first: bytes) -> None:
         """A connection's first bytes are known (fewer than four: it gave up)."""
         self._sniffers.discard(sniffer)
-        closed = partial(self._closed, sniffer.peer.user)
+        closed = partial(self._closed, sniffer.place)
         magic = _MAGIC.unpack_from(first)[0] if len(first) >= _MAGIC.size else None
         match magic:
             case _ if magic == TRACKER_MAGIC:
-                self._tracker(sniffer.sock, sniffer.peer, first, closed)
+                self._begin(sniffer, self._tracker, first, closed)
             case _ if magic == SESSION_MAGIC:
-                self._session(sniffer.sock, sniffer.peer, first, closed)
+                self._begin(sniffer, self._session, first, closed)
             case _:
                 if magic is not None:
                     log.debug("%s began with %s", sniffer.peer, first[:8].hex(" "))
@@ -391,32 +397,50 @@ class Listener:
                 sniffer.sock.close()
                 closed()
 
-    def _closed(self, user: str) -> None:
-        self._limiter.give_back(user)
-        if user in self._over_limit and self._limiter.key_fits(user):
-            del self._over_limit[user]
+    def _begin(self, sniffer: _Sniffer, takes: Takes, first: bytes, closed: Callable[[], None]) -> None:
+        self._admission.mark_active(sniffer.place)
+        if self._admission.full:
+            self._acceptor.hold()
+        takes(sniffer.sock, sniffer.peer, first, closed)
+
+    def _closed(self, place: Place[str]) -> None:
+        self._admission.leave(place)
+        if place.key in self._over_limit and self._admission.limiter.key_fits(place.key):
+            del self._over_limit[place.key]
             self._on_problem(self.problem)
-        if self._limiter.total_fits(user):
+        if not self._admission.full:
             self._acceptor.release()
 
 
 class _Sniffer:
     """Reads a connection until its first int32 is there, for a limited time."""
 
-    def __init__(
-        self, sock: socket.socket, peer: Peer, limit_s: float, sniffed: Callable[[_Sniffer, bytes], None]
-    ) -> None:
+    def __init__(self, sock: socket.socket, peer: Peer, sniffed: Callable[[_Sniffer, bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.sock = sock
         self.peer = peer
+        self.place: Place[str]
         self._first = b""
         self._sniffed = sniffed
+        self._timer: asyncio.TimerHandle | None = None  # None before `begin`
+
+    def begin(self, user: str, limit_s: float) -> None:
+        """Read from now on; it is of that user."""
+        self.peer = replace(self.peer, user=user)
         self._timer = self._loop.call_later(limit_s, self.close)
-        self._loop.add_reader(sock.fileno(), self._readable)
+        self._loop.add_reader(self.sock.fileno(), self._readable)
 
     def close(self) -> None:
         """Give the connection up."""
         self._end(b"")
+
+    def cut(self) -> bool:
+        """Give the connection up, unless its first bytes are there by now."""
+        if self._timer is not None:
+            self._readable()
+        if self.sock.fileno() >= 0 and len(self._first) < _MAGIC.size:
+            self.close()
+        return self.place.over
 
     def _readable(self) -> None:
         try:
@@ -436,6 +460,7 @@ class _Sniffer:
             self._end(self._first)
 
     def _end(self, first: bytes) -> None:
-        self._timer.cancel()
-        self._loop.remove_reader(self.sock.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._loop.remove_reader(self.sock.fileno())
         self._sniffed(self, first)

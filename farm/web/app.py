@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import Scope
 
 from farm import __version__
 from farm.bundle.library import NoSuchBundleError
 from farm.common.errors import Code, FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
 from farm.common.events import EventLog
+from farm.common.tasks import SharedCall
 from farm.config import WebConfig
 from farm.control.audit import FORGED, OK, WRONG_TOKEN
 from farm.control.callers import Accounts, Caller
 from farm.head.queue.model import NoSuchJobError
+from farm.metrics.exposition import KEPT_S, content_type_of
 from farm.model.requests import NoSuchLeaseError
 from farm.web import devices, hosts, jobs, leases, measured
 from farm.web.guard import UNSAFE_METHODS, Guard
@@ -43,7 +47,7 @@ from farm.web.page import (
     web_of,
 )
 from farm.web.rendering import make_templates, read_assets
-from farm.web.stream import HintReaders, number_of
+from farm.web.stream import HintReaders, HintStream, number_of
 
 A_YEAR = "public, max-age=31536000, immutable"
 # Errors about a name of which there is nothing: their page has the status 404.
@@ -61,7 +65,7 @@ def create_app(
     verbs: VerbApi,
     accounts: Accounts,
     events: EventLog,
-    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    metrics: Callable[[str], Coroutine[Any, Any, tuple[bytes, str]]],
     config: WebConfig,
     *,
     lab: bool = False,
@@ -90,7 +94,8 @@ def create_app(
     )
     accounts.on_revoked(app.state.web.sign_ins.end_of)
     app.state.hints = HintReaders(events)
-    app.state.metrics = metrics
+    scrape = SharedCall(metrics, keep_s=KEPT_S)
+    app.state.metrics = lambda accept: scrape(content_type_of(accept))
     for each in (router, devices.router, hosts.router, leases.router, jobs.router, measured.router):
         for route in each.routes:
             if isinstance(route, APIRoute) and "GET" in (methods := route.methods or set()):
@@ -99,8 +104,15 @@ def create_app(
     app.add_exception_handler(FarmError, _farm_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_middleware(Guard, host=config.host, allow_hosts=config.allow_hosts, on_forged=_audit_forged)
+    app.add_middleware(
+        Guard, host=config.host, allow_hosts=config.allow_hosts, on_forged=_audit_forged, pace=app.state.web.pace,
+        caller=partial(_payer, app.state.web),
+    )  # fmt: skip
     return app
+
+
+def _payer(web: Web, scope: Scope) -> str:
+    return web.payer_of(HTTPConnection(scope))
 
 
 async def _audit_forged(scope: Scope) -> None:
@@ -134,15 +146,11 @@ async def metrics(request: Request) -> Response:
 async def events(request: Request, since: str | None = None) -> Response:
     """Hints of events after `since` (or the browser's Last-Event-ID), without end."""
     hints: HintReaders = request.app.state.hints
-    account = caller_of(request).user
-    if not hints.has_room(account):
+    leave = hints.enter(caller_of(request).user)
+    if leave is None:
         return PlainTextResponse("too many pages are open; try again later\n", 503, headers={"retry-after": "10"})
     start = number_of(request.headers.get("last-event-id")) or number_of(since)
-    return StreamingResponse(
-        () if request.method == "HEAD" else hints.read(start, account),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    return HintStream(() if request.method == "HEAD" else hints.read(start), leave)
 
 
 # --- signing in with a token of `farm auth new NAME --role ROLE --web`, and out ---------------------------------------

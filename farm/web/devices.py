@@ -20,10 +20,10 @@ from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS, Service
 from farm.model.event_words import WHY, event_words
 from farm.web.hosts import last_facts
-from farm.web.page import ask, done, form_of, render, web_of
+from farm.web.page import PageRoute, ask, done, form_of, render, web_of
 from farm.web.rendering import Value, in_order, segment, tone
 
-router = APIRouter()
+router = APIRouter(route_class=PageRoute)
 SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
 WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the others
 MOST_HELD = 500  # leases whose jobs are looked up

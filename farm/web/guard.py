@@ -5,8 +5,11 @@ Requests come from our own pages: the Host allow-list and the checks against cro
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from html import escape
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -14,6 +17,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from farm.common.limiter import Limiter
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 WILDCARDS = frozenset({"0.0.0.0", "::", "[::]"})
@@ -84,9 +89,61 @@ NOT_OUR_NAME = (
 )
 
 
+TOO_MANY = (429, "There are too many requests from here", "Wait a few seconds, and open fewer pages at once.")
 OUR_MISTAKE = "It is a mistake of the farm, not yours; the daemon's log has the trace."
 
+REQUEST_S = 0.005  # the loop's time for any request, as it is charged
+SHARE = 0.25  # of the loop's time, for one account or address
+SAVED_S = 10.0  # so much time without a request is saved up: a page with its parts, and a few more
+MAX_WAIT_S = 3.0  # a request that would wait for longer is answered 429 then
+MAX_CALLERS = 4096
+FREE_AT_ONCE = 4  # requests of a caller that never wait: a browser has no more for one page
+MAX_AT_ONCE = 128  # requests of a caller, waiting ones too
+STREAM = "/events"
+
 log = logging.getLogger(__name__)
+
+
+class Pace:
+    """Bounds the part of the daemon's loop that each caller's requests take: a request waits until its turn.
+
+    A caller is an account, or the address of readers without a sign-in. A few requests at once never wait.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._under_way: Limiter[str] = Limiter()
+        self._until: dict[str, float] = {}  # by caller: when it has paid for what it has had, the latest last
+
+    def wait_s(self, caller: str) -> float:
+        """The time until the caller's next request may begin."""
+        return max(0.0, self._until.get(caller, 0.0) - self._clock() - SAVED_S)
+
+    def charge(self, caller: str, seconds: float) -> None:
+        """Count the loop's time for a caller."""
+        now = self._clock()
+        self._until[caller] = max(self._until.pop(caller, now), now) + seconds / SHARE
+        while len(self._until) > MAX_CALLERS:
+            del self._until[next(iter(self._until))]
+
+    @asynccontextmanager
+    async def turn(self, caller: str) -> AsyncIterator[bool]:
+        """A request: wait for its turn, and charge it; False: the caller has asked for too much."""
+        at_once = self._under_way.of(caller)
+        if at_once >= MAX_AT_ONCE:
+            yield False
+            return
+        wait_s = 0.0 if at_once < FREE_AT_ONCE else self.wait_s(caller)
+        admitted = wait_s <= MAX_WAIT_S
+        if admitted:
+            self.charge(caller, REQUEST_S)
+        self._under_way.take(caller)
+        try:
+            if wait_s:  # a refusal waits too: who asks again at once would else ask the more
+                await asyncio.sleep(min(wait_s, MAX_WAIT_S))
+            yield admitted
+        finally:
+            self._under_way.give_back(caller)
 
 
 class BodyTooLarge(Exception):  # noqa: N818 (no error of farm: it never leaves this module)
@@ -97,10 +154,22 @@ class Guard:
     """Refuses strangers' requests before anything else looks at them."""
 
     def __init__(
-        self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str], on_forged: Callable[[Scope], Awaitable[None]]
-    ) -> None:
-        """`on_forged` gets actions that another site sent, or that came under a name that is not ours."""
+        self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str], on_forged: Callable[[Scope], Awaitable[None]],
+        pace: Pace, caller: Callable[[Scope], str],
+    ) -> None:  # fmt: skip
+        """Wrap the application.
+
+        Args:
+            app: it.
+            host: where the page listens.
+            allow_hosts: further names of it.
+            on_forged: gets actions that another site sent, or that came under a name that is not ours.
+            pace: of the requests.
+            caller: whose request it is.
+        """
         self._app = app
+        self._pace = pace
+        self._caller = caller
         self._on_forged = on_forged
         self._names = allowed_names(host, allow_hosts)
 
@@ -130,7 +199,13 @@ class Guard:
                     await self._on_forged(scope)
                 await _answer(with_headers, *refused)
                 return
-            await self._app(scope, _bounded(receive), with_headers)
+            async with self._pace.turn(self._caller(scope)) as admitted:
+                if not admitted:
+                    await _answer(with_headers, *TOO_MANY)
+                elif scope["path"] != STREAM:
+                    await self._app(scope, _bounded(receive), with_headers)
+            if admitted and scope["path"] == STREAM:  # under way for as long as a page is open: it is not counted
+                await self._app(scope, _bounded(receive), with_headers)
         except ClientDisconnect:  # in the middle of a form: there is no client to answer; or all is answered
             return
         except BodyTooLarge:

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from farm.common.errors import FarmError
 from farm.common.tasks import SharedCall
 from farm.control.callers import Caller, Role
-from farm.web.page import VerbApi, ask, done, form_of, render, web_of
+from farm.web.page import PageRoute, VerbApi, ask, done, form_of, render, web_of
 
-router = APIRouter()
+router = APIRouter(route_class=PageRoute)
 ANSWER_LIMIT_S = 1.0  # a host that answers later is left out: the page of this host does not wait for it
 KEPT_S = 2.0
 REACHABLE = frozenset({"ok", "drained", "silent"})

@@ -32,10 +32,10 @@ from farm.web.job_views import (
     result_facts,
     why,
 )
-from farm.web.page import SEE_OTHER, ask, caller_of, done, form_fields, render, web_of
+from farm.web.page import SEE_OTHER, PageRoute, ask, caller_of, done, form_fields, render, web_of
 from farm.web.plots import KindPage, PlotSource, Reading, object_of
 
-router = APIRouter()
+router = APIRouter(route_class=PageRoute)
 MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
 MOST_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
@@ -197,11 +197,14 @@ async def _each_chosen(request: Request, act: Callable[[Request, str], Awaitable
     if not chosen:
         raise UserError("no job is chosen", hint="go back and tick the boxes of the jobs")
     refused: dict[str, list[str]] = {}
-    for job in chosen:
+
+    async def give(job: str) -> None:
         try:
             await act(request, job)
         except FarmError as error:
             refused.setdefault(error.message, []).append(job)
+
+    await asyncio.gather(*map(give, chosen))  # each waits for the end of its job's work
     count = len(chosen) - sum(map(len, refused.values()))
     notice = f"{count} of {len(chosen)} {'job is' if len(chosen) == 1 else 'jobs are'} {word}"
     whys = (f"{', '.join(jobs)}: {reason}" for reason, jobs in refused.items())

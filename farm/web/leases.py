@@ -20,9 +20,9 @@ from farm.control.callers import Caller, Role
 from farm.model.job import FINAL
 from farm.model.requests import NoSuchLeaseError
 from farm.web.job_views import reasons
-from farm.web.page import ask, caller_of, done, form_of, render
+from farm.web.page import PageRoute, ask, caller_of, done, form_of, render
 
-router = APIRouter()
+router = APIRouter(route_class=PageRoute)
 PAGE_WAITING = 50
 ESTIMATED = 10  # of the foremost: an explanation looks at every phone
 PAGE_LATER = 50  # that wait for something else than a phone

@@ -22,11 +22,11 @@ from farm.results.board import HEIGHT, WIDTH, Board, board_of
 from farm.results.columns import runtime_words, traits_of
 from farm.results.series import BUILD, has_interval, has_median, times_of
 from farm.web.job_views import lenient
-from farm.web.page import ask, render
+from farm.web.page import PageRoute, ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
 from farm.web.rendering import moment
 
-router = APIRouter()
+router = APIRouter(route_class=PageRoute)
 PAGE_RESULTS = 100
 BOARD_RESULTS = 1000  # the newest, whose models and phones `/history` begins with
 BOARD_PAGE = 500

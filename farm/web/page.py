@@ -9,27 +9,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Request
+from fastapi.routing import APIRoute
 from jinja2 import Environment
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.common.events import EventLog
+from farm.common.limiter import Admission, Limiter, Place
 from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
 from farm.control.verbs import FieldError
 from farm.web import rendering
-from farm.web.guard import UNSAFE_METHODS, is_loopback
+from farm.web.guard import UNSAFE_METHODS, Pace, is_loopback
 from farm.web.rendering import Asset
 
 COOKIE = "farm_session"
@@ -43,6 +46,7 @@ FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even w
 IDLE_S = 8 * 3600.0  # a working day
 LONGEST_S = 24 * 3600.0  # of a sign-in
 MOST_SIGN_INS = 256
+MOST_SIGN_INS_OF_ONE = 16  # browsers of one account; tokens of scripts sign in once and keep their cookie
 ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
 
@@ -57,14 +61,16 @@ class SignIn:
     began_s: float
     seen_s: float
     notice: str = ""  # shown on the next page, once
+    place: Place[str] = field(init=False, repr=False)
 
 
 class SignIns:
-    """Sign-ins by the value of their cookie; the one unused for longest makes room."""
+    """Sign-ins by the value of their cookie; the account's one unused for longest makes room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sign_ins: OrderedDict[str, SignIn] = OrderedDict()
+        self._sign_ins: dict[str, SignIn] = {}
+        self._admission: Admission[str] = Admission(Limiter(MOST_SIGN_INS, MOST_SIGN_INS_OF_ONE))
 
     def __len__(self) -> int:
         return len(self._sign_ins)
@@ -73,8 +79,9 @@ class SignIns:
         """Sign in an account whose token was shown."""
         now = self._clock()
         sign_in = SignIn(secrets.token_urlsafe(ID_BYTES), secrets.token_urlsafe(ID_BYTES), account, now, now)
-        while len(self._sign_ins) >= MOST_SIGN_INS:
-            self._sign_ins.popitem(last=False)
+        place = self._admission.enter(account, partial(self.end, sign_in.id))
+        assert place is not None  # every sign-in may be ended for another one
+        sign_in.place = place
         self._sign_ins[sign_in.id] = sign_in
         return sign_in
 
@@ -88,12 +95,14 @@ class SignIns:
             self.end(sign_in_id)
             return None
         sign_in.seen_s = now
-        self._sign_ins.move_to_end(sign_in_id)
+        self._admission.mark_silent(sign_in.place)
         return sign_in
 
     def end(self, sign_in_id: str) -> None:
         """Sign out."""
-        self._sign_ins.pop(sign_in_id, None)
+        sign_in = self._sign_ins.pop(sign_in_id, None)
+        if sign_in is not None:
+            self._admission.leave(sign_in.place)
 
     def end_of(self, account: str) -> None:
         """End every sign-in of an account that is revoked."""
@@ -125,7 +134,42 @@ class Web:
     of_other_hosts: Callable[[tuple[str, str]], Awaitable[Mapping[str, Any]]]  # farm.web.hosts.other_hosts
     lab: bool
     sign_ins: SignIns = field(default_factory=SignIns)
+    pace: Pace = field(default_factory=Pace)
     heavy_work: asyncio.Lock = field(default_factory=asyncio.Lock)  # plots and CSV files are made one at a time
+
+    def payer_of(self, connection: HTTPConnection) -> str:
+        """Whose part of the daemon's time a request takes: the account that is signed in, else the address."""
+        cookie = connection.cookies.get(COOKIE)
+        sign_in = self.sign_ins.get(cookie) if cookie else None
+        return f"account {sign_in.account}" if sign_in is not None else address_of(connection)
+
+
+class PageRoute(APIRoute):
+    """The route of a page. One rendering serves all who ask for it at once with one sign-in, or from one address."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """As FastAPI's, shared."""
+        handler = super().get_route_handler()
+        running: dict[tuple[str | None, ...], asyncio.Task[Response]] = {}
+
+        async def answer(request: Request) -> Response:
+            if request.method != "GET":
+                return await handler(request)
+            headers, cookie = request.headers, request.cookies.get(COOKIE)
+            key = (address_of(request), cookie, str(request.url), headers.get("hx-request"))
+            if (shared := running.get(key)) is not None:
+                response = await asyncio.shield(shared)
+                return response if isinstance(response, HTMLResponse) else await handler(request)
+            task = running[key] = asyncio.create_task(handler(request))
+            task.add_done_callback(partial(ended, key))
+            return await asyncio.shield(task)
+
+        def ended(key: tuple[str | None, ...], task: asyncio.Task[Response]) -> None:
+            del running[key]
+            if not task.cancelled():
+                task.exception()  # its readers have it, if there are any left
+
+        return answer
 
 
 def web_of(request: Request) -> Web:
@@ -166,7 +210,7 @@ async def identify(request: Request) -> None:
     request.state.caller = Caller(account.user, account.role, f"web token {account.user} from {address}")
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Where a request comes from."""
     return request.client.host if request.client else "nowhere"
 
@@ -199,6 +243,7 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
     notice = ""
     if sign_in is not None and sign_in.notice and not is_open:
         notice, sign_in.notice = sign_in.notice, ""
+    begun_s = time.monotonic()
     body = web.templates.get_template(part if is_open and part else template).render(
         caller=caller_of(request),
         signed_in=sign_in is not None,
@@ -212,6 +257,7 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
         request=request,
         **context,
     )
+    web.pace.charge(web.payer_of(request), time.monotonic() - begun_s)
     return HTMLResponse(body, status)
 
 

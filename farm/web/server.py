@@ -8,6 +8,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import h11
@@ -16,9 +17,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farm.common.errors import HostError
+from farm.common.limiter import Admission, Limiter, Place
 from farm.common.tasks import log_failure
 
-MOST_CONNECTIONS = 256  # for a further one the one that asks nothing for longest is cut, else it is answered 503
+# For a further one the one that asks nothing for longest is cut, else it is answered 503.
+MOST_CONNECTIONS = 256
+MOST_OF_ADDRESS = 192  # of those; a proxy, or ssh -L, has all its users at one address
+MOST_REFUSED = 32  # connections that stay to be answered 503
 REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
 READER_PATIENCE_S = 10.0  # for a client that does not read
 KEEP_ALIVE_S = 30.0
@@ -55,35 +60,42 @@ class _RequestTimer:
             self._timer = None
 
 
+class _Connections:
+    """The connections of one server, by address, and those beyond the bounds."""
+
+    def __init__(self) -> None:
+        self.served: Admission[str] = Admission(Limiter(MOST_CONNECTIONS, MOST_OF_ADDRESS))
+        self.refused: Admission[str] = Admission(Limiter(MOST_REFUSED))
+
+
 class _Protocol(H11Protocol):
     """One connection. A client that neither asks nor reads is cut: a connection costs a descriptor and memory."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, connections: _Connections, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._admission = connections.served
+        self._refused = connections.refused
+        self._place: Place[str] | None = None
         self._request = _RequestTimer()  # while one is awaited or incomplete
         self._reader = _RequestTimer()  # while the client does not read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.idle_since_s = self.loop.time()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._make_room()
+        address = self.client[0] if self.client else ""
+        self._place = self._admission.enter(address, self._cut)
+        if self._place is None:
+            self.limit_concurrency = 0  # uvicorn answers 503
+            self._admission = self._refused
+            self._place = self._admission.enter(address, self._cut)
         self._request.begin(REQUEST_PATIENCE_S, transport.abort)
 
-    @property
-    def idle(self) -> bool:
-        """Whether no whole request of it is under way."""
-        return self.cycle is None or self.cycle.response_complete or self.conn.their_state in _UNFINISHED
-
-    def _make_room(self) -> None:
-        idle = [each for each in self.connections if isinstance(each, _Protocol) and each is not self and each.idle]
-        if idle:
-            oldest = min(idle, key=lambda each: each.idle_since_s)
-            oldest.transport.abort()
-            self.connections.discard(oldest)  # now, not when the loop reports its end
+    def _cut(self) -> None:
+        self.transport.abort()
+        self.connections.discard(self)  # now, not when the loop reports its end
 
     def on_response_complete(self) -> None:
-        self.idle_since_s = self.loop.time()
+        if self._place is not None:
+            self._admission.mark_silent(self._place)
         super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
@@ -94,6 +106,9 @@ class _Protocol(H11Protocol):
         super().handle_events()
         if self.conn.their_state not in _UNFINISHED:
             self._request.end()
+            under_way = self.cycle is not None and not self.cycle.response_complete
+            if under_way and self._place is not None and self._admission is not self._refused:
+                self._admission.mark_active(self._place)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -106,6 +121,8 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._request.end()
         self._reader.end()
+        if self._place is not None:
+            self._admission.leave(self._place)
         super().connection_lost(exc)
 
 
@@ -145,10 +162,9 @@ class WebServer:
         settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
         config = uvicorn.Config(
             app,
-            http=_Protocol,
+            http=partial(_Protocol, _Connections()),  # type: ignore[arg-type]
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS + 1,
             timeout_keep_alive=int(KEEP_ALIVE_S),
             timeout_graceful_shutdown=int(STOP_S),
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,

@@ -8,11 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from farm.common.events import Event, EventLog
+from farm.common.limiter import Admission, Limiter
 
 MOST_READERS = 100
+NAMELESS = ""  # the account of readers that are not signed in
 MOST_NAMELESS = 75  # the other places are kept for those who are signed in
 MOST_OF_ONE = 25  # of one account
 MOST_BEHIND = 512  # hints; then a reader is cut
@@ -33,8 +39,7 @@ def hint_of(event: Event) -> bytes:
 class _Reader:
     """The changes that one reader has not been sent yet."""
 
-    def __init__(self, account: str) -> None:
-        self.account = account
+    def __init__(self) -> None:
         self.waiting: deque[Event] = deque()
         self.news = asyncio.Event()
         self.over = False
@@ -63,11 +68,20 @@ class HintReaders:
         self._events = events
         self._readers: set[_Reader] = set()
         self._closed = False
+        self._admission: Admission[str] = Admission(
+            Limiter(MOST_READERS, MOST_OF_ONE, bounds={NAMELESS: MOST_NAMELESS})
+        )
 
-    def has_room(self, account: str) -> bool:
-        """Whether one more may read, of `account`; "": not signed in."""
-        alike = sum(each.account == account for each in self._readers)
-        return len(self._readers) < MOST_READERS and alike < (MOST_OF_ONE if account else MOST_NAMELESS)
+    def enter(self, account: str) -> Callable[[], None] | None:
+        """Count a reader of `account` before its stream begins.
+
+        Returns the function to call at its end; None: it is one too many.
+        """
+        place = self._admission.enter(account, lambda: None)
+        if place is None:
+            return None
+        self._admission.mark_active(place)
+        return partial(self._admission.leave, place)
 
     def close(self) -> None:
         """End every stream: the daemon stops."""
@@ -75,11 +89,9 @@ class HintReaders:
         for reader in self._readers:
             reader.end()
 
-    async def read(
-        self, since: int | None, account: str = "", *, heartbeat_s: float = HEARTBEAT_S
-    ) -> AsyncIterator[bytes]:
+    async def read(self, since: int | None, *, heartbeat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
         """Hints after `since` (None: from now on), then as they happen, until the reader is too slow or it is over."""
-        reader = _Reader(account)
+        reader = _Reader()
         self._readers.add(reader)
         stop = self._events.subscribe(reader.on_event)
         missed = self._missed(since)  # in the same step of the loop: no hint is lost or sent twice
@@ -110,6 +122,22 @@ class HintReaders:
         if not known or len(missed) > MOST_RESUMED:
             return [f"id: {newest}\nevent: reset\ndata: {{}}\n\n".encode()]
         return [hint_of(event) for event in missed]
+
+
+class HintStream(StreamingResponse):
+    """The answer to one reader. `leave` is called at its end, also if the reader has left before the first byte."""
+
+    def __init__(self, hints: AsyncIterator[bytes] | tuple[()], leave: Callable[[], None]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(hints, media_type="text/event-stream", headers=headers)
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream (ASGI)."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 def number_of(text: str | None) -> int | None:

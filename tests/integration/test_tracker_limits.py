@@ -80,7 +80,7 @@ def test_a_port_without_descriptors_rests_and_comes_back():
             assert door.state()["cpu_s"] - before < 0.3 * window_s
             assert ask(old) == wire.encode_json(0)
             door.state("unhog")
-            assert [greet(client) for client in new[:10]] == [wire.encode_magic()] * 10
+            assert [greet(client) for client in new[-10:]] == [wire.encode_magic()] * 10
         finally:
             for client in (old, *new):
                 client.close()
@@ -90,8 +90,8 @@ def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others
     with farm_door(files=FEW_FILES) as door:
         clients = [socket.create_connection(("127.0.0.1", door.port), timeout=HANG_S) for _ in range(2 * FEW_FILES)]
         try:
-            assert greet(clients[0]) == wire.encode_magic()
-            assert refused(clients[-1])
+            assert greet(clients[-1]) == wire.encode_magic()
+            assert refused(clients[0])  # the oldest that has said nothing
         finally:
             for client in clients:
                 client.close()
@@ -142,11 +142,12 @@ async def crowd(monkeypatch):
 
 async def test_all_users_together_are_served_in_turn(crowd):
     many = crowd(2 * FEWEST_OF_USER, *"abcd")
-    for _ in range(2 * FEWEST_OF_USER + 1):
+    for _ in range(2 * FEWEST_OF_USER + 2):
         many.come()
-    await many.serves(2 * FEWEST_OF_USER)
-    assert many.door.open == 2 * FEWEST_OF_USER
-    many.end_one()
+    await until(lambda: many.door._acceptor._held and len(many.served) == many.door.open)
+    assert many.door.open <= 2 * FEWEST_OF_USER + 1  # one more may be taken before their bytes are read
+    for _ in range(2):
+        many.end_one()
     await many.serves(2 * FEWEST_OF_USER)
     assert many.problems == []
 

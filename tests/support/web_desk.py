@@ -161,12 +161,14 @@ class AccountStore(ReadsHere):
 class Page:
     """A browser without scripts at the page."""
 
-    def __init__(self, desk: Desk | None = None, config: WebConfig | None = None, *, lab: bool = False) -> None:
+    def __init__(
+        self, desk: Desk | None = None, config: WebConfig | None = None, *, lab: bool = False, metrics: Any = exposition
+    ) -> None:
         self.desk = desk or Desk(status=status())
         self.events = EventLog(1)
         self.clock = 1000.0
         self.accounts = Accounts(AccountStore(), clock=lambda: self.clock)
-        self.app = create_app(self.desk, self.accounts, self.events, exposition, config or WebConfig(), lab=lab)
+        self.app = create_app(self.desk, self.accounts, self.events, metrics, config or WebConfig(), lab=lab)
         self.web = self.app.state.web
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url=BASE, follow_redirects=False

@@ -112,6 +112,7 @@ class LeasedAdb:
                 request = await _read_request(client)
                 if request is None:
                     return
+                self._listener.mark_active(client)
                 verdict = r.judge(request, self._serial, selected=phone is not None)
                 decision = verdict.decision
                 if verdict.transport_id is not None and verdict.transport_id != await self._transport_id():

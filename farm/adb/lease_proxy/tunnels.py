@@ -21,15 +21,20 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbFailed, AdbPortTaken
 from farm.adb.tunnels import Tunnel, TunnelKind, parse_reverses
 from farm.common.errors import FarmError, HostError, UserError
+from farm.common.limiter import Admission, Limiter, Place
+from farm.common.peers import owner_of, shut_down
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 64  # adb clients open a connection for each step of a command
-MAX_CONNECTIONS = 256  # of one listener: descriptors are the whole daemon's; a parallel test runner takes some 50
+# Of one listener: descriptors are the whole daemon's; a parallel test runner takes some 50. The oldest connection that
+# has not asked for anything makes room, of the user with most of them.
+MAX_CONNECTIONS = 256
 CHUNK_BYTES = 256 << 10  # as the adb server's own largest packet burst
 UNIX_BUFFER_BYTES = 4 << 20  # a unix socket's stays at 208 KiB otherwise: less than one chunk
 LAST_BYTES_S = 1.0  # for a client to take what the phone sent last; adb's own limit is one second too
@@ -51,6 +56,8 @@ class LoopbackListener:
         self._admits = admits
         self._serve = serve
         self._turn_away = turn_away
+        self._admission: Admission[str] = Admission(Limiter(MAX_CONNECTIONS))
+        self._places: dict[socket.socket, Place[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None
@@ -106,17 +113,39 @@ class LoopbackListener:
                 log.warning("leased adb %d cannot accept: %s", self.port, error.strerror or error)
                 await asyncio.sleep(EXHAUSTED_PAUSE_S)
                 continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.take(connection, self._admit)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                owner = owner_of(connection)
+            except OSError:  # it left while it queued
+                connection.close()
+                continue
+            self.take(connection, self._admit, f"uid {owner.uid}" if owner else "")
 
-    def take(self, connection: socket.socket, serve: Serve) -> None:
-        """Serve a connection from elsewhere as one of this port, and close it at its end, or at that of the port."""
-        if self._socket is None or len(self._tasks) >= MAX_CONNECTIONS:
+    def take(self, connection: socket.socket, serve: Serve, user: str = "") -> None:
+        """Serve a connection as one of this port, and close it at its end, or at that of the port.
+
+        `user`: who has it; "": it comes from elsewhere.
+        """
+        place = None if self._socket is None else self._admission.enter(user, partial(self._cut, connection))
+        if place is None:
             connection.close()
             return
+        self._places[connection] = place
         task = asyncio.create_task(self._run(connection, serve), name=f"leased adb {self.port} connection")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, connection))
+
+    def mark_active(self, connection: socket.socket) -> None:
+        """The connection has asked for something: it makes no room for another one."""
+        self._admission.mark_active(self._places[connection])
+
+    def _cut(self, connection: socket.socket) -> None:
+        log.info("leased adb %d: a connection is cut that has not asked for anything", self.port)
+        shut_down(connection)
+
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._admission.leave(self._places.pop(connection))
 
     async def _admit(self, connection: socket.socket) -> None:
         refused = await self._admits(connection)
@@ -291,13 +320,14 @@ class LeaseTunnels:
             await self._changed()
 
     def _listen(self, local: str, remote: str) -> int:
-        listener = LoopbackListener(self._admits, lambda connection: self._connect(connection, remote))
+        listener = LoopbackListener(self._admits, lambda connection: self._connect(listener, connection, remote))
         port = listener.open(int(local.removeprefix("tcp:")))
         tunnel = Tunnel(TunnelKind.FORWARD, self._serial, f"tcp:{port}", remote)
         self._forwards[tunnel.listen] = (tunnel, listener)
         return port
 
-    async def _connect(self, connection: socket.socket, remote: str) -> None:
+    async def _connect(self, listener: LoopbackListener, connection: socket.socket, remote: str) -> None:
+        listener.mark_active(connection)
         async with await self._client.open_service(self._serial, remote) as phone:
             await relay(connection, phone.raw)
 

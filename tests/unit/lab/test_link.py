@@ -313,7 +313,7 @@ async def test_strangers_that_stay_shut_no_host_out(tmp_path, caplog):
                 strangers.enter_context(stranger).sendall(first)
             await logged(caplog, "127.0.0.2: too many connections")
             await reaches(one)
-            assert two._unknown.of("127.0.0.2") == 2
+            assert two._unknown.limiter.of("127.0.0.2") == 2
 
 
 async def test_connections_of_a_host_are_bounded(tmp_path, caplog):

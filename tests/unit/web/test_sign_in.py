@@ -130,14 +130,25 @@ def test_a_session_ends_however_much_it_is_used(now, sign_ins):
     assert sign_ins.get(sign_in.id) is None
 
 
-def test_the_one_unused_for_longest_is_dropped(sign_ins):
-    first, second = sign_ins.begin("ann"), sign_ins.begin("bob")
-    for _ in range(module.MOST_SIGN_INS - 2):
-        sign_ins.begin("many")
+def test_an_account_with_many_sign_ins_ends_its_own_one_that_is_unused_for_longest(sign_ins):
+    operator, first, second = (sign_ins.begin(name) for name in ("olga", "vera", "vera"))
+    for _ in range(module.MOST_SIGN_INS_OF_ONE - 2):
+        sign_ins.begin("vera")
     sign_ins.get(first.id)
-    sign_ins.begin("one more")
-    assert len(sign_ins) == module.MOST_SIGN_INS
-    assert (sign_ins.get(first.id), sign_ins.get(second.id)) == (first, None)
+    sign_ins.begin("vera")
+    assert [sign_ins.get(each.id) for each in (operator, first, second)] == [operator, first, None]
+    for _ in range(module.MOST_SIGN_INS):
+        sign_ins.begin("vera")
+    assert (sign_ins.get(operator.id), len(sign_ins)) == (operator, module.MOST_SIGN_INS_OF_ONE + 1)
+
+
+def test_many_accounts_leave_each_one_a_sign_in(numbers, now):
+    numbers(module, MOST_SIGN_INS=6)
+    sign_ins = SignIns(lambda: now[0])
+    operator = sign_ins.begin("olga")
+    for name in "abc" * 9:
+        sign_ins.begin(name)
+    assert (sign_ins.get(operator.id), len(sign_ins)) == (operator, 6)
 
 
 def test_sessions_go_with_their_account(sign_ins):

@@ -79,28 +79,27 @@ async def test_silence_is_filled_with_heartbeats(hints):
     assert await anext(reader) == b": still here\n\n"
 
 
-async def opened(hints, account):
+def opened(hints, account):
     """As many readers as there is room for."""
     readers = []
-    while hints.has_room(account):
-        assert len(readers) <= stream.MOST_READERS
-        readers.append(hints.read(None, account))
-        await anext(readers[-1])
+    while leave := hints.enter(account):
+        readers.append(leave)
     return readers
 
 
-async def test_readers_without_a_name_leave_streams_for_signed_in_users(hints):
-    nameless = await opened(hints, "")
+def test_readers_without_a_name_leave_streams_for_signed_in_users(hints):
+    nameless = opened(hints, "")
     assert len(nameless) == stream.MOST_NAMELESS
-    assert len(await opened(hints, "ann")) == stream.MOST_READERS - stream.MOST_NAMELESS
-    assert not hints.has_room("bob")
-    await nameless[0].aclose()
-    assert hints.has_room("bob")
+    assert len(opened(hints, "ann")) == stream.MOST_READERS - stream.MOST_NAMELESS
+    assert not hints.enter("bob")
+    nameless[0]()
+    assert hints.enter("bob")
 
 
-async def test_one_account_has_its_share(hints):
-    assert len(await opened(hints, "ann")) == stream.MOST_OF_ONE
-    assert (hints.has_room(""), hints.has_room("bob")) == (True, True)
+def test_one_account_has_its_share(hints):
+    assert len(opened(hints, "ann")) == stream.MOST_OF_ONE
+    assert hints.enter("")
+    assert hints.enter("bob")
 
 
 async def test_streams_end_with_the_daemon(hints):
