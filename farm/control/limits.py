@@ -2,9 +2,10 @@
 
 libzmq takes all connections and aborts the process when it runs out of descriptors. It reports each connection it takes
 to a monitor (zmq_socket_monitor(3)), by its descriptor. A thread of its own reads that, so that a busy event loop
-changes nothing. Of the connections beyond the limits the latest few stay, so that their requests are answered with the
-limit that was reached; it ends the others. libzmq itself waits for the thread once a thousand are unread, so no client
-is faster than it where the process may have 4,096 descriptors or more.
+changes nothing. The oldest connection without a message makes room for another one of its owner, or of all. Of the
+connections beyond the limits the latest few stay, so that their requests are answered with the limit that was reached;
+it ends the others. libzmq itself waits for the thread once a thousand are unread, so no client is faster than it where
+the process may have 4,096 descriptors or more.
 
 libzmq owns the descriptors and cannot drop one peer of a ROUTER. So a connection is ended by its number: the receiving
 half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number may be used again before the
@@ -25,13 +26,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import zmq
 from zmq import MessageTracker
 from zmq.utils.monitor import recv_monitor_message
 
 from farm.common.errors import HostError
-from farm.common.limiter import Limiter
+from farm.common.limiter import Admission, Limiter, Place
 
 MAX_CALLS = 1024
 MAX_CALLS_PER_CONNECTION = 64  # a person's client has one call at a time, a worker two
@@ -48,6 +50,7 @@ OWNER_PART = 4  # one owner has at most such a part of the connections
 MAX_REFUSED = 64  # connections beyond the limits that stay for a refusal, of all owners
 MAX_REFUSED_PER_OWNER = 16
 UNREAD_EVENTS = 64
+SPEAK_S = 1.0  # a connection without a message by then makes room for another one of its owner
 REPORTED_S = 60.0  # how long the limit is reported as a problem after the latest refused connection
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 logger = logging.getLogger(__name__)
@@ -246,10 +249,11 @@ class ConnectionLimiter:
         """`owner` returns the owner of a connection; None: it belongs to another socket (its number was used again)."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // DESCRIPTOR_PART)
-        self._limiter: Limiter[Hashable] = Limiter.shared(most, OWNER_PART)
+        self._admission: Admission[Hashable] = Admission(Limiter.shared(most, OWNER_PART))
         self._name = name
         self._owner = owner
-        self._owners: dict[int, Hashable] = {}  # descriptor -> owner
+        self._places: dict[int, Place[Hashable]] = {}  # by descriptor
+        self._young: deque[tuple[float, Place[Hashable]]] = deque()  # with the time since when they may speak
         self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
         self._speakers: dict[int, _Speaker] = {}  # by descriptor
         self._thread: threading.Thread | None = None
@@ -258,7 +262,7 @@ class ConnectionLimiter:
         self.refusals = 0  # ever
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return len(self._places)
 
     @property
     def problem(self) -> str:
@@ -286,16 +290,16 @@ class ConnectionLimiter:
         Raises:
             BusyError: it is beyond the limits.
         """
-        owner = self._refused.get(descriptor)
-        if owner is None or self._limiter.fits(owner, 0):
+        owner, limiter = self._refused.get(descriptor), self._admission.limiter
+        if owner is None or limiter.fits(owner, 0):
             return
         hint = "end some of its farm programs, such as farm watch, farm top and scripts"
-        if not self._limiter.key_fits(owner, 0):
-            most = f"at most {self._limiter.per_key:g} are allowed"
-            raise BusyError(f"{owner} has {self._limiter.of(owner)} connections to the farm, {most}", hint=hint)
-        largest = self._limiter.largest
+        if not limiter.key_fits(owner, 0):
+            most = f"at most {limiter.per_key:g} are allowed"
+            raise BusyError(f"{owner} has {limiter.of(owner)} connections to the farm, {most}", hint=hint)
+        largest = limiter.largest
         raise BusyError(
-            f"the farm has all its {self._limiter.total:g} connections, {self._limiter.of(largest)} with {largest}",
+            f"the farm has all its {limiter.total:g} connections, {limiter.of(largest)} with {largest}",
             hint=hint,
         )
 
@@ -341,19 +345,38 @@ class ConnectionLimiter:
 
     def _on_event(self, event: int, descriptor: int) -> None:
         self._refused.pop(descriptor, None)
-        left = self._owners.pop(descriptor, None)
+        left = self._places.pop(descriptor, None)
         if left is not None:
-            self._limiter.give_back(left)
+            self._admission.leave(left)
         if event != zmq.EVENT_ACCEPTED:
             return
         with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
             owner = self._owner(connection)
             if owner is None:
                 return
-            self._owners[descriptor] = owner
-            self._limiter.take(owner)
-            if not self._limiter.fits(owner, 0):
+            self._mark_silent()
+            place = self._places[descriptor] = self._admission.count(owner, partial(self._cut_silent, descriptor))
+            self._young.append((time.monotonic(), place))
+            if self._admission.make_room(place):
+                self._admission.mark_active(place)  # it has its time to speak
+            else:
                 self._refuse(descriptor, owner)
+
+    def _mark_silent(self) -> None:
+        """Let connections make room for others once they have had time for a message."""
+        now_s = time.monotonic()
+        while self._young and self._young[0][0] <= now_s - SPEAK_S:
+            self._admission.mark_silent(self._young.popleft()[1])
+
+    def _cut_silent(self, descriptor: int) -> bool:
+        """End a connection over which no message came; False: one came."""
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
+            speaker = self._speakers.get(descriptor)
+            if speaker is not None and speaker.address == connection.getpeername():
+                return False
+        self._places.pop(descriptor, None)
+        self._cut(descriptor)
+        return True
 
     def _refuse(self, descriptor: int, owner: Hashable) -> None:
         """Keep the connection for a refusal; where there are too many of those, in the place of the oldest one."""

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 import zmq
 
-from farm.common.limiter import Limiter
+from farm.common.limiter import Admission, Limiter
 from farm.control import limits
 from farm.control.limits import OWNER_PART, BusyError, ConnectionLimiter
 
@@ -23,7 +23,7 @@ class Connections:
         self.pairs = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.limiter = ConnectionLimiter("test", lambda connection: self.owners[connection.fileno()])
-        self.limiter._limiter = Limiter.shared(8, OWNER_PART)
+        self.limiter._admission = Admission(Limiter.shared(8, OWNER_PART))
 
     def open(self, owner):
         """The number of a new connection that the monitor tells of."""
@@ -92,6 +92,17 @@ def test_a_full_listener_admits_nobody_and_names_the_owner_of_most(door):
     assert (door.reads(late), door.reads(later)) == (False, True)
     with pytest.raises(BusyError, match="the farm has all its 8 connections, 2 with 0"):
         door.limiter.check(later)
+
+
+def test_the_oldest_connection_without_a_message_makes_room_once_it_had_time_for_one(door, numbers):
+    numbers(limits, SPEAK_S=0.0)
+    speaks, silent = door.open("10.0.0.1"), door.open("10.0.0.1")
+    door.hear(speaks, "ann")
+    late = door.open("10.0.0.1")
+    assert [door.reads(each) for each in (speaks, silent, late)] == [True, False, True]
+    door.limiter.check(late)
+    door.limiter._on_event(ENDED, silent)
+    assert len(door.limiter) == 2
 
 
 def test_the_connections_of_one_are_ended_and_no_others(door):
