@@ -116,16 +116,15 @@ def read_page(where: Where, count: int, begun: Callable[[], None], path: str = "
     begun()
 
 
-def connect_again(where: Where, count: int, begun: Callable[[], None]) -> None:
-    """`count` clients that connect to each port in turn, and leave."""
+def connect_again(where: Where, count: int, begun: Callable[[], None], port: str) -> None:
+    """`count` clients that connect to a port, and leave at once."""
     web, key = urlsplit(where["web"]), _viewer(where)
-    ports = (tuple(where["tracker"]), (web.hostname, web.port), (key.host, key.port))
+    addresses = {"tvm": where["tracker"], "web": (web.hostname, web.port), "control": (key.host, key.port)}
 
     def again() -> None:
         while True:
-            for port in ports:
-                with contextlib.suppress(OSError), socket.create_connection(port, 30):
-                    pass
+            with contextlib.suppress(OSError), socket.create_connection(tuple(addresses[port]), 30):
+                pass
 
     _threads(count, again)
     begun()
@@ -156,7 +155,7 @@ def _threads(count: int, work: Callable[[], None]) -> None:
 KINDS: dict[str, Callable[[Where, int, Callable[[], None]], None]] = {
     "events": read_events, "silent": connect_silently, "drip": drip, "web": read_page, "upload": upload,
     "metrics": partial(read_page, path="metrics"), "jobs": partial(read_page, path="jobs?sort=name"),
-    "connect": connect_again,
+    **{f"connect {port}": partial(connect_again, port=port) for port in ("tvm", "web", "control")},
 }  # fmt: skip
 
 

@@ -51,7 +51,9 @@ ABUSES = (
     ("20 readers of the page", "web", 20),
     ("40 readers of /metrics", "metrics", 40),
     ("100 readers of sorted jobs", "jobs", 100),
-    ("20 clients that connect and leave", "connect", 20),
+    ("20 clients that connect to the page and leave", "connect web", 20),
+    ("20 clients that connect to the TVM port and leave", "connect tvm", 20),
+    ("20 clients that connect to the control port and leave", "connect control", 20),
     ("an upload of 1 GiB", "upload", 1),
 )
 CONFIG = '[control]\nlisten = "tcp://127.0.0.1:0"\n'

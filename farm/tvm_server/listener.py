@@ -221,7 +221,10 @@ class Acceptor:
                 log.debug("a queued connection was lost: %s", error)
                 continue
             self._recovered()
-            self._accepted(connection)
+            if _has_left(connection):
+                connection.close()
+            else:
+                self._accepted(connection)
 
     def _pause(self, error: OSError) -> None:
         """Stop looking for a while: the socket stays readable, and a loop that kept looking would spin."""
@@ -250,6 +253,16 @@ class Acceptor:
             self._pause_s = FIRST_PAUSE_S
             assert self._reserve is not None
             self._reserve.restore()
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Whether a client has ended a connection on which it sent nothing: it costs no more than this look."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class Listener:

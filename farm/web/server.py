@@ -8,7 +8,6 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import h11
@@ -18,7 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farm.common.errors import HostError
 from farm.common.limiter import Admission, Limiter, Place
-from farm.common.tasks import log_failure
+from farm.common.tasks import BackgroundTasks, log_failure
+from farm.tvm_server.listener import Acceptor
 
 # For a further one the one that asks nothing for longest is cut, else it is answered 503.
 MOST_CONNECTIONS = 256
@@ -142,13 +142,17 @@ class WebServer:
         """`setting`: the key of `[web]` that has the port."""
         self._host = host
         self._socket = _listen(host, port, setting)
+        self._port = int(self._socket.getsockname()[1])
+        self._acceptor = Acceptor(self._accepted)
+        self._connections = _Connections()
+        self._tasks = BackgroundTasks()
         self._server: _UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
         """Where to dial it from this host."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host), int(self._socket.getsockname()[1])
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host), self._port
 
     @property
     def url(self) -> str:
@@ -162,7 +166,7 @@ class WebServer:
         settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}
         config = uvicorn.Config(
             app,
-            http=partial(_Protocol, _Connections()),  # type: ignore[arg-type]
+            http=_Protocol,
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=int(KEEP_ALIVE_S),
@@ -171,8 +175,23 @@ class WebServer:
             **settings,
         )
         self._server = _UvicornServer(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
+        self._serving = asyncio.create_task(self._server.serve(sockets=[]), name="web")
         self._serving.add_done_callback(log_failure)
+        self._acceptor.take(self._socket)  # a few at a time: asyncio would take all that wait at once
+
+    def _accepted(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._tasks.spawn(self._connect(sock), "a connection to the page")
+
+    async def _connect(self, sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it has left
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, sock)
+
+    def _protocol(self) -> _Protocol:
+        assert self._server is not None
+        return _Protocol(
+            self._connections, config=self._server.config, server_state=self._server.server_state, app_state={}
+        )
 
     @property
     def tasks(self) -> Sequence[asyncio.Task[None]]:
@@ -184,6 +203,8 @@ class WebServer:
         if self._server is None or self._serving is None:
             self._socket.close()
             return
+        self._acceptor.stop()
+        await self._tasks.end(STOP_S)
         self._server.should_exit = True
         await asyncio.gather(self._serving, return_exceptions=True)
 
