@@ -24,7 +24,7 @@ from farm.bundle.model import Abi, Platform
 from farm.common.errors import ProtocolError
 from farm.common.files import SHA256_FORM
 from farm.common.frames import FrameReader, frame
-from farm.common.limiter import Admission, Limiter
+from farm.common.limiter import ClientLimiter, Limiter
 from farm.common.peers import peer_process
 
 READ_BYTES = 1 << 18
@@ -77,7 +77,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         self._scheduler, self._publish = scheduler, publish
         self._client: Client  # from `listen` on
         self._numbers = itertools.count(1)
-        self._admission: Admission[int] = Admission(Limiter(MAX_RUNS))
+        self._admission: ClientLimiter[int] = ClientLimiter(Limiter(MAX_RUNS))
         self._left: dict[Builder, asyncio.Future[None]] = {}  # of those that are connected
         scheduler.add_plugin(self)
 

@@ -27,7 +27,7 @@ from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolError, UserError
 from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.peers import address_of, shut_down
 from farm.common.tasks import BackgroundTasks
 from farm.tvm_server.connection import set_options
@@ -129,7 +129,7 @@ class JoinServer:
         """`port`: dask's scheduler's. `joined`: called with the name of each new builder."""
         self._authority, self._port, self._joined = authority, port, joined
         self._acceptor = Acceptor(self._accepted)
-        self._admission: Admission[str] = Admission(Limiter(MAX_JOINING, MAX_JOINING_OF_ADDRESS))
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MAX_JOINING, MAX_JOINING_OF_ADDRESS))
         self._tasks = BackgroundTasks()
 
     def listen(self, host: str, port: int) -> int:
@@ -158,7 +158,7 @@ class JoinServer:
             return
         self._tasks.spawn(self._serve(sock, place), "a builder that joins")
 
-    async def _serve(self, sock: socket.socket, place: Place[str]) -> None:
+    async def _serve(self, sock: socket.socket, place: ClientPlace[str]) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(MAX_LINE_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)

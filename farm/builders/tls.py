@@ -18,7 +18,7 @@ from distributed.comm.tcp import TLSBackend, TLSListener
 from distributed.security import Security
 from tornado.iostream import IOStream
 
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 
 # No dashboard and no HTTP routes; one death is enough, since the farm decides itself who tries next.
 SETTINGS = {
@@ -107,8 +107,8 @@ class _GuardedListener(TLSListener):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._admission: Admission[str] = Admission(Limiter(MAX_CONNECTIONS, MAX_OF_ADDRESS))
-        self._places: dict[IOStream, Place[str]] = {}
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MAX_CONNECTIONS, MAX_OF_ADDRESS))
+        self._places: dict[IOStream, ClientPlace[str]] = {}
 
     async def _handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
         place = self._admission.enter(address[0], stream.close)

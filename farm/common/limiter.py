@@ -1,8 +1,8 @@
 """Bounds for all keys together, and for each of them; and the admission of clients by such bounds. No I/O.
 
 A key is a user, an address or a connection; an amount is a count or bytes. The caller of a `Limiter` asks `fits` before
-it takes, and words the refusal itself. Every port that clients reach has an `Admission`, which counts a client before
-anything is known of it: a burst is counted as it comes, and silent clients keep no other client out.
+it takes, and words the refusal itself. Every port that clients reach has a `ClientLimiter`, which counts a client
+before anything is known of it: a burst is counted as it comes, and silent clients keep no other client out.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Limiter(Generic[Key]):
         return max(self._taken, key=self._taken.__getitem__)
 
 
-class Place(Generic[Key]):
+class ClientPlace(Generic[Key]):
     """One client's place at a port."""
 
     def __init__(self, key: Key, cut: Callable[[], object]) -> None:
@@ -102,7 +102,7 @@ class Place(Generic[Key]):
         self.over = False  # the client has left, or was cut
 
 
-class Admission(Generic[Key]):
+class ClientLimiter(Generic[Key]):
     """Gives each client of a port a place, counted from its first moment until it leaves.
 
     A client is silent until `mark_active`. A silent one makes room for another client: the oldest of the same key where
@@ -111,9 +111,9 @@ class Admission(Generic[Key]):
 
     def __init__(self, limiter: Limiter[Key]) -> None:
         self.limiter = limiter
-        self._silent: dict[Key, dict[Place[Key], None]] = {}  # the oldest first
+        self._silent: dict[Key, dict[ClientPlace[Key], None]] = {}  # the oldest first
 
-    def enter(self, key: Key, cut: Callable[[], object]) -> Place[Key] | None:
+    def enter(self, key: Key, cut: Callable[[], object]) -> ClientPlace[Key] | None:
         """A place, to be given back by `leave`; None: there is none.
 
         `cut` ends the client to make room for another one. It returns False if the client is not silent any more.
@@ -124,12 +124,12 @@ class Admission(Generic[Key]):
         self.leave(place)
         return None
 
-    def count(self, key: Key, cut: Callable[[], object]) -> Place[Key]:
+    def count(self, key: Key, cut: Callable[[], object]) -> ClientPlace[Key]:
         """Count a client, whether it fits or not; `make_room` follows."""
         self.limiter.take(key)
-        return Place(key, cut)
+        return ClientPlace(key, cut)
 
-    def make_room(self, place: Place[Key]) -> bool:
+    def make_room(self, place: ClientPlace[Key]) -> bool:
         """Cut silent clients until this one fits; False: it does not."""
         while not self.limiter.key_fits(place.key, 0):
             if place.key not in self._silent:
@@ -148,27 +148,27 @@ class Admission(Generic[Key]):
         """Whether a further client would find no place."""
         return self.limiter.taken >= self.limiter.total and not self._silent
 
-    def mark_silent(self, place: Place[Key]) -> None:
+    def mark_silent(self, place: ClientPlace[Key]) -> None:
         """The client has nothing under way; those that are silent already are cut before it."""
         self.mark_active(place)
         if not place.over:
             self._silent.setdefault(place.key, {})[place] = None
 
-    def mark_active(self, place: Place[Key]) -> None:
+    def mark_active(self, place: ClientPlace[Key]) -> None:
         """The client has said what it wants, and keeps its place."""
         silent = self._silent.get(place.key, {})
         silent.pop(place, None)
         if not silent:
             self._silent.pop(place.key, None)
 
-    def rename(self, place: Place[Key], key: Key) -> None:
+    def rename(self, place: ClientPlace[Key], key: Key) -> None:
         """Count the client under another key, such as its user; `make_room` follows."""
         self.mark_active(place)
         self.limiter.give_back(place.key)
         self.limiter.take(key)
         place.key = key
 
-    def leave(self, place: Place[Key]) -> None:
+    def leave(self, place: ClientPlace[Key]) -> None:
         """Give a place back. Harmless when repeated."""
         if not place.over:
             self.mark_active(place)

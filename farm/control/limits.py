@@ -33,7 +33,7 @@ from zmq import MessageTracker
 from zmq.utils.monitor import recv_monitor_message
 
 from farm.common.errors import HostError
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 
 MAX_CALLS = 1024
 MAX_CALLS_PER_CONNECTION = 64  # a person's client has one call at a time, a worker two
@@ -249,11 +249,11 @@ class ConnectionLimiter:
         """`owner` returns the owner of a connection; None: it belongs to another socket (its number was used again)."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // DESCRIPTOR_PART)
-        self._admission: Admission[Hashable] = Admission(Limiter.shared(most, OWNER_PART))
+        self._admission: ClientLimiter[Hashable] = ClientLimiter(Limiter.shared(most, OWNER_PART))
         self._name = name
         self._owner = owner
-        self._places: dict[int, Place[Hashable]] = {}  # by descriptor
-        self._young: deque[tuple[float, Place[Hashable]]] = deque()  # with the time since when they may speak
+        self._places: dict[int, ClientPlace[Hashable]] = {}  # by descriptor
+        self._young: deque[tuple[float, ClientPlace[Hashable]]] = deque()  # with the time since when they may speak
         self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
         self._speakers: dict[int, _Speaker] = {}  # by descriptor
         self._thread: threading.Thread | None = None

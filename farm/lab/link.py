@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from farm.common.errors import Code, FarmError, HostError, HostUnreachableError, ProtocolError
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
 from farm.lab.hosts import KnownHosts, PinnedHosts
@@ -160,7 +160,9 @@ class HostLink:
         self._acceptor = Acceptor(self._accepted)
         self._seen: set[str] = set()  # addresses from which hosts of the lab have come
         half = limits.unknown // 2
-        self._unknown: Admission[str] = Admission(Limiter(limits.unknown, half, reserved=half, operators=self._seen))
+        self._unknown: ClientLimiter[str] = ClientLimiter(
+            Limiter(limits.unknown, half, reserved=half, operators=self._seen)
+        )
         self._dialled = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(limits.dialled))  # by host
         self._of_host: Limiter[str] = Limiter(per_key=limits.of_host)
         self._open: dict[Secured, str] = {}  # -> its host
@@ -339,7 +341,7 @@ class HostLink:
         sock.close()  # for a task that has not begun
         self._log_refused(address, "too many connections at once of no known host: the oldest are cut")
 
-    async def _serve(self, sock: socket.socket, address: str, place: Place[str]) -> None:
+    async def _serve(self, sock: socket.socket, address: str, place: ClientPlace[str]) -> None:
         try:
             with _closed_on_error(sock):
                 known = await self._hosts.any()

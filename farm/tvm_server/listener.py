@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from farm.common.errors import Code, HostError
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.peers import UserNames, address_of, owner_of
 from farm.model.sessions import Peer
 from farm.tvm_server.connection import ConnectionLimits, quick_ack, set_options
@@ -288,7 +288,7 @@ class Listener:
         self._nameless: dict[int, list[_Sniffer]] = {}  # by uid, while its name is asked for
         self._naming: set[asyncio.Task[None]] = set()
         self._sniffers: set[_Sniffer] = set()
-        self._admission = Admission(user_limiter(limits.connections))  # connections that have not ended
+        self._admission = ClientLimiter(user_limiter(limits.connections))  # connections that have not ended
         self._on_problem = on_problem
         self._over_limit: dict[str, None] = {}  # users who asked for more connections than the limit of one
         self._log_refused = refusal_log()
@@ -330,7 +330,7 @@ class Listener:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Half of them, because a session needs a second one for its phone.
         affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
-        self._admission = Admission(user_limiter(min(self._limits.connections, affordable)))
+        self._admission = ClientLimiter(user_limiter(min(self._limits.connections, affordable)))
         self._acceptor.take(listener)
 
     def stop(self) -> None:
@@ -416,7 +416,7 @@ class Listener:
             self._acceptor.hold()
         takes(sniffer.sock, sniffer.peer, first, closed)
 
-    def _closed(self, place: Place[str]) -> None:
+    def _closed(self, place: ClientPlace[str]) -> None:
         self._admission.leave(place)
         if place.key in self._over_limit and self._admission.limiter.key_fits(place.key):
             del self._over_limit[place.key]
@@ -432,7 +432,7 @@ class _Sniffer:
         self._loop = asyncio.get_running_loop()
         self.sock = sock
         self.peer = peer
-        self.place: Place[str]
+        self.place: ClientPlace[str]
         self._first = b""
         self._sniffed = sniffed
         self._timer: asyncio.TimerHandle | None = None  # None before `begin`

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.common.events import EventLog
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
@@ -61,7 +61,7 @@ class SignIn:
     began_s: float
     seen_s: float
     notice: str = ""  # shown on the next page, once
-    place: Place[str] = field(init=False, repr=False)
+    place: ClientPlace[str] = field(init=False, repr=False)
 
 
 class SignIns:
@@ -70,7 +70,7 @@ class SignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sign_ins: dict[str, SignIn] = {}
-        self._admission: Admission[str] = Admission(Limiter(MOST_SIGN_INS, MOST_SIGN_INS_OF_ONE))
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MOST_SIGN_INS, MOST_SIGN_INS_OF_ONE))
 
     def __len__(self) -> int:
         return len(self._sign_ins)

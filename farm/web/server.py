@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from farm.common.errors import HostError
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.tasks import BackgroundTasks, log_failure
 from farm.tvm_server.listener import Acceptor
 
@@ -64,8 +64,8 @@ class _Connections:
     """The connections of one server, by address, and those beyond the bounds."""
 
     def __init__(self) -> None:
-        self.served: Admission[str] = Admission(Limiter(MOST_CONNECTIONS, MOST_OF_ADDRESS))
-        self.refused: Admission[str] = Admission(Limiter(MOST_REFUSED))
+        self.served: ClientLimiter[str] = ClientLimiter(Limiter(MOST_CONNECTIONS, MOST_OF_ADDRESS))
+        self.refused: ClientLimiter[str] = ClientLimiter(Limiter(MOST_REFUSED))
 
 
 class _Protocol(H11Protocol):
@@ -75,7 +75,7 @@ class _Protocol(H11Protocol):
         super().__init__(*args, **settings)
         self._admission = connections.served
         self._refused = connections.refused
-        self._place: Place[str] | None = None
+        self._place: ClientPlace[str] | None = None
         self._request = _RequestTimer()  # while one is awaited or incomplete
         self._reader = _RequestTimer()  # while the client does not read
 

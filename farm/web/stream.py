@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from farm.common.events import Event, EventLog
-from farm.common.limiter import Admission, Limiter
+from farm.common.limiter import ClientLimiter, Limiter
 
 MOST_READERS = 100
 NAMELESS = ""  # the account of readers that are not signed in
@@ -68,7 +68,7 @@ class HintReaders:
         self._events = events
         self._readers: set[_Reader] = set()
         self._closed = False
-        self._admission: Admission[str] = Admission(
+        self._admission: ClientLimiter[str] = ClientLimiter(
             Limiter(MOST_READERS, MOST_OF_ONE, bounds={NAMELESS: MOST_NAMELESS})
         )
 

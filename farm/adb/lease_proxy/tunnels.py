@@ -27,7 +27,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbFailed, AdbPortTaken
 from farm.adb.tunnels import Tunnel, TunnelKind, parse_reverses
 from farm.common.errors import FarmError, HostError, UserError
-from farm.common.limiter import Admission, Limiter, Place
+from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.peers import owner_of, shut_down
 
 LOOPBACK = "127.0.0.1"
@@ -56,8 +56,8 @@ class LoopbackListener:
         self._admits = admits
         self._serve = serve
         self._turn_away = turn_away
-        self._admission: Admission[str] = Admission(Limiter(MAX_CONNECTIONS))
-        self._places: dict[socket.socket, Place[str]] = {}
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MAX_CONNECTIONS))
+        self._places: dict[socket.socket, ClientPlace[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._socket: socket.socket | None = None

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 import zmq
 
-from farm.common.limiter import Admission, Limiter
+from farm.common.limiter import ClientLimiter, Limiter
 from farm.control import limits
 from farm.control.limits import OWNER_PART, BusyError, ConnectionLimiter
 
@@ -23,7 +23,7 @@ class Connections:
         self.pairs = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.limiter = ConnectionLimiter("test", lambda connection: self.owners[connection.fileno()])
-        self.limiter._admission = Admission(Limiter.shared(8, OWNER_PART))
+        self.limiter._admission = ClientLimiter(Limiter.shared(8, OWNER_PART))
 
     def open(self, owner):
         """The number of a new connection that the monitor tells of."""
