@@ -193,6 +193,8 @@ class AdbClient:
         try:
             connection = await self.open_service(serial, f"tcp:{port}", timeout_s=timeout_s)
         except (AdbLinkLost, AdbFailed) as error:
+            if isinstance(error.__cause__, AdbServerUnreachable):
+                raise  # the phone went
             raise AdbFailed(
                 f"Nothing listens on port {port} of phone {serial}.",
                 Code.PORT_CLOSED,
@@ -288,7 +290,8 @@ class AdbClient:
         connection = await self._host(f"host:transport:{serial}", serial=serial)
         begun_s = time.monotonic()
         try:
-            await connection.request(service, serial=serial)
+            async with self._blames_link(serial, service):
+                await connection.request(service, serial=serial)
         except BaseException:
             connection.close()
             raise
@@ -302,8 +305,22 @@ class AdbClient:
         async with (
             deadline(OPEN_TIMEOUT_S, lambda: self._slow(serial, service)),
             await self._service(serial, service) as connection,
+            self._blames_link(serial, service),
         ):
             yield connection
+
+    @asynccontextmanager
+    async def _blames_link(self, serial: str, service: str) -> AsyncIterator[None]:
+        """A stream to a phone that ends in the middle, of a server that goes on, ended with the phone's link."""
+        try:
+            yield
+        except AdbServerUnreachable as error:
+            try:
+                await self.version()
+            except AdbError:
+                raise error from None
+            message = f"The link to phone {serial} ended before it answered {abridged(service)}."
+            raise AdbLinkLost(message, hint="Check its cable.", evidence=error.message) from error
 
     async def _open_shell(
         self,

@@ -176,7 +176,10 @@ class AdbConnection:
         Raises:
             AdbError: the leaf that the refusal's words mean; AdbServerUnreachable when the server broke off.
         """
-        await self.send(encode_request(service))
+        try:
+            await self.send(encode_request(service))
+        except AdbLinkLost as error:
+            raise self._broke_off(service) from error
         await self.status(serial=serial, service=service)
 
     async def status(self, *, serial: str = "", service: str = "") -> None:
@@ -212,11 +215,14 @@ class AdbConnection:
     async def _more(self, wanted: int, what: str) -> bytes:
         data = await self.receive(wanted)
         if not data:
-            raise AdbServerUnreachable(
-                f"The adb server on {self._address.spec} closed the connection in the middle of {abridged(what)}.",
-                hint="It was killed or crashed; farm's own server is started again by itself.",
-            )
+            raise self._broke_off(what)
         return data
+
+    def _broke_off(self, what: str) -> AdbServerUnreachable:
+        return AdbServerUnreachable(
+            f"The adb server on {self._address.spec} closed the connection in the middle of {abridged(what)}.",
+            hint="It was killed or crashed; farm's own server is started again by itself.",
+        )
 
 
 def abridged(request: str) -> str:

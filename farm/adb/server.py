@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from farm.adb.client import AdbClient
-from farm.adb.errors import AdbError, AdbLinkLost, AdbServerUnreachable, failure
+from farm.adb.errors import AdbError, AdbServerUnreachable, failure
 from farm.adb.program import AdbBinary, server_pid, socket_holder
 
 START_TIMEOUT_S = 15.0  # measured 0.1 s with a warm disk; a cold, busy host must not fail
@@ -277,10 +277,9 @@ class AdbServer:
         while time.monotonic() < deadline:
             try:
                 await self.client.version()
-            except AdbServerUnreachable:
-                return
-            except AdbLinkLost:  # it ended after it had taken the connection
-                pass
+            except AdbServerUnreachable as error:
+                if error.no_listener:
+                    return  # else it ended after it had taken the connection
             await asyncio.sleep(_POLL_S)
 
 

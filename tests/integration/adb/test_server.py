@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from farm.adb import program
-from farm.adb.errors import AdbError, AdbLinkLost, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable
+from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUnreachable
 from farm.adb.program import find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
@@ -182,7 +182,8 @@ async def test_the_server_of_a_killed_daemon_is_taken_over(own_server, folder):
 
 async def test_one_that_ends_with_a_connection_taken_is_waited_for(own_server, folder, monkeypatch):
     adopted = server_in(folder, own_server.binary)
-    answers = iter([41, AdbLinkLost("the adb server closed the stream"), AdbServerUnreachable("nobody listens")])
+    closed = AdbServerUnreachable("the adb server closed the connection")
+    answers = iter([41, closed, AdbServerUnreachable("nobody listens", no_listener=True)])
 
     async def version():
         answer = next(answers)

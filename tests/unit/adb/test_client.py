@@ -85,12 +85,30 @@ async def test_a_link_lost_in_a_command_is_not_success(server, client):
     assert not isinstance(caught.value, AdbTimeout)
 
 
+@pytest.mark.parametrize("server_dies", [False, True])
+async def test_a_phone_that_goes_as_a_service_is_opened_is_not_the_servers_fault(
+    server, client, monkeypatch, server_dies
+):
+    monkeypatch.setattr(client_module, "HOST_TIMEOUT_S", 0.1)
+
+    async def go(reader, writer):
+        server.silent = server_dies
+
+    server.shell = server.services["tcp:5000"] = go
+    blamed = AdbServerUnreachable if server_dies else AdbLinkLost
+    with pytest.raises(blamed):
+        await client.shell("FAKE1", "true", timeout_s=HANG_S)
+    server.silent = False
+    with pytest.raises(blamed):
+        await client.open_tcp("FAKE1", 5000, timeout_s=HANG_S)
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_an_rpc_server_that_does_not_start_tells_no_secret(server, client, monkeypatch, hangs):
     server.shell = says(b"", hangs=hangs)
     monkeypatch.setattr(rpc_server, "START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(rpc_server, "STOP_TIMEOUT_S", 0.2)
-    with pytest.raises(AdbTimeout if hangs else AdbServerUnreachable) as caught:
+    with pytest.raises(AdbTimeout if hangs else AdbLinkLost) as caught:
         await RpcServer(client, "FAKE1").start("bundle")
     asked = next(each for each in server.spoken if "FARM_SECRET=" in each)
     secret = asked.partition("FARM_SECRET=")[2].split()[0]
