@@ -93,6 +93,7 @@ class Code(StrEnum):
     DATABASE_UNUSABLE = "database_unusable", Fault.HOST, "The database cannot be used."
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
+    DISPUTED_NUMBERS = "disputed_numbers", Fault.USER, "TVM and the reference differ; nothing here tells who is right."
     DRIVER_MISSING = (
         "driver_missing", Fault.USER, "The phone has no such device, or its driver does not load.", ExitCode.FAILED,
     )  # fmt: skip

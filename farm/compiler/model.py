@@ -63,6 +63,17 @@ class SourceModel(ABC):
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """The outputs for these inputs (of the file's types) by an evaluator that is not TVM."""
 
+    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002
+        """The same by another evaluator, for where TVM and `reference` differ, or `reference` has no outputs."""
+        return Evaluated(None, "there is no second evaluator of this format")
+
+    def disputed_part(self, inputs: Mapping[str, Array]) -> str:  # noqa: ARG002
+        """The first part that TVM computes otherwise than `reference`, from the same numbers; "": no part alone.
+
+        A format whose own framework computes `reference` has none: that framework decides.
+        """
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
@@ -80,7 +91,12 @@ class Reference:
     host_outputs: tuple[Array, ...]  # what TVM computed on the host that made this
     independent: bool  # False: nothing but TVM can run this model there, and `outputs` are the host's
     by: str  # what computed `outputs`
-    note: str = ""  # why it is not independent
+    note: str = ""  # why it is not independent; of one that is: why it may be wrong where TVM differs
+
+    @property
+    def disputed(self) -> bool:
+        """Whether TVM computes otherwise and nothing tells which of the two is right."""
+        return self.independent and bool(self.note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ import numpy as np
 import onnx
 import tvm
 from onnx.reference import ReferenceEvaluator
+from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from farm.common.errors import ModelError
@@ -29,6 +31,7 @@ from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, SourceModel
 from farm.compiler.onnx_file import read_proto, tensors_in
 from farm.compiler.relax_passes import onnx_clips_in_relax
+from farm.compiler.shape_option import MAX_RANK
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
 
@@ -74,10 +77,41 @@ class OnnxModel(SourceModel):
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """ONNX's own evaluator (numpy, shares no code with TVM)."""
         try:
-            outputs = ReferenceEvaluator(self.proto).run(None, dict(inputs))
+            outputs = ReferenceEvaluator(_modern(self.proto)).run(None, dict(inputs))
         except Exception as error:  # noqa: BLE001 - it raises whatever numpy does; the reason goes into the result
             return Evaluated(None, f"onnx.reference cannot run this model: {first_line(error)}")
         return Evaluated(tuple(np.asarray(output) for output in outputs), "onnx.reference")
+
+    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """ONNX Runtime, where it is installed."""
+        try:
+            runtime = import_module("onnxruntime")
+        except ImportError:
+            return Evaluated(None, "onnxruntime is not installed here")
+        try:
+            options = runtime.SessionOptions()
+            options.log_severity_level = 4  # its warnings are about the file
+            session = runtime.InferenceSession(
+                self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            outputs = session.run(None, dict(inputs))
+        except Exception as error:  # noqa: BLE001 - protobuf's and its own; the reason goes into the result
+            return Evaluated(None, f"onnxruntime cannot run this model: {first_line(error)}")
+        return Evaluated(tuple(np.asarray(output) for output in outputs), f"onnxruntime {runtime.__version__}")
+
+    def disputed_part(self, inputs: Mapping[str, Array]) -> str:
+        """The first node that TVM computes otherwise than onnx.reference, from onnx.reference's numbers before it."""
+        proto = _modern(self.proto)
+        found = ReferenceEvaluator(proto).run(None, dict(inputs), intermediate=True)
+        known = {name: np.asarray(value) for name, value in found.items()}
+        tried = set()
+        for node in proto.graph.node:
+            values = {name: known[name] for name in [*node.input, *node.output] if name in known}
+            kind = (node.op_type, *(each.SerializeToString() for each in node.attribute), *map(_like, values.values()))
+            if node.op_type != "Constant" and kind not in tried and not _computes(proto, node, values):
+                return f"{node.op_type} (node {_node_name(node)}) has other numbers in TVM than in onnx.reference"
+            tried.add(kind)
+        return ""
 
 
 def read(data: bytes, name: str) -> OnnxModel:
@@ -89,6 +123,56 @@ def read(data: bytes, name: str) -> OnnxModel:
     proto = read_proto(data, name)
     inputs, outputs = tensors_in(proto, name), tuple(value.name for value in proto.graph.output)
     return OnnxModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, proto)
+
+
+OPSET = 17  # onnx.reference is wrong at older ones: BatchNormalization up to 13, Softmax of four dimensions up to 12
+
+
+def _modern(proto: Any) -> Any:
+    """The model at `OPSET`; one that is newer, or that ONNX cannot convert, as it is."""
+    if all(each.version >= OPSET for each in proto.opset_import if each.domain in ("", "ai.onnx")):
+        return proto
+    try:
+        return onnx.version_converter.convert_version(proto, OPSET)
+    except Exception:  # noqa: BLE001 - RuntimeError, and ONNX's own of C++
+        return proto
+
+
+def _like(value: Array) -> tuple[Any, ...]:
+    """What decides how a node is compiled: type and shape, and the numbers of what may be a shape."""
+    small = value.dtype.kind == "i" and value.size <= MAX_RANK
+    return (str(value.dtype), value.shape, value.tobytes() if small else b"")
+
+
+def _computes(proto: Any, node: Any, values: Mapping[str, Array]) -> bool:
+    """Whether TVM computes the outputs in `values` for a node alone, with its inputs as constants but for the first.
+
+    A node that TVM does not take alone passes: the model's other parts are to be looked at.
+    """
+    fed, *constants = [name for name in dict.fromkeys(node.input) if name in values] or [""]
+    if not fed:
+        return True
+    tensors = [onnx.numpy_helper.from_array(values[name], name) for name in constants]
+    given = {name: values[name] for name in node.output if name in values}
+    graph = onnx.helper.make_graph([node], "part", _edges({fed: values[fed]}), _edges(given), tensors)
+    alone = onnx.helper.make_model(graph, opset_imports=proto.opset_import)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(None), onnx_clips_in_relax():
+            module = from_onnx(alone, keep_params_in_input=False)
+        machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+        made = machine["main"](tvm.runtime.tensor(values[fed]))
+    except Exception:  # noqa: BLE001 - TVM's own kinds
+        return True
+    outputs = [made.numpy()] if hasattr(made, "numpy") else [each.numpy() for each in made]
+    return all(
+        np.allclose(one, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max(initial=0), equal_nan=True)
+        for one, wanted in zip(outputs, given.values(), strict=True)
+    )
+
+
+def _edges(values: Mapping[str, Array]) -> list[Any]:
+    kind = onnx.helper.np_dtype_to_tensor_dtype
+    return [onnx.helper.make_tensor_value_info(name, kind(each.dtype), each.shape) for name, each in values.items()]
 
 
 def _unsupported(model: OnnxModel, text: str) -> str:
@@ -138,6 +222,11 @@ class KerasModel(OnnxModel):
         except Exception as error:  # noqa: BLE001 - whatever a layer raises; the reason goes into the result
             return Evaluated(None, f"Keras cannot run this model: {first_line(error)}")
         return Evaluated(tuple(outputs), f"keras {keras.__version__} on {keras.backend.backend()}")
+
+    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """An evaluator of the ONNX form: where TVM agrees with it, Keras's export has changed the model."""
+        found = OnnxModel.second_opinion(self, inputs)
+        return found if found.outputs is not None else OnnxModel.reference(self, inputs)
 
 
 def read_keras(data: bytes, name: str) -> KerasModel:

@@ -33,6 +33,16 @@ def runtime_words(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (named["name"], named["version"])))
 
 
+OWN_REFERENCE = "tvm on this host"  # a result's numerics.reference where TVM's numbers were compared with TVM's own
+
+
+def checked_against(result: Mapping[str, Any]) -> str:
+    """What a result's numbers were compared with."""
+    numerics = result.get("numerics")
+    own = isinstance(numerics, Mapping) and numerics.get("reference") == OWN_REFERENCE
+    return "TVM itself on the host, nothing else" if own else "the reference"
+
+
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `history.list` by `COLUMNS`; None where the result does not have it.
 

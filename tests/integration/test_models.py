@@ -3,6 +3,7 @@
 import hashlib
 import io
 import shutil
+import sys
 import zipfile
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference.ops import op_relu
 
 from farm.common.errors import Code, ModelError
 from farm.compiler import inputs as inputs_module
+from farm.compiler import reference as reference_module
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import load, read
@@ -374,3 +377,59 @@ def test_the_blame_for_wrong_numbers_goes_where_it_belongs():
     assert judge(right, Reference(right, right, independent=True, by="numpy"), ["y"])["max_abs_error"] == 0
     one_sided = judge(right, Reference(right, wrong, independent=True, by="numpy"), ["y"])
     assert not one_sided["numerics"]["host_against_reference"]["ok"]
+
+
+def old_norm_and_softmax():
+    """At opset 9, where onnx.reference takes BatchNormalization for training and Softmax for one axis."""
+    nodes = [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["h"], momentum=0.9), node("Softmax", ["h"], ["y"])]
+    weights = [numpy_helper.from_array(floats(*each), name) for name, each in {
+        "s": (1, 2), "b": (0, 1), "m": (0.5, -0.5), "v": (1, 4)}.items()]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [tensor("x", [1, 2, 2, 2])], [tensor("y", [1, 2, 2, 2])], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["onnxruntime", "none"])
+def test_an_old_opset_has_a_right_reference(tmp_path, monkeypatch, installed):
+    if not installed:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    old = load(old_norm_and_softmax(), name="net")
+    reference = reference_for(old, all_inputs(old, {}), tmp_path)
+    assert (reference.by, reference.disputed) == ("onnx.reference", False)
+    assert np.isclose(reference.outputs[0].sum(), 1.0)
+    assert compare(reference.host_outputs, reference.outputs, ["y"]).ok
+
+
+@pytest.fixture
+def wrong_relu(monkeypatch):
+    """onnx.reference has a defect."""
+    monkeypatch.setattr(op_relu.Relu, "_run", lambda _, x: (x,))
+
+
+def test_a_wrong_evaluator_is_outvoted(tiny, tmp_path, wrong_relu):
+    inputs = all_inputs(tiny, {})
+    reference = reference_for(tiny, inputs, tmp_path)
+    assert "onnxruntime" in reference.by
+    assert judge(reference.host_outputs, reference, ["y"])["numerics"]["against_reference"]["ok"]
+
+
+def test_without_a_second_evaluator_the_part_that_differs_is_named_and_nobody_is_blamed(
+    tiny, tmp_path, wrong_relu, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    reference = reference_for(tiny, all_inputs(tiny, {}), tmp_path)
+    with raises_code(Code.DISPUTED_NUMBERS, match=r"Relu \(node 'relu'\)") as caught:
+        judge(reference.host_outputs, reference, ["y"])
+    assert "onnxruntime" in caught.value.hint
+
+
+def test_tvm_is_blamed_where_two_evaluators_agree_or_no_part_alone_differs(tiny, tmp_path, monkeypatch):
+    inputs = all_inputs(tiny, {})
+    monkeypatch.setattr(reference_module, "_on_host", lambda *_: [floats(1, 2, 3).reshape(1, 3)])
+    for installed, by in ((True, "onnx.reference and onnxruntime"), (False, "onnx.reference")):
+        if not installed:
+            monkeypatch.setitem(sys.modules, "onnxruntime", None)
+            next(tmp_path.glob("reference-*")).unlink()
+        reference = reference_for(tiny, inputs, tmp_path)
+        assert reference.by.startswith(by)
+        with raises_code(Code.MISCOMPILED):
+            judge(reference.host_outputs, reference, ["y"])

@@ -33,6 +33,7 @@ from farm.kinds.bench.spec import BenchSpec
 from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
 from farm.model.specs import MEASURING, OUTPUT, RUNTIME, fields_of
 from farm.programs.description import RUNTIMES
+from farm.results.columns import checked_against
 
 if TYPE_CHECKING:
     from farm.client.model import Outcome, Submitted
@@ -346,7 +347,7 @@ def _numbers_checked(results: Sequence[Mapping[str, Any]]) -> str:
     if not errors:
         return ""
     some = f" on {len(errors)} of {len(results)} phones" if len(errors) < len(results) else ""
-    return f"Outputs match the reference{some} ({max(errors):.0e})."
+    return f"Outputs match {checked_against(results[0])}{some} ({max(errors):.0e})."
 
 
 def notes_of(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:

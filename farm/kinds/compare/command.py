@@ -23,7 +23,7 @@ from farm.measure.conditions import ROUGHLY, ratio_words, reasons_of
 from farm.model.job import MEASURING_KINDS
 from farm.model.specs import MEASURING, RUNTIME, SIDE_B
 from farm.programs.description import RUNTIMES
-from farm.results.columns import runtime_words
+from farm.results.columns import checked_against, runtime_words
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -195,8 +195,12 @@ def _numbers(results: Sequence[Mapping[str, Any]]) -> str:
     errors = {
         side: [error for each in results if (error := each[side].get("max_abs_error")) is not None] for side in "ab"
     }
-    words = [f"{side.upper()} {max(found):.0e}" for side, found in errors.items() if found]
-    return f"Outputs match the reference ({', '.join(words)})." if words else ""
+    words: dict[str, list[str]] = {}  # by what the side was compared with
+    for side, found in errors.items():
+        if found:
+            words.setdefault(checked_against(results[0][side]), []).append(f"{side.upper()} {max(found):.0e}")
+    matches = ", ".join(f"{what} ({', '.join(sides)})" for what, sides in words.items())
+    return f"Outputs match {matches}." if matches else ""
 
 
 def _needed(pairs: int) -> str:

@@ -20,6 +20,7 @@ from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
 from farm.kinds.run.spec import RunSpec
 from farm.model.specs import OUTPUT
+from farm.results.columns import checked_against
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -108,11 +109,6 @@ def _run_here(model: Path, options: dict[str, Any], files: Mapping[str, Path | N
         print_json({"ok": True, "results": [{**result, "device": HOST, "file": paths["outputs"]}]})
         return
     print_results([{**result, "device": HOST}])
-    error = result["max_abs_error"]
-    by = result["numerics"]["reference"]
-    print_note(
-        f"numbers checked against {by}, max error {error:.1e}" if error is not None else result["numerics"]["note"]
-    )
     for note in result["notes"]:
         print_note(f"tuning records: {note}")
     if wanted is not None:
@@ -150,9 +146,23 @@ def print_results(results: Sequence[Mapping[str, Any]]) -> None:
         for array in each["arrays"]:
             if words := _not_finite(array):
                 print_line(f"{each['device']} {array['name']}: {words}")
+    for numbers, names in _numbers(results).items():
+        print_note(f"{', '.join(names)}: {numbers}")
     filled = {(name, each["fill"]) for each in results for name in each.get("filled", ())}
     for name, fill in sorted(filled):
         print_note(f"input {name!r} filled: {fill}")
+
+
+def _numbers(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Each sentence on how far results are from what, and its phones."""
+    found: dict[str, list[str]] = {}
+    for each in results:
+        numerics, error = each.get("numerics") or {}, each.get("max_abs_error")
+        why = f": {note}" if (note := numerics.get("note")) else ""
+        if error is not None or note:
+            words = str(note) if error is None else f"outputs match {checked_against(each)} ({error:.1e}){why}"
+            found.setdefault(words, []).append(each["device"])
+    return found
 
 
 def _not_finite(array: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from farm.common.durations import format_duration, in_one_unit, many, with_unit
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
 from farm.measure.conditions import ratio_words
+from farm.results.columns import checked_against
 
 MOST_TASKS = 12  # shown while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing
@@ -127,7 +128,7 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
     lines += _gain_lines(result)
     error = result.get("max_abs_error")
     if error is not None:
-        lines.append(f"numbers    right: off by {error:.1e} at most")
+        lines.append(f"numbers    off by {error:.1e} at most from {checked_against(result)}")
     return lines
 
 

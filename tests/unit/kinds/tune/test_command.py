@@ -82,7 +82,7 @@ def test_the_end_says_what_it_took_and_what_it_brought():
         "phone      c: 0 trials; lost: its host two is lost",
         "latency    4.000 ms tuned, 10.00 ms untuned, on a",
         "speed-up   2.50 times (99% interval 2.40 to 2.60)",
-        "numbers    right: off by 1.0e-06 at most",
+        "numbers    off by 1.0e-06 at most from the reference",
     ]
     doubtful = {**RESULT["speedup"], "answer": "cannot tell"}
     by_few = {**RESULT, "speedup": doubtful, "comparison": {"pairs": 32}}
