@@ -279,5 +279,5 @@ def _onnx_edge(path: Path) -> _Edge | None:
         return None
     from farm.compiler.onnx_file import read_proto, tensors_in, tensors_out
 
-    proto = read_proto(path.read_bytes(), path.name)
+    proto, _ = read_proto(path.read_bytes(), path.name)
     return _Edge(path.name, tensors_in(proto, path.name), tensors_out(proto, path.name))

@@ -20,6 +20,12 @@ SHA256_FORM = r"^[0-9a-f]{64}$"
 SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
 
 
+SAVED_MODEL_HINT = (
+    "convert the SavedModel: python -m tf2onnx.convert --saved-model FOLDER --output net.onnx, or the TensorFlow Lite "
+    "converter"
+)
+
+
 def checked_file(path: Path | str) -> Path:
     """`path` when it is a file that can be read.
 
@@ -29,7 +35,8 @@ def checked_file(path: Path | str) -> Path:
     path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
-        raise UserError(f"{path} {what}", hint="give the path of a file")
+        saved_model = (path / "saved_model.pb").is_file()
+        raise UserError(f"{path} {what}", hint=SAVED_MODEL_HINT if saved_model else "give the path of a file")
     if not os.access(path, os.R_OK):
         raise UserError(f"cannot read {path}: permission denied", hint="give the path of a file you may read")
     return path

@@ -20,7 +20,7 @@ from farm.common.durations import many
 from farm.common.errors import Code, ModelError
 from farm.common.selector import nearest
 from farm.compiler.model import Array, ImportedModel, SourceModel, TensorSpec, shape_error, shown
-from farm.compiler.shape_option import shape_option
+from farm.compiler.shape_option import MAX_DIMENSION, shape_option
 
 INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
 SAFE_INTEGER = 2  # random integers stay below: they are often indices, and every axis is likely to have two places
@@ -152,9 +152,9 @@ def fixed_inputs(
 
 
 def open_shapes(source: ModelWithInputs, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> tuple[str, ...]:
-    """The options that would fix the inputs that `shapes` leaves open: 1 where nothing is known."""
+    """The options that would fix the inputs that `shapes` leaves open."""
     return tuple(
-        _typed(spec, spec.shape)
+        _typed(source, spec, spec.shape)
         for spec in source.inputs
         if spec.name not in shapes and not all(isinstance(size, int) for size in spec.shape)
     )
@@ -300,14 +300,14 @@ def _fixed(source: ModelWithInputs, spec: TensorSpec, shapes: Mapping[str, Seque
     if len(shape) != len(spec.shape):
         raise shape_error(
             f"{where}, has {len(spec.shape)} dimensions, and the shape given for it, {shown(shape)}, has {len(shape)}",
-            hint=f"write {_typed(spec, shape)}",
+            hint=f"write {_typed(source, spec, shape)}",
         )
     for dimension, (wanted, size) in enumerate(zip(spec.shape, shape, strict=True)):
         if not isinstance(size, int):
             named = f" ({size!r})" if size != "?" else ""
             raise shape_error(
                 f"{where}, leaves dimension {dimension}{named} open",
-                hint=f"fix it, for example {_typed(spec, shape)}{or_else}",
+                hint=f"fix it, for example {_typed(source, spec, shape)}{or_else}",
             )
         if isinstance(wanted, int) and wanted != size:
             raise shape_error(
@@ -319,11 +319,32 @@ def _fixed(source: ModelWithInputs, spec: TensorSpec, shapes: Mapping[str, Seque
     return TensorSpec(spec.name, shape, spec.dtype)
 
 
-def _typed(spec: TensorSpec, given: Sequence[int | str]) -> str:
-    """The option that fixes every dimension: as given where that fits, 1 where nothing is known."""
-    fits = len(given) == len(spec.shape)
-    sizes = given if fits else spec.shape
-    return shape_option(spec.name, [size if isinstance(size, int) else 1 for size in sizes])
+IMAGE_SIDE, CHANNELS, STEPS = 224, 3, 64  # suggested where a file leaves them open
+
+
+def _typed(source: ModelWithInputs, spec: TensorSpec, given: Sequence[int | str]) -> str:
+    """The option that fixes every dimension: as given where that fits, a usual size where nothing is known."""
+    sizes = given if len(given) == len(spec.shape) else spec.shape
+    bounds = source.bounds if isinstance(source, SourceModel) else {}
+    batches = {each.shape[0] for each in source.inputs if each.shape} - {"?"}
+
+    def suggested(axis: int, size: int | str) -> int:
+        least, most = bounds.get(str(size), (1, MAX_DIMENSION))
+        usual = 1 if size in batches else _usual(spec, axis)
+        return size if isinstance(size, int) else min(max(usual, least), most)
+
+    return shape_option(spec.name, [suggested(axis, size) for axis, size in enumerate(sizes)])
+
+
+def _usual(spec: TensorSpec, axis: int) -> int:
+    """A size that a dimension is likely to take: one item, an image with its channels, steps of a sequence."""
+    if axis == 0:
+        return 1
+    if len(spec.shape) != 4:
+        return STEPS
+    last = spec.shape[3]
+    channels = 3 if isinstance(last, int) and last <= 4 else 1
+    return CHANNELS if axis == channels else IMAGE_SIDE
 
 
 def unlike_edges(what: str, a: Sequence[str], b: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ from farm.compiler.onnx_model import OnnxModel
 from farm.compiler.relax_passes import dimensions, without_clips
 from farm.compiler.shape_option import check_dtype
 
-IMPORT = 1  # raise it when the same file becomes another module: what was kept by key is then not used
+IMPORT = 2  # raise it when the same file becomes another module: what was kept by key is then not used
 
 _READERS: Mapping[str, Callable[[bytes, str], SourceModel]] = {
     "torch": torch_model.read,
@@ -206,6 +206,7 @@ def outline(source: SourceModel, missing: Sequence[str]) -> dict[str, Any]:
         **known,
         "macs": None,
         "open": list(missing),
+        "notes": list(source.notes),
     }
 
 
@@ -237,6 +238,7 @@ def summarise(model: ImportedModel) -> dict[str, Any]:
         "parameters_bytes": sum(size for _, size in sizes.values()),
         "macs": macs,
         "open": [],
+        "notes": list(model.source.notes),
     }
 
 

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from farm.common.errors import Code, ModelError
+from farm.common.files import SAVED_MODEL_HINT
 
 Array = np.ndarray[Any, Any]
 IRModule = Any  # tvm.IRModule; TVM publishes no types
@@ -47,7 +48,13 @@ class SourceModel(ABC):
     sha256: str  # of the file
     inputs: tuple[TensorSpec, ...]  # in the file's order; dimensions may be open
     outputs: tuple[str, ...]  # names, in the file's order; empty: the file does not name them
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # on what was left out of the file, sentences
     format: ClassVar[str]  # `onnx`, `torch`, `tflite`, `relax` or `keras`
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """Of an open dimension that does not take every size: the smallest and the largest."""
+        return {}
 
     @abstractmethod
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -132,6 +139,7 @@ FORMATS = (
     "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
 )
 ONNX_FIRST = b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
+SAVED_MODEL_FIRST = b"\x08\x01\x12"  # saved_model_schema_version 1, then a MetaGraphDef
 TFLITE_MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4
 _BY_SUFFIX = {  # formats whose content has a mark
     "pt2": "a program of torch.export", "tflite": "a TensorFlow Lite model", "keras": "a Keras model",
@@ -171,6 +179,8 @@ def format_of(data: bytes, name: str) -> str:
         )
     if data[:64].lstrip()[:1] == b"{":
         return "relax"
+    if data[:3] == SAVED_MODEL_FIRST and name.lower().endswith(".pb"):
+        raise ModelError(f"{name} is of a TensorFlow SavedModel, which is not read", hint=SAVED_MODEL_HINT)
     suffix = name.lower().rpartition(".")[2]
     if suffix == "py" or (b"\0" not in data[:4096] and _IS_SCRIPT.search(data)):
         return "script"

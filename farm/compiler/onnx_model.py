@@ -29,7 +29,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, SourceModel
-from farm.compiler.onnx_file import read_proto, tensors_in
+from farm.compiler.onnx_file import arrays_in, folded, nodes_in, read_proto, tensors_in
 from farm.compiler.relax_passes import onnx_clips_in_relax
 from farm.compiler.shape_option import MAX_RANK
 from farm.compiler.tvm_errors import end_of, first_line, frames
@@ -52,7 +52,7 @@ class OnnxModel(SourceModel):
             with warnings.catch_warnings(), contextlib.redirect_stdout(None), onnx_clips_in_relax():
                 warnings.simplefilter("ignore")  # about renamed inputs; they are fed by position
                 given = {name: list(shape) for name, shape in shapes.items()}
-                return from_onnx(self.proto, shape_dict=given, keep_params_in_input=False)
+                return from_onnx(folded(self.proto, given), shape_dict=given, keep_params_in_input=False)
         except tvm.error.OpNotImplemented as error:
             hint = "rewrite or re-export the model without it"
             raise ModelError(_unsupported(self, str(error)), hint=hint) from error
@@ -65,12 +65,12 @@ class OnnxModel(SourceModel):
             ) from error
 
     def operators(self) -> Counter[str]:
-        """ONNX's names of the graph's operators, and how often each stands in it."""
-        return Counter(node.op_type for node in self.proto.graph.node)
+        """ONNX's names of the model's operators, and how often each stands in it."""
+        return Counter(node.op_type for node in nodes_in(self.proto))
 
     def parameters(self) -> tuple[int, int]:
-        """Elements of all weights, and their bytes."""
-        tensors = self.proto.graph.initializer
+        """Elements of all constants, and their bytes."""
+        tensors = arrays_in(self.proto)
         sizes = [(math.prod(each.dims), onnx.helper.tensor_dtype_to_np_dtype(each.data_type)) for each in tensors]
         return sum(size for size, _ in sizes), sum(size * dtype.itemsize for size, dtype in sizes)
 
@@ -120,9 +120,9 @@ def read(data: bytes, name: str) -> OnnxModel:
     Raises:
         ModelError: as `farm.compiler.onnx_file.read_proto`.
     """
-    proto = read_proto(data, name)
+    proto, notes = read_proto(data, name)
     inputs, outputs = tensors_in(proto, name), tuple(value.name for value in proto.graph.output)
-    return OnnxModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, proto)
+    return OnnxModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, proto, notes=notes)
 
 
 OPSET = 17  # onnx.reference is wrong at older ones: BatchNormalization up to 13, Softmax of four dimensions up to 12
@@ -277,6 +277,7 @@ def read_keras(data: bytes, name: str) -> KerasModel:
         inputs=exported.inputs,
         outputs=exported.outputs,
         keras=model,
+        notes=exported.notes,
     )
 
 

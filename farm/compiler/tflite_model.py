@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import tvm
+from tvm import relax
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
@@ -17,6 +20,8 @@ from farm.compiler.tvm_errors import end_of, first_line, frames
 
 INSTALL = f"{pip_install('tvm')} into the toolchain's environment"
 _OPERATOR_LOOPS = ("check_unsupported_ops", "convert_op_to_relax")  # functions of TVM's front end
+ASSIGN = "ASSIGN_VARIABLE"
+STATE = "it keeps state in variables: here each run begins with their first values"
 OPEN = -1  # a size in Tensor.shape_signature that the file leaves open
 
 
@@ -36,9 +41,10 @@ class TfliteModel(SourceModel):
         from tvm.relax.frontend.tflite import from_tflite
 
         try:
-            return from_tflite(self.flatbuffer, shape_dict={name: tuple(shape) for name, shape in shapes.items()})
+            with _mended_front_end():
+                return from_tflite(self.flatbuffer, shape_dict={name: tuple(shape) for name, shape in shapes.items()})
         except Exception as error:
-            listed = self._unsupported(first_line(error)) if isinstance(error, tvm.error.OpNotImplemented) else ""
+            listed = self._unsupported(str(error)) if isinstance(error, tvm.error.OpNotImplemented) else ""
             where = _where(self.flatbuffer, error)
             raise ModelError(
                 f"{self.name}: TVM's TensorFlow Lite front end does not support {listed}"
@@ -89,7 +95,38 @@ def read(data: bytes, name: str) -> TfliteModel:
             hint="copy or convert it again",
             evidence=str(error),
         ) from error
-    return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model)
+    kinds = {_kind(model, index) for index in range(graph.OperatorsLength())}
+    notes = (STATE,) if ASSIGN in kinds else ()
+    return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model, notes=notes)
+
+
+@contextlib.contextmanager
+def _mended_front_end() -> Iterator[None]:
+    """Within, TVM's front end (0.27) converts two operators that it has and fails on.
+
+    EXPAND_DIMS is given an argument too many. ASSIGN_VARIABLE is refused outside of an initialisation; here a later
+    READ_VARIABLE of the same run has the new value.
+    """
+    from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter
+
+    def expand_dims(self: Any, op: Any) -> Any:
+        data, axis = self.get_input_tensors(op)
+        return relax.op.expand_dims(self.get_tensor_expr(data), int(np.ravel(self.get_tensor_value(axis))[0]))
+
+    def assign_variable(self: Any, op: Any) -> None:
+        handle, value = self.get_input_tensors(op)
+        key = self._get_resource_key_for_handle(handle, ASSIGN)
+        self.conversion_state["resource_values"][key] = self.get_tensor_expr(value)
+
+    mended = {"convert_expand_dims": expand_dims, "convert_assign_variable": assign_variable}
+    originals = {name: vars(OperatorConverter)[name] for name in mended}
+    for name, function in mended.items():
+        setattr(OperatorConverter, name, function)
+    try:
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(OperatorConverter, name, function)
 
 
 def _walk(model: Any, name: str) -> None:

@@ -17,6 +17,7 @@ from farm.common.errors import ModelError
 from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, SourceModel, TensorSpec, numpy_dtype, shape_error
 from farm.compiler.relax_passes import bound, sizes_by_name
+from farm.compiler.shape_option import MAX_DIMENSION
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
 INSTALL = f"{pip_install('torch')} into the toolchain's environment, or export the model as ONNX"
@@ -28,6 +29,14 @@ class TorchModel(SourceModel):
 
     program: Any = field(repr=False)  # torch.export.ExportedProgram
     format: ClassVar[str] = "torch"
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The ranges that it was exported for; torch's infinity (int_oo) is no int."""
+        return {
+            str(symbol): (int(max(allowed.lower, 1)), int(min(allowed.upper, MAX_DIMENSION)))
+            for symbol, allowed in self.program.range_constraints.items()
+        }
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
         """The model as a Relax module (SourceModel.to_relax).
@@ -64,12 +73,11 @@ class TorchModel(SourceModel):
 
     def _sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, str]]:
         sizes = sizes_by_name(self.name, self.inputs, shapes)
-        for symbol, allowed in self.program.range_constraints.items():
-            size, _ = sizes.get(str(symbol), (int(allowed.lower), ""))
-            if not int(allowed.lower) <= size <= int(allowed.upper):
+        for symbol, (least, most) in self.bounds.items():
+            size, _ = sizes.get(symbol, (least, ""))
+            if not least <= size <= most:
                 raise shape_error(
-                    f"{self.name}: dimension {str(symbol)!r} is {size}, and it was exported for {allowed.lower} to "
-                    f"{allowed.upper}",
+                    f"{self.name}: dimension {symbol!r} is {size}, and it was exported for {least} to {most}",
                     hint="choose a size in that range, or export the model for others",
                 )
         return sizes

@@ -9,7 +9,12 @@ import flatbuffers
 import numpy as np
 import tflite
 
-TYPES = {"float32": tflite.TensorType.FLOAT32, "int32": tflite.TensorType.INT32, "int8": tflite.TensorType.INT8}
+TYPES = {
+    "resource": tflite.TensorType.RESOURCE,
+    "float32": tflite.TensorType.FLOAT32,
+    "int32": tflite.TensorType.INT32,
+    "int8": tflite.TensorType.INT8,
+}
 
 
 @dataclass
@@ -20,14 +25,14 @@ class TfliteFile:
     operators: list[tuple[int, list[int], list[int], Any]] = field(default_factory=list)
     signatures: dict[int, tuple[int, ...]] = field(default_factory=dict)  # -1 where a dimension is open
 
-    def tensor(self, name, shape, data=None):
-        dtype = "float32" if data is None else str(data.dtype)
+    def tensor(self, name, shape, data=None, dtype="float32"):
+        dtype = dtype if data is None else str(data.dtype)
         self.tensors.append((name, shape, dtype, data))
         return len(self.tensors) - 1
 
     def operator(self, code, inputs, output, options=None):
         """`options` is None or (BuiltinOptions number, function that writes the table and returns its offset)."""
-        self.operators.append((code, inputs, [output], options))
+        self.operators.append((code, inputs, [] if output is None else [output], options))
 
     def data(self, inputs, outputs):
         b = flatbuffers.Builder(1024)

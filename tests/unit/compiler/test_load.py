@@ -83,8 +83,8 @@ def test_what_is_no_model_is_refused(data, name, said):
 @pytest.mark.parametrize(
     ("shapes", "said", "next_"),
     [
-        ({}, r"net: input 'x', shape batchx\?x3, leaves dimension 0 \('batch'\) open", "--shape 'x:[1,1,3]'"),
-        ({"x": (4,)}, "has 3 dimensions, and the shape given for it, 4, has 1", "--shape 'x:[1,1,3]'"),
+        ({}, r"net: input 'x', shape batchx\?x3, leaves dimension 0 \('batch'\) open", "--shape 'x:[1,64,3]'"),
+        ({"x": (4,)}, "has 3 dimensions, and the shape given for it, 4, has 1", "--shape 'x:[1,64,3]'"),
         ({"x": (4, 5, 6)}, "dimension 2 is 3 in the file, and 6 is asked for", "left open"),
         ({"x": (4, 0, 3)}, "dimension 1 is 0", "1 or more"),
         ({"X1": (1,)}, "a shape is given for 'X1', which is no input of net", "net has inputs: x"),

@@ -1,12 +1,21 @@
 """ONNX files: no other file is read for one."""
 
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError, UserError
+from farm.common.files import checked_file
+from farm.compiler.inputs import open_shapes
 from farm.compiler.load import import_model, read
+from farm.compiler.model import TensorSpec
+from farm.compiler.onnx_file import STALE, folded
+from farm.compiler.torch_model import TorchModel
+from tests.support.errors import raises_code
 from tests.support.onnx_files import onnx_model
 
 SECRET = b"what only the user of this host may read"
@@ -91,3 +100,127 @@ def test_types_that_no_array_has_are_refused():
         proto.graph.input[0].type.tensor_type.elem_type = kind
         with pytest.raises(ModelError):
             read(proto.SerializeToString(), "net.onnx")
+
+
+def stated(shape, *, output=False):
+    """Two nodes, between which the file states a shape."""
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+    between = [helper.make_tensor_value_info("h", TensorProto.FLOAT, shape)]
+    return onnx_model(nodes, {"x": [8]}, {"y": shape if output else [8]}, value_info=between)
+
+
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("shape", [[9], [-1], [8, 1]])
+def test_a_stated_shape_that_contradicts_the_nodes_is_dropped_with_a_note(shape, output):
+    source = read(stated(shape, output=output).SerializeToString(), "net.onnx")
+    assert import_model(source).outputs[0].shape == (8,)
+    assert source.notes == (STALE,)
+    assert read(stated([8]).SerializeToString(), "net.onnx").notes == ()
+
+
+def calling(*functions):
+    """A model that calls F0; each function is (name, names of what it calls)."""
+    opset = [helper.make_opsetid("", 16), helper.make_opsetid("own", 1)]  # another than the model's
+    made = []
+    for name, called in functions:
+        inner = ["a", *(f"t{i}" for i in range(len(called) - 1)), "b"]
+        nodes = [
+            helper.make_node(kind, [inner[i]], [inner[i + 1]], domain="own" if kind[0] == "F" else "")
+            for i, kind in enumerate(called)
+        ]
+        made.append(helper.make_function("own", name, ["a"], ["b"], nodes, opset))
+    model = onnx_model([helper.make_node("F0", ["x"], ["y"], domain="own")], {"x": [8]}, {"y": [8]}, functions=made)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    return read(model.SerializeToString(), "net.onnx")
+
+
+def test_functions_of_a_model_are_inlined():
+    source = calling(("F0", ["Relu", "F1"]), ("F1", ["Neg"]))
+    assert source.operators() == {"Relu": 1, "Neg": 1}
+    assert import_model(source).outputs[0].shape == (8,)
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        [("F0", ["F0"])],
+        [("F0", ["F1", "F1"]), ("F1", ["F0"])],
+        [(f"F{i}", [f"F{i + 1}"] * 2) for i in range(40)] + [("F40", ["Neg"])],
+    ],
+    ids=["itself", "each other", "billions"],
+)
+def test_functions_without_an_end_are_refused(functions):
+    with pytest.raises(ModelError, match="functions"):
+        calling(*functions)
+
+
+def test_parameters_and_operators_are_counted_wherever_they_stand():
+    for place in ("initializer", "constant", "branch"):
+        tensor = helper.make_tensor("c", TensorProto.UINT8, [8], np.arange(8))
+        source = read(PLACES[place](tensor).SerializeToString(), "net.onnx")
+        elements, size_bytes = source.parameters()
+        assert (elements - size_bytes, source.operators()["Cast"] > 0) == (0, True)
+        assert elements >= (17 if place == "branch" else 8)
+
+
+def test_suggested_shapes_make_sense_and_lie_in_a_programs_range():
+    inputs = {"image": ["N", 3, "H", "W"], "tokens": ["N", "S"], "nhwc": ["N", "H", "W", 3]}
+    nodes = [helper.make_node("Relu", [name], [f"{name}_out"]) for name in inputs]
+    source = read(
+        onnx_model(nodes, inputs, {f"{name}_out": shape for name, shape in inputs.items()}).SerializeToString(), "n"
+    )
+    assert open_shapes(source) == (
+        "--shape 'image:[1,3,224,224]'", "--shape 'tokens:[1,64]'", "--shape 'nhwc:[1,224,224,3]'",
+    )  # fmt: skip
+    unbounded = SimpleNamespace(lower=2, upper=math.inf)  # as torch's int_oo, it is no int
+    program = SimpleNamespace(range_constraints={"s77": unbounded})
+    x = TensorSpec("x", ("s77", 3), np.dtype("float32"))
+    torch_model = TorchModel("net.pt2", "", (x,), ("y",), program)
+    assert open_shapes(torch_model) == ("--shape 'x:[2,3]'",)
+    assert torch_model._sizes({"x": (2, 3)}) == {"s77": (2, "x")}
+    with raises_code(Code.BAD_SHAPE):
+        torch_model._sizes({"x": (1, 3)})
+
+
+def test_a_saved_model_is_recognised(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01\x12\x10")
+    with pytest.raises(ModelError) as file:
+        read((tmp_path / "saved_model.pb").read_bytes(), "saved_model.pb")
+    with pytest.raises(UserError) as folder:
+        checked_file(tmp_path)
+    assert "tf2onnx" in file.value.hint
+    assert "tf2onnx" in folder.value.hint
+
+
+def reshaped():
+    """A Reshape to [shape of x, 0 with -1 last], computed as Paddle's exporter does; and a large constant."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Slice", ["s", "from", "to"], ["batch"]),
+        helper.make_node("Cast", ["batch"], ["b32"], to=TensorProto.INT32),
+        helper.make_node("Concat", ["b32", "rest"], ["d32"], axis=0),
+        helper.make_node("Cast", ["d32"], ["d"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["x", "d"], ["y"]),
+    ]
+    weights = {
+        "from": numpy_helper.from_array(np.array([0]), "from"),
+        "to": numpy_helper.from_array(np.array([1]), "to"),
+        "rest": numpy_helper.from_array(np.array([-1, 2], np.int32), "rest"),
+    }
+    return onnx_model(nodes, {"x": ["N", 4, "W"]}, {"y": [None, None, None]}, weights)
+
+
+def test_shapes_that_nodes_compute_are_constant_once_the_inputs_shapes_are_fixed():
+    source = read(reshaped().SerializeToString(), "net.onnx")
+    assert import_model(source, {"x": (2, 4, 3)}).outputs[0].shape == (2, 6, 2)
+    assert [node.op_type for node in folded(source.proto, {"x": (2, 4, 3)}).graph.node] == ["Reshape"]
+    assert len(source.proto.graph.node) == 6  # the file's own stays
+
+
+def test_what_little_claims_to_be_is_not_made():
+    """onnx.shape_inference would fill the machine's memory."""
+    nodes = [helper.make_node("ConstantOfShape", ["n"], ["c"]), helper.make_node("Mul", ["x", "c"], ["y"])]
+    huge = numpy_helper.from_array(np.array([1 << 40]), "n")
+    proto = onnx_model(nodes, {"x": [1]}, {"y": [1 << 40]}, {"n": huge})
+    source = read(proto.SerializeToString(), "net.onnx")
+    assert folded(source.proto, {"x": (1,)}).graph.node[0].op_type == "ConstantOfShape"

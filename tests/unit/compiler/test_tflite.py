@@ -12,8 +12,9 @@ from farm.common.errors import Code, ModelError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, read
 from farm.compiler.relax_model import saved
+from farm.compiler.tflite_model import STATE
 from tests.support.errors import raises_code
-from tests.support.tflite_files import by_numpy, convolution_and_dense, unsupported
+from tests.support.tflite_files import TfliteFile, by_numpy, convolution_and_dense, unsupported
 
 SIZE = 5
 KERNEL, BIAS, DENSE, IMAGE = (
@@ -78,3 +79,18 @@ def test_a_damaged_file_is_refused_or_read_but_never_breaks():
             damaged[place] = int(generator.integers(256))
         with contextlib.suppress(ModelError):
             import_model(read(bytes(damaged), "net.tflite"))
+
+
+def test_a_dimension_is_added_and_a_variable_is_read_back_within_a_run():
+    made, kinds = TfliteFile(), tflite.BuiltinOperator
+    x, axis = made.tensor("x", (4,)), made.tensor("axis", (1,), np.array([0], np.int32))
+    row, state, y = made.tensor("row", (1, 4)), made.tensor("state", (), dtype="resource"), made.tensor("y", (1, 4))
+    made.operator(kinds.EXPAND_DIMS, [x, axis], row)
+    made.operator(kinds.VAR_HANDLE, [], state)
+    made.operator(kinds.ASSIGN_VARIABLE, [state, row], None)
+    made.operator(kinds.READ_VARIABLE, [state], y)
+    source = read(made.data([x], [y]), "net.tflite")
+    assert source.notes == (STATE,)
+    machine = relax.VirtualMachine(compile_model(import_model(source), Recipe({"kind": "llvm"})), tvm.cpu())
+    given = np.arange(4, dtype=np.float32)
+    assert machine["main"](tvm.runtime.tensor(given)).numpy().tolist() == [given.tolist()]
