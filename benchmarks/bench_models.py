@@ -1,5 +1,7 @@
 """The zoo's networks on this host, untuned: read, imported, compiled, run; beside TVM's own folding and ONNX Runtime.
 
+Then real models out of packages on the index (`benchmarks.real_models`).
+
 All times are processor time of this process: others may be busy on the host.
 """
 
@@ -14,6 +16,7 @@ import onnxruntime
 import tvm
 from tvm import relax
 
+from benchmarks import real_models
 from benchmarks.harness import Context, Figure
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.inputs import all_inputs
@@ -31,7 +34,7 @@ def run(context: Context) -> list[Figure]:
     for name in MODELS:
         figures += _network(name)
         context.say(f"{name} done; load {os.getloadavg()[0]:.1f}")
-    return figures
+    return figures + real_models.figures(context)
 
 
 def _network(name: str) -> list[Figure]:
