@@ -98,6 +98,8 @@ def folded(proto: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
 
     TVM takes only constants as the shape of a Reshape, the bounds of a Slice, pads.
     """
+    if not any(node.op_type in ("Shape", "ConstantOfShape") for node in proto.graph.node):
+        return proto  # which may be gigabytes to copy
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     _without_stated_shapes(made)

@@ -7,6 +7,7 @@ from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
 from farm.kinds import KINDS
 from farm.kinds.bench.command import print_results, print_stats, result_lines
+from farm.kinds.run.command import print_results as print_runs
 from farm.measure.assess import assess
 from farm.measure.conditions import LONGER, Conditions, PhoneCondition
 from farm.measure.series import series
@@ -229,3 +230,18 @@ def test_jobs_have_few_options_without_a_heading(typed, kind):
     begin = lines.index("Options:") + 1
     own = lines[begin : lines.index("", begin)]
     assert sum(line.startswith("  -") for line in own) <= 7
+
+
+@pytest.mark.parametrize(
+    ("numerics", "said"),
+    [
+        ({"reference": "onnx.reference"}, "pixel: outputs match the reference (0.0e+00)\n"),
+        (
+            {"reference": OWN_REFERENCE, "note": "no evaluator"},
+            "pixel: outputs match TVM itself on the host, nothing else (0.0e+00): no evaluator\n",
+        ),
+    ],
+)
+def test_a_run_says_what_its_outputs_were_compared_with(capsys, numerics, said):
+    print_runs([{"device": "pixel", "max_abs_error": 0.0, "numerics": numerics, "arrays": [], "fill": "zeros"}])
+    assert capsys.readouterr().err == said
