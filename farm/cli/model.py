@@ -57,6 +57,7 @@ def _model_lines(about: dict[str, Any]) -> Iterator[str]:
         yield f"MACs: {about['macs']:,}"
     if about["operators"] is not None:
         yield f"operators: {', '.join(f'{count} {name}' for name, count in about['operators'].items())}"
+    yield from (f"note: {note}" for note in about["notes"])
     if about["open"]:
         yield f"shapes are open; for the rest, and to compile, give them: {' '.join(about['open'])}"
 

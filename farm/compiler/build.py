@@ -166,7 +166,10 @@ def build(
     """
     if is_package(data):
         return _unpacked(data, name, wanted, cache, report)
-    model, given = import_with(read(data, name), wanted.npz, wanted.shapes, wanted.dtypes)
+    source = read(data, name)
+    for note in source.notes:
+        report(note)
+    model, given = import_with(source, wanted.npz, wanted.shapes, wanted.dtypes)
     inputs = _inputs(model, given, wanted)
     report("compiling")
     compiled = compile_library(model, wanted.recipe, cache)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from farm.common.errors import Code, ModelError, UserError
 from farm.common.files import checked_file
 from farm.compiler.inputs import open_shapes
-from farm.compiler.load import import_model, read
+from farm.compiler.load import import_model, outline, read
 from farm.compiler.model import TensorSpec
 from farm.compiler.onnx_file import STALE, folded
 from farm.compiler.torch_model import TorchModel
@@ -115,6 +115,7 @@ def test_a_stated_shape_that_contradicts_the_nodes_is_dropped_with_a_note(shape,
     source = read(stated(shape, output=output).SerializeToString(), "net.onnx")
     assert import_model(source).outputs[0].shape == (8,)
     assert source.notes == (STALE,)
+    assert outline(source, ())["notes"] == [STALE]
     assert read(stated([8]).SerializeToString(), "net.onnx").notes == ()
 
 
