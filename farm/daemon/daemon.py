@@ -27,7 +27,7 @@ from farm.daemon.persistence import open_persistence
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
-from farm.daemon.scheduling import open_gate, open_scheduling
+from farm.daemon.scheduling import check_gate_apart, open_gate, open_scheduling
 from farm.daemon.workers import start_workers
 from farm.head.reservations import ClockWatch
 from farm.jobs.checker import FarmChecker
@@ -97,6 +97,8 @@ class Daemon:
         config = self._config
         check_paths(config.state_dir, config.runtime_dir)
         stack.callback(StateFolderLock(config.state_dir).close)
+        with self._notifier.extending():  # a gate of another release: nothing is migrated that could not serve
+            await check_gate_apart(config)
         own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here

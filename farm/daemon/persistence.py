@@ -61,6 +61,11 @@ class Persistence:
         return tasks
 
 
+def database_of(config: FarmConfig) -> str | Path:
+    """The database: a URL, or the file."""
+    return config.store.url or config.state_dir / "farm.db"
+
+
 def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Persistence:
     """Open the store and begin a new epoch.
 
@@ -68,7 +73,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
         HostError: the runtime folder cannot be used; the database is damaged, of a newer farm, or cannot be opened.
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
-    where = config.store.url or config.state_dir / "farm.db"
+    where = database_of(config)
     role = StoreRole.HOST if config.lab.head_apart else StoreRole.DAEMON
     store = Store.open(where, config.lab.host, state_dir=config.state_dir, role=role)
     stack.callback(store.close)

@@ -26,7 +26,7 @@ from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.config.consistency import own_ports
 from farm.config.lease_policy import lease_policy
 from farm.daemon.lab import HeadLetters, open_head
-from farm.daemon.persistence import Persistence
+from farm.daemon.persistence import Persistence, database_of
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
@@ -48,7 +48,7 @@ from farm.leasing.remote_head import RemoteHead
 from farm.store.store import Store
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.gate import GateLimits
-from farm.tvm_server.gate.remote_server import GateTvmServer
+from farm.tvm_server.gate.remote_server import GateTvmServer, check_gate
 from farm.tvm_server.listener import bind
 from farm.tvm_server.server import LocalTvmServer, TvmServer, TvmServerPolicy
 
@@ -277,6 +277,21 @@ def _open_leasing(
     return leasing
 
 
+async def check_gate_apart(config: FarmConfig) -> None:
+    """Before a start changes anything: a gate that runs apart must be there, and speak this release's protocol.
+
+    Raises:
+        FarmError: it is not there, or does not work for this daemon.
+    """
+    if config.tvm.gate and config.tvm.gate != GATE_INSIDE:
+        await check_gate(Path(config.tvm.gate), _farm_of(config), config.lease.idle_s)
+
+
+def _farm_of(config: FarmConfig) -> str:
+    """What a gate knows the daemons of one database by."""
+    return hashlib.sha256(str(database_of(config)).encode()).hexdigest()
+
+
 async def _open_tvm_server(
     config: FarmConfig,
     stack: contextlib.AsyncExitStack,
@@ -299,8 +314,7 @@ async def _open_tvm_server(
         else:
             persistence.events.publish("gate.back", "gate")
 
-    farm = hashlib.sha256(str(persistence.where).encode()).hexdigest()
-    apart = GateTvmServer(own_gate or Path(config.tvm.gate), farm, leasing.tvm, leasing.tvm, policy, lost)
+    apart = GateTvmServer(own_gate or Path(config.tvm.gate), _farm_of(config), leasing.tvm, leasing.tvm, policy, lost)
 
     async def stop() -> None:
         await apart.stop()

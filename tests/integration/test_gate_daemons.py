@@ -1,6 +1,7 @@
 """Who may be the gate's daemon, and what whoever is none is told."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -8,10 +9,12 @@ import socket
 import pytest
 
 from farm.common.tasks import end_tasks
+from farm.config import FarmConfig, TvmConfig
+from farm.daemon.daemon import Daemon
 from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.gate import remote_server
-from farm.tvm_server.gate.messages import VERSION
-from farm.tvm_server.gate.remote_server import GateRefusedError
+from farm.tvm_server.gate.messages import VERSION, Rejected, encode
+from farm.tvm_server.gate.remote_server import GateRefusedError, GateUnreachableError, check_gate
 from farm.tvm_server.listener import bind
 from tests.support.gate_lab import READY, Lab, echo, hello
 from tests.support.waiting import until
@@ -54,6 +57,45 @@ async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
         assert said in answer["reason"]
         daemon = await lab.daemon()
         await daemon.stop()
+
+
+async def test_a_start_asks_the_gate_and_leaves_it_as_it_was():
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        session = await lab.session()
+        await daemon.die()
+        await check_gate(lab.path, "this farm", 600.0)
+        again = await lab.daemon(2)
+        assert await echo(session)
+        await again.stop()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_start_changes_nothing_for_a_gate_that_does_not_fit(tmp_path, monkeypatch, answers):
+    """A daemon that brought its database up to date first would have no way back to its earlier release."""
+    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(remote_server, "START_WAIT_S", 0.0)
+    database, path = tmp_path / "farm.db", tmp_path / "gate.sock"
+    database.write_bytes(b"of an earlier release")
+    config = FarmConfig(state_dir=tmp_path, runtime_dir=tmp_path, tvm=TvmConfig(gate=str(path)))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as older:
+        if answers:
+            older.bind(str(path))
+            older.listen()
+            asyncio.get_running_loop().run_in_executor(None, refuse, older)
+        async with contextlib.AsyncExitStack() as stack:
+            with pytest.raises(GateRefusedError if answers else GateUnreachableError):
+                await Daemon(config, lambda: config)._build(stack)
+    assert database.read_bytes() == b"of an earlier release"
+    assert [*tmp_path.glob("farm.db*")] == [database]
+
+
+def refuse(listener):
+    """As the gate of another release does."""
+    sock, _ = listener.accept()
+    with sock:
+        sock.recv(1 << 16)
+        sock.send(encode(Rejected(VERSION - 1, "0.0.9", "version 4")))
 
 
 async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):

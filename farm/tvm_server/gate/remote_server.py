@@ -58,6 +58,85 @@ def _waited_long(state: RetryCallState) -> bool:
     return (state.seconds_since_start or 0.0) >= limit_s
 
 
+async def check_gate(path: Path, farm: str, idle_s: float) -> None:
+    """Wait for the gate, and see that it works for this daemon; then leave it as it was.
+
+    Args:
+        path: of the gate's socket.
+        farm: see `GateTvmServer`.
+        idle_s: after how long a session without a byte ends.
+
+    Raises:
+        GateUnreachableError: it is not there.
+        GateRefusedError: it does not work for this daemon, or is another user's.
+    """
+    pauses = wait_fixed(FIRST_PAUSE_S)
+    await AsyncRetrying(retry=ABSENT, stop=_waited_long, wait=pauses, reraise=True)(_greet, path, farm, idle_s)
+
+
+async def _greet(path: Path, farm: str, idle_s: float) -> None:
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(error: HostError) -> None:
+        if not answered.done():
+            answered.set_exception(error)
+
+    def received(message: m.Message, carried: socket.socket | None) -> None:
+        if carried is not None:
+            carried.close()
+        if isinstance(message, m.Rejected):
+            fail(_refusal(path, message.reason))
+        elif isinstance(message, m.Welcome) and not answered.done():
+            answered.set_result(None)
+
+    def lost(reason: str) -> None:
+        fail(_other_version(path, link.version) or GateUnreachableError(f"the gate at {path} has gone: {reason}"))
+
+    link = GateLink(await _connected(path), m.FROM_GATE, received, lost)
+    try:
+        link.send(m.DaemonHello(m.VERSION, __version__, farm, os.getpid(), idle_s))
+        async with asyncio.timeout(HELLO_S):
+            await answered
+    except TimeoutError as error:
+        raise GateUnreachableError(f"the gate at {path} takes connections and sends nothing") from error
+    finally:
+        link.close()
+
+
+async def _connected(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, str(path))
+        pid, uid, _ = peer_process(sock)
+    except BaseException as error:
+        sock.close()
+        if not isinstance(error, OSError):
+            raise
+        raise GateUnreachableError(
+            f"there is no gate at {path}: {error.strerror or error}",
+            hint='systemctl status farm-gate; or [tvm] gate = "" for a gate that the daemon starts',
+        ) from error
+    if not trusted(uid):
+        sock.close()
+        raise GateRefusedError(
+            f"the gate at {path} runs as uid {uid} (pid {pid}), this daemon as uid {os.geteuid()}",
+            hint="both must run as the same user",
+        )
+    return sock
+
+
+def _other_version(gate: object, version: int | None) -> GateRefusedError | None:
+    """The error for a gate of another release; None: it is of this one, or has sent nothing."""
+    if version in (None, m.VERSION):
+        return None
+    return _refusal(gate, f"it speaks version {version} of the gate's protocol, this daemon version {m.VERSION}")
+
+
+def _refusal(gate: object, reason: str) -> GateRefusedError:
+    return GateRefusedError(f"the gate at {gate} does not work for this daemon: {reason}", hint=_RESTART)
+
+
 class GateTvmServer(TvmServer):
     """The TVM server over a gate process: the tracker is here, the port and the bytes of sessions are there."""
 
@@ -176,7 +255,7 @@ class GateTvmServer(TvmServer):
 
     async def _connect(self) -> None:
         if isinstance(self._gate, Path):
-            sock = await self._connected(self._gate)
+            sock = await _connected(self._gate)
         else:
             try:
                 sock = self._gate.connect()
@@ -197,28 +276,6 @@ class GateTvmServer(TvmServer):
         except BaseException:
             self._drop(link)
             raise
-
-    async def _connected(self, path: Path) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.setblocking(False)
-        try:
-            await self._loop.sock_connect(sock, str(path))
-            pid, uid, _ = peer_process(sock)
-        except BaseException as error:
-            sock.close()
-            if not isinstance(error, OSError):
-                raise
-            raise GateUnreachableError(
-                f"there is no gate at {path}: {error.strerror or error}",
-                hint='systemctl status farm-gate; or [tvm] gate = "" for a gate that the daemon starts',
-            ) from error
-        if not trusted(uid):
-            sock.close()
-            raise GateRefusedError(
-                f"the gate at {path} runs as uid {uid} (pid {pid}), this daemon as uid {os.geteuid()}",
-                hint="both must run as the same user",
-            )
-        return sock
 
     def _drop(self, link: GateLink) -> None:
         link.close()
@@ -269,10 +326,8 @@ class GateTvmServer(TvmServer):
         self._link = None
         if not self._linked:
             self._sessions.clear()
-            if version not in (None, m.VERSION):
-                self._refused(f"it speaks version {version} of the gate's protocol, this daemon version {m.VERSION}")
-            elif self._all_kept is not None and not self._all_kept.done():
-                self._all_kept.set_exception(GateUnreachableError(f"the gate at {self._gate} has gone: {reason}"))
+            gone = GateUnreachableError(f"the gate at {self._gate} has gone: {reason}")
+            self._fail(_other_version(self._gate, version) or gone)
             return
         self._linked = False
         problem = f"the gate is gone ({reason})"
@@ -285,10 +340,9 @@ class GateTvmServer(TvmServer):
         self._problem = problem
         self._on_gate_lost(problem)
 
-    def _refused(self, reason: str) -> None:
+    def _fail(self, error: HostError) -> None:
         if self._all_kept is not None and not self._all_kept.done():
-            message = f"the gate at {self._gate} does not work for this daemon: {reason}"
-            self._all_kept.set_exception(GateRefusedError(message, hint=_RESTART))
+            self._all_kept.set_exception(error)
 
     def _send(self, message: m.Message, carried: socket.socket | None = None) -> None:
         if self._link is not None:
@@ -302,7 +356,7 @@ class GateTvmServer(TvmServer):
             case m.Welcome():
                 self._welcome = message
             case m.Rejected(reason=reason):
-                self._refused(reason)
+                self._fail(_refusal(self._gate, reason))
             case m.KeptSession():
                 self._sessions.kept(message)
             case m.Notice(Signal.ALL_KEPT):
