@@ -142,15 +142,33 @@ async def test_a_gate_that_hangs_is_given_up_and_reached_again(monkeypatch, capl
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
-        monkeypatch.setattr(remote_server, "SILENT_S", 0.05)
+        monkeypatch.setattr(remote_server, "GIVEN_UP_S", 0.05)
         lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # its last word
         daemon.door._keeper.cancel()  # which waits for the time of before
         daemon.door._keeper = asyncio.create_task(daemon.door._keep())
         await until(daemon.ended)
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
-        monkeypatch.setattr(remote_server, "SILENT_S", 3600.0)
+        monkeypatch.setattr(remote_server, "GIVEN_UP_S", 3600.0)
         await until(lambda: daemon.door.sessions == 0 and not daemon.door.problem)
         assert "it has sent nothing for 0.05 s" in caplog.text
+        await daemon.stop()
+
+
+async def test_a_gate_that_is_stopped_for_a_moment_keeps_its_sessions(monkeypatch):
+    monkeypatch.setattr(gate_process, "ALIVE_EVERY_S", 3600.0)
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        session = await lab.session()
+        monkeypatch.setattr(remote_server, "SILENT_S", 0.05)
+        daemon.door._keeper.cancel()  # which waits for the time of before
+        daemon.door._keeper = asyncio.create_task(daemon.door._keep())
+        await until(lambda: "its sessions wait" in daemon.door.problem)
+        monkeypatch.setattr(remote_server, "SILENT_S", 3600.0)
+        lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # it goes on
+        await until(lambda: not daemon.door.problem)
+        assert await echo(session)
+        assert not daemon.ended()
+        await daemon.leasing.revoke("pixel", "kicked")
         await daemon.stop()
 
 
@@ -160,7 +178,7 @@ async def test_a_standstill_of_the_daemon_is_no_silence_of_the_gate(monkeypatch)
         daemon = await lab.daemon()
         session = await lab.session()
         clock = lab.loop.time
-        monkeypatch.setattr(lab.loop, "time", lambda: clock() + remote_server.SILENT_S + 2)
+        monkeypatch.setattr(lab.loop, "time", lambda: clock() + remote_server.GIVEN_UP_S + 2)
         assert await echo(session)
         assert await echo(session)
         assert not daemon.door.problem

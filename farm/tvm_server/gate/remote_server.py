@@ -28,7 +28,8 @@ START_WAIT_S = 20.0  # for a gate that is just being started
 REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another release
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
 HELLO_S = 10.0  # for all kept sessions
-SILENT_S = 10.0  # it sends something every second: one that hangs is given up
+SILENT_S = 10.0  # it sends something every second: a silence is reported from then on
+GIVEN_UP_S = 30.0  # and from then on its sessions have ended, as WatchdogSec= of farm-gate.service has it
 POLL_S = 1.0  # between two checks; a standstill of this process or of the host is one check, however long it was
 STOP_S = 2.0  # for the ends of sessions that a stopping daemon cuts
 _RESTART = "systemctl restart farm-gate ends its sessions and starts the installed release"
@@ -176,6 +177,7 @@ class GateTvmServer(TvmServer):
         self._disconnected = asyncio.Event()
         self._last_phone_byte_at = 0.0
         self._checks_since_message = 0
+        self._silent = False  # for so long that it is reported
         self.detached = 0  # sessions that go on after `stop`
 
     @property
@@ -290,9 +292,7 @@ class GateTvmServer(TvmServer):
                 async with at_most(POLL_S):
                     await self._disconnected.wait()
                 self._checks_since_message += 1
-                if self._link is not None and self._checks_since_message * POLL_S >= SILENT_S:
-                    self._link.close()
-                    self._on_lost(f"it has sent nothing for {SILENT_S:g} s")
+                self._look_at_silence(self._checks_since_message * POLL_S)
                 continue
             try:
                 await self._reach()
@@ -301,6 +301,18 @@ class GateTvmServer(TvmServer):
                 self._accept_clients()
             except Exception:  # a mistake of ours must not leave the farm without its gate
                 log.exception("the gate is not reached")
+
+    def _look_at_silence(self, silent_s: float) -> None:
+        """A gate that is stopped for a moment keeps its sessions: their phones are nobody else's meanwhile."""
+        if self._link is None:
+            return
+        if silent_s >= GIVEN_UP_S:
+            self._link.close()
+            self._on_lost(f"it has sent nothing for {GIVEN_UP_S:g} s")
+        elif silent_s >= SILENT_S and not self._silent:
+            self._silent = True
+            self._problem = f"the gate has sent nothing for {SILENT_S:g} s: its sessions wait for it"
+            log.warning("%s", self._problem)
 
     async def _reach(self) -> None:
         refused = ""
@@ -329,7 +341,7 @@ class GateTvmServer(TvmServer):
             gone = GateUnreachableError(f"the gate at {self._gate} has gone: {reason}")
             self._fail(_other_version(self._gate, version) or gone)
             return
-        self._linked = False
+        self._linked = self._silent = False
         problem = f"the gate is gone ({reason})"
         log.error("%s: its sessions have ended, no client can connect until it is back", problem)
         self._sessions.end_all(problem)
@@ -352,6 +364,10 @@ class GateTvmServer(TvmServer):
 
     def _on_message(self, message: m.Message, carried: socket.socket | None) -> None:
         self._checks_since_message = 0
+        if self._silent:
+            self._silent = False
+            self._problem = ""
+            log.warning("the gate sends again")
         match message:
             case m.Welcome():
                 self._welcome = message
