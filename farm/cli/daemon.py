@@ -15,7 +15,7 @@ from farm.cli import work
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, print_note
 from farm.common.durations import parse_duration
-from farm.common.errors import ExitCode, UserError
+from farm.common.errors import ExitCode, FarmError, UserError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GATE_SOCKET = Path("/run/farm-gate/gate.sock")
@@ -167,8 +167,24 @@ def uninstall(
 ) -> None:
     """Remove everything farm put on every reachable phone and forget them all."""
     if not yes:
-        raise UserError("this stops every phone's RPC server and removes farm from all phones", hint="add --yes")
+        ends = ", ".join(f"{user} on {device}" for user, device in _held_here())
+        raise UserError(
+            "this stops every phone's RPC server and removes farm from all phones",
+            hint=f"add --yes; it ends the leases of {ends}" if ends else "add --yes",
+        )
     answer = call("uninstall")
+    ended = [f"ended {each['lease']}: {each['user']} on {each['device']}" for each in answer.get("ended", ())]
     cleaned = [f"cleaned {name}" for name in answer["cleaned"]]
-    emit(answer, cleaned + [f"not cleaned {name}: {reason}" for name, reason in answer["failed"].items()], json=json)
+    failed = [f"not cleaned {name}: {reason}" for name, reason in answer["failed"].items()]
+    emit(answer, [*ended, *cleaned, *failed], json=json)
     raise typer.Exit(ExitCode.FAILED if answer["failed"] else ExitCode.OK)
+
+
+def _held_here() -> list[tuple[str, str]]:
+    """User and device of each lease at this daemon; none while it is away."""
+    try:
+        status = call("status")
+    except FarmError:
+        return []
+    own = status.get("host", "")
+    return [(row["holder"], row["name"]) for row in status["devices"] if row["holder"] and row.get("host", "") == own]

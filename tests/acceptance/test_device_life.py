@@ -195,8 +195,10 @@ def test_a_network_phone_is_connected_again_however_long_it_was_away(farm, clien
 
 
 def test_uninstall_leaves_nothing_on_any_phone(farm, phone):
-    refused(farm.farm("uninstall"), 2, "--yes")
+    held = answer(farm.farm("lease", "acquire", "--on", "android", "--json"))
+    refused(farm.farm("uninstall"), 2, "--yes", f"root on {held['device']}")
     done = farm.farm("uninstall", "--yes")
+    assert f"ended {held['lease']}: root on {held['device']}" in done.stdout
     assert done.returncode == 0, done
     assert [line for line in done.stdout.splitlines() if line.startswith("cleaned ")] != []
     for each in phones(farm):

@@ -182,9 +182,15 @@ class FleetVerbs(VerbGroup):
 
     @verb("uninstall", Role.OPERATOR)
     async def uninstall(self) -> Mapping[str, Any]:
-        """Remove farm from every phone."""
+        """Remove farm from every phone of this host -> {cleaned, failed, ended}: also the leases that ended by it."""
+        held = [
+            {"lease": each.lease.id, "device": each.lease.device, "user": each.holder_name}
+            for each in self._leasing.active.holders()
+        ]
         cleaned, failed = await self._fleet.admin.forget_all()
-        return {"cleaned": list(cleaned), "failed": failed}
+        current = self._leasing.active.leases
+        ended = [each for each in held if each["lease"] not in current]
+        return {"cleaned": list(cleaned), "failed": failed, "ended": ended}
 
 
 def _host_row(view: HostView) -> dict[str, Any]:
