@@ -31,7 +31,10 @@ def token_values(prefix: str, text: str) -> list[Any]:
     data = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
     if _checksum(data[CHECK_BYTES:]) != data[:CHECK_BYTES]:
         raise ValueError("another checksum")
-    values = json.loads(data[CHECK_BYTES:])
+    try:
+        values = json.loads(data[CHECK_BYTES:])
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(values, list):
         raise ValueError("no list")  # noqa: TRY004 (one error for whatever is no token)
     return values

@@ -138,6 +138,7 @@ def shown(shape: Sequence[int | str]) -> str:
 FORMATS = (
     "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
 )
+MAX_UNPACKED_BYTES = 4 << 30  # of an archive that is much smaller than what it claims to hold
 ONNX_FIRST = b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
 SAVED_MODEL_FIRST = b"\x08\x01\x12"  # saved_model_schema_version 1, then a MetaGraphDef
 TFLITE_MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4
@@ -203,8 +204,14 @@ def _kind_of_zip(data: bytes, name: str) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.namelist()
+            claimed = sum(member.file_size for member in archive.infolist())
     except zipfile.BadZipFile as error:
         raise ModelError(f"{name} is an archive that is cut short or damaged", hint="copy or save it again") from error
+    if claimed > MAX_UNPACKED_BYTES and claimed > 2 * len(data):  # models are stored as they are, or hardly packed
+        raise ModelError(
+            f"{name} claims {claimed:,} bytes unpacked, and has {len(data):,}",
+            hint=f"save it without compression; packed ones may have {MAX_UNPACKED_BYTES:,}",
+        )
     if any(member.endswith(("archive_format", "serialized_exported_program.json")) for member in members):
         return "torch"
     if "config.json" in members and any(member.endswith(".weights.h5") for member in members):

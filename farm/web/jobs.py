@@ -302,7 +302,7 @@ def _drawn(
 def _json_object(text: bytes | None) -> Mapping[str, Any] | None:
     try:
         value = json.loads(text or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -384,7 +384,7 @@ def _custom(text: str) -> dict[str, Any] | None:
     if text.startswith("{"):
         try:
             fields = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise target_error(f"the target is no JSON: {error}", hint='such as {"kind": "opencl"}') from error
         if not isinstance(fields, dict) or not ("kind" in fields or "tag" in fields):
             raise target_error("the target names no kind", hint='such as {"kind": "opencl"}')

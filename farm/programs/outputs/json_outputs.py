@@ -71,7 +71,7 @@ def _read(text: str, output: ProgramOutput) -> Any:
     """An output, or a line of it, as JSON whose numbers are left as text."""
     try:
         return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable_output(
             f"{text[:SHOWN_CHARS]!r} is no JSON: {error}",
             hint=DECIMAL_COMMA if _COMMA.search(text) else "call it by hand: farm lease run --on SELECTOR -- adb shell",

@@ -20,11 +20,12 @@ from tests.support.errors import raises_code
 from tests.support.onnx_files import onnx_model
 
 
-def zipped(*members):
+def zipped(*members, claims=1):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for member in members:
             archive.writestr(member, b"x")
+            archive.filelist[-1].file_size = claims
     return packed.getvalue()
 
 
@@ -70,6 +71,11 @@ def test_an_old_keras_that_would_read_files_of_the_host_reads_none(monkeypatch):
         (zipped("net/data.pkl", "net/version"), "net.pt", "is a pickle"),
         (zipped("readme"), "net.zip", "an archive, but of no model format"),
         (zipped("readme")[:-8], "net.zip", "an archive that is cut short"),
+        (
+            zipped("config.json", "model.weights.h5", claims=3 << 30),
+            "net.keras",
+            r"claims 6,442,450,944 bytes unpacked",
+        ),
         (bytes(257) + b"ustar" + bytes(300), "net.farm.tar", "is a .tar archive"),
         (b"", "net.onnx", "is empty"),
     ],

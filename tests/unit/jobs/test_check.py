@@ -87,6 +87,7 @@ def planned(target, views):
         ),
         ("opencl -device=adreno", VIEWS, re.escape(UNUSABLE), "targets: cpu, p1, p2; a virtual phone"),
         ('{"kind": "opencl"', VIEWS, "the target is no JSON", "such as"),
+        ('{"kind": ' + "[" * 30_000, VIEWS, "the target is no JSON", "such as"),
         ("rpi4", VIEWS, "a name for what is compiled without a phone", "farm compile --target rpi4"),
         ("adreno", [known("p", MALI, "cpu", "opencl")], "'adreno': p has Mali-G77, which it is not for", "targets: "),
     ],

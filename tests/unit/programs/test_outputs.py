@@ -123,6 +123,7 @@ def test_the_first_runs_are_left_out_where_each_is_told():
         ('{"ms": 1, "us": 2}', "no time, or two"),
         ('{"runs": 2}', "no time, or two"),
         ('{"ms": 1', "is no JSON"),
+        ('{"ms": ' + "[" * 30_000, "is no JSON"),
         ('{"ms": 1, "runs": 0}', "no number of runs"),
         ('{"ms": 1, "runs": 2}\n{"ms": 1}', "different numbers of runs"),
     ],

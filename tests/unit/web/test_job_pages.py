@@ -53,6 +53,10 @@ async def test_raw_samples_that_are_garbage_or_too_many_leave_the_rest(monkeypat
     assert len(raw) < 40 or farm.kinds().count("artifact.get") == 1
 
 
+async def test_raw_samples_that_are_nested_too_deeply_leave_the_rest():
+    assert "The raw samples of this job are gone" in await Page(job_desk(BENCHED, b"[" * 30_000)).words("/jobs/bench-1")
+
+
 async def test_plots_are_made_beside_the_daemon_s_loop(monkeypatch):
     where, known = [], bench_page.PAGE
 
