@@ -41,7 +41,7 @@ class Run:
         self.orders = path / "orders"
         self.orders.touch()
         self.orders.chmod(0o644)
-        self.pair = [each.name for each in phones(farm) if each.name.startswith("pjd110")]
+        self.pair = [each.name for each in phones(farm) if each.name.startswith("oneplus-12")]
         self.story = Story(farm)
         model = farm.client.put_artifact(b"a model")
         wanted = {"kind": "tune", "on": "sm8650", "devices": 2, "model": model, "trials": 1, **spec}

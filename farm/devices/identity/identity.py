@@ -55,8 +55,8 @@ _MARKET_NAMES = (
     "ro.product.vendor.marketname",
     "ro.config.marketing_name",  # Huawei, Honor
     "ro.vivo.market.name",
-    "ro.vendor.oplus.market.name",  # OPPO, OnePlus, realme
-    "ro.vendor.oplus.market.enname",
+    "ro.vendor.oplus.market.enname",  # OPPO, OnePlus, realme: in Latin letters
+    "ro.vendor.oplus.market.name",
     "ro.oppo.market.name",
 )
 # Kept in the identity as they are, for people who doubt what was made of them.
