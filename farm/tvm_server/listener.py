@@ -27,6 +27,8 @@ from farm.tvm_server.wire import SESSION_MAGIC, TRACKER_MAGIC
 ADDRESS_HINT = "[tvm] host must be an address of this host (`ip -br address`); 0.0.0.0 is all of them"
 BACKLOG = 4096  # connections the kernel keeps for us; Linux caps it at net.core.somaxconn (4096 by default)
 ACCEPTS_PER_WAKE = 8  # 0.3 ms; then the loop serves its sessions, however many clients connect
+LEFT_PER_WAKE = 64  # clients that have left already, 0.01 ms each
+REST_S = 0.002  # after so many: a port that took clients without end would take a whole core from its sessions
 FIRST_PAUSE_S = 0.05  # without descriptors: look again this soon, then twice as late ...
 LONGEST_PAUSE_S = 1.0  # ... up to this
 SHED_AFTER_S = 5.0  # clients wait this long for a descriptor before they are turned away
@@ -206,7 +208,8 @@ class Acceptor:
                 self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_WAKE):
+        taken = left = 0
+        while taken < ACCEPTS_PER_WAKE and left < LEFT_PER_WAKE:
             if self._socket is None or self._held:
                 return
             try:
@@ -219,12 +222,18 @@ class Acceptor:
                     return
                 # Lost while it queued (ECONNABORTED and the network errors of accept(2)): the next one.
                 log.debug("a queued connection was lost: %s", error)
+                left += 1
                 continue
             self._recovered()
             if _has_left(connection):
                 connection.close()
+                left += 1
             else:
                 self._accepted(connection)
+                taken += 1
+        if self._socket is not None and not self._held:
+            self._loop.remove_reader(self._socket)
+            self._resume = self._loop.call_later(REST_S, self._resume_now)
 
     def _pause(self, error: OSError) -> None:
         """Stop looking for a while: the socket stays readable, and a loop that kept looking would spin."""

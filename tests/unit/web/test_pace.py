@@ -97,3 +97,13 @@ async def test_more_requests_than_may_wait_are_refused_at_once():
             assert await stack.enter_async_context(pace.turn("ann"))
         assert not await stack.enter_async_context(pace.turn("ann"))
         assert await stack.enter_async_context(pace.turn("bob"))
+
+
+async def test_orders_for_chosen_jobs_do_not_wait_for_each_other():
+    farm = Page(SlowDesk(**{"job.cancel": lambda job: {"changed": [job], "jobs": []}}))
+    await farm.sign_in()
+    farm.desk.go = asyncio.Event()
+    ordered = asyncio.ensure_future(farm.order("/chosen/cancel", {"job": ["bench-1", "bench-2", "bench-3"]}))
+    await until(lambda: farm.kinds().count("job.cancel") == 3)
+    farm.desk.go.set()
+    assert await ordered == (303, "/jobs")
