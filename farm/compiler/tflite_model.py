@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,7 @@ class TfliteModel(SourceModel):
     """A checked TensorFlow Lite model. Its layouts are TensorFlow's: images are NHWC."""
 
     flatbuffer: Any = field(repr=False)  # tflite.Model
+    data: bytes = field(repr=False)  # the file
     format: ClassVar[str] = "tflite"
 
     def to_relax(self, shapes: Mapping[str, Sequence[int]]) -> IRModule:
@@ -55,8 +57,29 @@ class TfliteModel(SourceModel):
             ) from error
 
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002 (as every SourceModel)
-        """Nothing but TVM runs TensorFlow Lite files here."""
+        """None that is always there: see `second_opinion`."""
         return Evaluated(None, "no evaluator of TensorFlow Lite files but TVM is here")
+
+    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """LiteRT, where it is installed."""
+        try:
+            litert = import_module("ai_edge_litert.interpreter")
+        except ImportError:
+            return Evaluated(None, "LiteRT (ai-edge-litert) is not installed here")
+        try:
+            interpreter = litert.Interpreter(model_content=self.data)
+            places = [each["index"] for each in interpreter.get_input_details()]
+            arrays = [inputs[spec.name] for spec in self.inputs]
+            for place, array in zip(places, arrays, strict=True):
+                interpreter.resize_tensor_input(place, array.shape)
+            interpreter.allocate_tensors()
+            for place, array in zip(places, arrays, strict=True):
+                interpreter.set_tensor(place, array)
+            interpreter.invoke()
+            outputs = [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
+        except Exception as error:  # noqa: BLE001 - RuntimeError, ValueError; the reason goes into the result
+            return Evaluated(None, f"LiteRT cannot run this model: {first_line(error)}")
+        return Evaluated(tuple(map(np.asarray, outputs)), "LiteRT")
 
     def _unsupported(self, text: str) -> str:
         """The operators in TVM's error, with the first place of each; empty when the error lists none."""
@@ -97,7 +120,7 @@ def read(data: bytes, name: str) -> TfliteModel:
         ) from error
     kinds = {_kind(model, index) for index in range(graph.OperatorsLength())}
     notes = (STATE,) if ASSIGN in kinds else ()
-    return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model, notes=notes)
+    return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model, data, notes=notes)
 
 
 @contextlib.contextmanager

@@ -199,7 +199,7 @@ def test_an_empty_array_and_a_boastful_one_are_refused(monkeypatch):
     with raises_code(Code.BAD_INPUTS, match="input 'x' is empty: its shape is 0x2"):
         inputs_for(open_shape(), npz(x=np.zeros((0, 2))))
     monkeypatch.setattr(inputs_module, "MAX_ARRAY_BYTES", 100_000)
-    with raises_code(Code.BAD_INPUTS, match=r"'x.npy' in the inputs file has 1,000,128 bytes"):
+    with raises_code(Code.BAD_INPUTS, match="1,000,128 bytes"):
         inputs_for(open_shape(), zipped(x=header((125_000, 2)) + bytes(1_000_000)))
 
 
