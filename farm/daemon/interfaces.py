@@ -223,7 +223,7 @@ def _share_bundles(parts: Parts) -> HostBundles | None:
 
     return HostBundles(
         parts.config.lab.host, workers.bundles, workers.artifacts, parts.persistence.store.shared_bundles,
-        groups, fleet.bundles_changed,
+        groups, fleet.bundles_changed, parts.config.state_dir / "bundles" / "offered",
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
+from pathlib import Path
 
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
@@ -29,6 +30,7 @@ class HostBundles:
         table: SharedBundleTable,
         groups: Callable[[], Collection[tuple[str, str]]],
         changed: Callable[[str], Awaitable[None]],
+        offered: Path,
     ) -> None:
         """Prepare.
 
@@ -39,6 +41,7 @@ class HostBundles:
             table: the bundles that hosts share.
             groups: ABI and platform of the phones here.
             changed: called with the hash of each bundle that was taken in.
+            offered: a file that is there once the bundles from before this host was one of a lab are offered.
         """
         self._host = host
         self._library = library
@@ -46,10 +49,11 @@ class HostBundles:
         self._table = table
         self._groups = groups
         self._changed = changed
+        self._offered = offered
         self._seen: tuple[tuple[SharedBundle, ...], frozenset[tuple[str, str]]] = (), frozenset()
 
-    async def share(self, bundle: Bundle) -> None:
-        """Offer a bundle of this host, under its name, to every host.
+    async def share(self, bundle: Bundle, name: str = "") -> None:
+        """Offer a bundle of this host, under this or its newest name, to every host.
 
         Raises:
             HostError: there is no room for it as an artifact, or the database cannot be written now.
@@ -57,9 +61,10 @@ class HostBundles:
         artifact = await asyncio.to_thread(self._packed, bundle)
         await self._table.share(
             SharedBundle(
-                bundle.name, bundle.hash, bundle.abi, bundle.platform or "", artifact, self._host, datetime.now(UTC)
+                name or bundle.name, bundle.hash, bundle.abi, bundle.platform or "", artifact, self._host,
+                datetime.now(UTC),
             )
-        )
+        )  # fmt: skip
 
     async def withdraw(self, names: Collection[str]) -> None:
         """Offer bundles that were removed here no more; hosts that have them keep them."""
@@ -71,7 +76,11 @@ class HostBundles:
         Raises:
             FarmError: one cannot be had now.
         """
-        shared, groups = await self._table.in_thread(self._table.all), frozenset(self._groups())
+        shared = await self._table.in_thread(self._table.all)
+        if not self._offered.exists():
+            await self._offer({each.name for each in shared})
+            shared = await self._table.in_thread(self._table.all)
+        groups = frozenset(self._groups())
         if (shared, groups) == self._seen:
             return
         for each in shared:
@@ -81,6 +90,15 @@ class HostBundles:
                 log.info("bundle %s of host %s is here now", each.name, each.host)
                 await self._changed(each.bundle)
         self._seen = shared, groups
+
+    async def _offer(self, taken: Collection[str]) -> None:
+        """Offer the bundles that this host had before the lab, once: phones of hosts without one are quarantined."""
+        for bundle in await asyncio.to_thread(self._library.list):
+            whole = not await asyncio.to_thread(self._library.verify, bundle.hash)
+            for name in bundle.names if whole else ():
+                if name not in taken:
+                    await self.share(bundle, name)
+        self._offered.touch()
 
     def _has(self, shared: SharedBundle) -> bool:
         try:

@@ -33,8 +33,9 @@ class BundleHost:
         self.groups, self.came, self.other = set(groups), [], None
         self.artifacts.pull = self.pull
         self.shared = HostBundles(
-            name, self.library, self.artifacts, store.shared_bundles, lambda: self.groups, self.changed
-        )
+            name, self.library, self.artifacts, store.shared_bundles, lambda: self.groups, self.changed,
+            folder / name / "offered",
+        )  # fmt: skip
 
     async def pull(self, sha256):
         if self.other is None:
@@ -82,6 +83,22 @@ async def test_a_bundle_is_added_once_for_all_hosts(hosts, tmp_path):
     assert two.library.verify() == ()
     assert tree(got.path.parent) == tree(added.path.parent)
     assert [(got.path / file.name).stat().st_mode & 0o777 for file in got.files] == [file.mode for file in got.files]
+
+
+async def test_a_hosts_bundles_from_before_the_lab_are_offered_once(tmp_path):
+    """Else phones of the hosts that join are quarantined, as those have no bundle."""
+    store = Store.open(tmp_path / "farm.db")
+    one, two = BundleHost(tmp_path, store, "one", ANDROID), BundleHost(tmp_path, store, "two", ANDROID)
+    two.other = one
+    own = one.library.add(write_folder(tmp_path / "main", ANDROID_BUNDLE), name="main", compile_golden=golden)
+    one.library.add(tmp_path / "main", name="second", compile_golden=golden)
+    for each in (one, two):
+        await each.shared.look()
+    assert (two.names(), two.library.get("main").hash) == ({"main", "second"}, own.hash)
+    await one.shared.withdraw(["second"])
+    await BundleHost(tmp_path, store, "one", ANDROID).shared.look()  # after a restart
+    assert [each.name for each in store.shared_bundles.all()] == ["main"]
+    store.close()
 
 
 async def test_a_host_gets_the_bundles_of_the_phones_that_it_has(hosts, tmp_path):
