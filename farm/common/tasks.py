@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from farm.common.durations import BackOff
+from farm.common.errors import FarmError, log_error
+
+BEGIN_AGAIN = BackOff(1.0, 5.0)  # after an error of a lasting task
+STEADY_S = 60.0  # a task that ran for so long had no error in a row
+
 log = logging.getLogger(__name__)
+
+Begin = Callable[[], Coroutine[Any, Any, None]]  # the coroutine of one run of a task
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:
@@ -68,6 +76,52 @@ class BackgroundTasks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         log_failure(task)
+
+
+class LastingTasks:
+    """Tasks that run as long as the process does, whatever fails outside it.
+
+    An error ends one run of a task: it is logged, `problems` names it, and the task begins again after a pause. What
+    may end the process is no lasting task: its owner waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, str]] = {}  # the latest error by task: until when it is shown, and what
+
+    def start(self, name: str, begin: Begin) -> asyncio.Task[None]:
+        """Run `begin()` until it returns. The caller ends the task."""
+        return asyncio.create_task(self._keep(name, begin), name=name)
+
+    def problems(self) -> list[str]:
+        """One line for each task that has failed and not yet run for long since."""
+        now_s = time.monotonic()
+        return [
+            f"{name} failed and is tried again: {what}"
+            for name, (until_s, what) in self._failed.items()
+            if until_s > now_s
+        ]
+
+    async def _keep(self, name: str, begin: Begin) -> None:
+        failures = 0
+        while True:
+            began_s = time.monotonic()
+            try:
+                return await begin()
+            except asyncio.CancelledError as error:
+                if (running := asyncio.current_task()) is None or running.cancelling():
+                    raise
+                self._report(name, error)  # something that it awaited was cancelled
+            except Exception as error:  # noqa: BLE001 - of whatever kind: the process goes on
+                self._report(name, error)
+            failures = 1 if time.monotonic() - began_s > STEADY_S else failures + 1
+            await asyncio.sleep(BEGIN_AGAIN.delay_s(failures))
+
+    def _report(self, name: str, error: BaseException) -> None:
+        what = error.message if isinstance(error, FarmError) else f"{type(error).__name__}: {error}"
+        repeated = what == self._failed.get(name, (0.0, ""))[1]
+        level = logging.DEBUG if repeated else logging.ERROR
+        log_error(log, error, "%s failed and is tried again", name, level=level)
+        self._failed[name] = time.monotonic() + STEADY_S, what
 
 
 K = TypeVar("K", bound=Hashable)

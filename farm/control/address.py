@@ -6,6 +6,7 @@ hold nothing but `name = "value"` lines.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -28,6 +29,8 @@ PORT = 9192
 SOCKET_NAME = "control.sock"
 SERVICE_SOCKET = Path("/run/farm", SOCKET_NAME)
 SERVICE_UNIT = Path("/etc/systemd/system/farm.service")
+START_NOTE = "starting"  # beside it, while a daemon that starts waits: the reason (farm.daemon.starting)
+MAX_NOTE_CHARS = 1000
 _LINE = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?')
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -198,11 +201,28 @@ def probe(where: Where, environ: Mapping[str, str] = os.environ) -> None:
                 raise DaemonUnreachableError(
                     f"FARM_SOCKET names {where}, and no farm is there", hint=ENDED_DEMO_HINT
                 ) from error
+            if note := start_note(where.parent / START_NOTE):
+                raise DaemonUnreachableError(
+                    f"the farm daemon starts: it {note}", hint="it goes on by itself: farm doctor, journalctl -u farm"
+                ) from error
             raise DaemonUnreachableError(
                 f"no farm daemon listens on {where}",
                 hint="start one with `farm serve` (or systemctl start farm); `farm demo` needs no phone",
                 evidence=str(error),
             ) from error
+
+
+def start_note(path: Path) -> str:
+    """Why the daemon that starts does not serve yet; "": none waits."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as note:
+            try:
+                fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # its daemon has it
+                return note.read(MAX_NOTE_CHARS).strip()
+    except OSError:
+        pass
+    return ""
 
 
 def connect_unix(opened: socket.socket, path: Path, limit_s: float) -> None:

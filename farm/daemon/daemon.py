@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from zmq import ZMQError
 
@@ -17,7 +18,7 @@ from farm import __version__
 from farm.common.errors import FarmError, HostError
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.systemd import Notifier, Watchdog
-from farm.common.tasks import end_tasks
+from farm.common.tasks import Begin, LastingTasks, end_tasks
 from farm.config import FarmConfig
 from farm.control.callers import Caller, Role
 from farm.control.limits import raise_descriptor_limit
@@ -28,6 +29,7 @@ from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
 from farm.daemon.scheduling import check_gate_apart, open_gate, open_scheduling
+from farm.daemon.starting import Start, StopRequestedError
 from farm.daemon.workers import start_workers
 from farm.head.reservations import ClockWatch
 from farm.jobs.checker import FarmChecker
@@ -62,7 +64,10 @@ class Daemon:
             loop.add_signal_handler(signal.SIGHUP, self._signalled)
         async with contextlib.AsyncExitStack() as stack:
             try:
-                parts = await self._build(stack)
+                parts = await self._build(stack, Start(self._notifier, stop))
+            except StopRequestedError:
+                log.info("stopping: the start was not over")
+                return
             except (OSError, ZMQError) as error:
                 raise HostError(
                     f"cannot start: {getattr(error, 'filename', '') or 'the host'}: {error.strerror or error}",
@@ -89,8 +94,8 @@ class Daemon:
         if self._reload is not None:
             self._reload()
 
-    async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
-        """Start every part, bottom floor first; returns what runs for as long as the daemon does.
+    async def _build(self, stack: contextlib.AsyncExitStack, start: Start) -> list[asyncio.Task[None]]:
+        """Start every part, bottom floor first; returns the tasks whose end ends the daemon.
 
         `stack` takes them down in the opposite order: first the listeners, so that no client connects, then the fleet.
         """
@@ -100,15 +105,15 @@ class Daemon:
         with self._notifier.extending():  # a gate of another release: nothing is migrated that could not serve
             await check_gate_apart(config)
         own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
-        problems = Problems(config)
+        problems, lasting = Problems(config), LastingTasks()
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
-            persistence = open_persistence(config, stack, problems)
+            persistence = await open_persistence(config, stack, problems, start)
         by_signal = Caller(BY_SIGNAL, Role.OPERATOR, "signal")
         reloader = Reloader(
             config, self._load, persistence.events, self._notifier,
             lambda outcome: persistence.audit.record_later(by_signal, "reload", "daemon", outcome),
         )  # fmt: skip
-        workers = await start_workers(config, stack, persistence)
+        workers = await start_workers(config, stack, persistence, lasting)
 
         # Leasing follows the fleet, the checker asks leasing for keys, its workers reach the gate at the TVM port:
         # the checker is given ways to partners that are there before the first phone is.
@@ -126,10 +131,12 @@ class Daemon:
         problems.sources += (
             workers.problems,
             scheduling.problems,
+            lasting.problems,
+            phones.fleet.lasting.problems,
             lambda: phones.unresolved_names(reloader.config),
         )
         web = WebPage(config.web, problems, lab=bool(config.lab.host))
-        parts = Parts(config, persistence, workers, phones, scheduling, problems, reloader, web)
+        parts = Parts(config, persistence, workers, phones, scheduling, problems, lasting, reloader, web)
         control = await open_control_channel(stack, parts)
         progress, loop_delay = progress_checks(parts), Histogram(QUICK_S)
         web.open(stack, control, persistence.history.shown, metrics=metrics_page(parts, control, progress, loop_delay))
@@ -137,17 +144,29 @@ class Daemon:
         reloader.parts += [persistence.use, workers.use, phones.use, scheduling.use]
         self._reload = reloader.signalled
         watchdog = Watchdog(self._notifier, progress, lambda: current_status(parts))
-        tasks = {
-            **persistence.tasks(),
-            **scheduling.tasks(),
-            "fleet": phones.fleet.run(),
-            "tunnels": phones.tunnels.run(),
-            "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run(),
-            "artifacts": workers.artifacts.keep_tidy(),
-            "watchdog": watchdog.run(),
-            "loop delay": measure_loop_delay(loop_delay),
-            "memory": return_memory(),
-        }
-        running += [asyncio.create_task(task, name=name) for name, task in tasks.items()]
-        # If a listener ends, the daemon starts anew.
-        return [*running, *workers.tasks, *control.tasks, *web.tasks]
+        tasks = _tasks_of(parts)
+        tasks |= {"watchdog": watchdog.run, "loop delay": partial(measure_loop_delay, loop_delay)}
+        ending = [asyncio.create_task(begin(), name=name) for name, begin in _ends_of(parts).items()]
+        running += [*ending, *(lasting.start(name, begin) for name, begin in tasks.items())]
+        return [*ending, *workers.server.tasks, *control.tasks, *web.tasks]
+
+
+def _tasks_of(parts: Parts) -> dict[str, Begin]:
+    """The tasks that run as long as the daemon, by name: nothing outside it ends them."""
+    persistence, scheduling = parts.persistence, parts.scheduling
+    return {
+        **persistence.tasks(),
+        **scheduling.tasks(),
+        **parts.phones.tunnels.tasks(),
+        "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run,
+        "artifacts": parts.workers.artifacts.keep_tidy,
+        "memory": return_memory,
+    }
+
+
+def _ends_of(parts: Parts) -> dict[str, Begin]:
+    """What ends the daemon, by name, beside its listeners; the service manager then starts it anew.
+
+    It may not write any more, it belongs to no lab any more, or the fleet, which keeps its own tasks going, has a bug.
+    """
+    return {**parts.persistence.ends(), **parts.scheduling.ends(), "fleet": parts.phones.fleet.run}

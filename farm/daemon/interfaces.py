@@ -17,7 +17,7 @@ from farm.bundle.model import Bundle, platform_of
 from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
-from farm.common.tasks import end_tasks
+from farm.common.tasks import LastingTasks, end_tasks
 from farm.config import FarmConfig, WebConfig
 from farm.control.audit import OK, WRONG_KEY, AuditTrail
 from farm.control.callers import Accounts, Caller, LocalUsers, Role
@@ -67,6 +67,7 @@ class Parts:
     phones: Phones
     scheduling: Scheduling
     problems: Problems
+    lasting: LastingTasks
     reloader: Reloader
     web: WebPage
 
@@ -133,7 +134,7 @@ def _answer_other_hosts(
     reach = HostReach(sharing.link)
     parts.persistence.lab.unreached = reach.problem_of
     for name, look in (("leases", forget_ended), ("links", reach.look)):
-        following = asyncio.create_task(follow_other_hosts({name: look}), name=f"{name} of other hosts")
+        following = parts.lasting.start(f"{name} of other hosts", partial(follow_other_hosts, {name: look}))
         stack.push_async_callback(end_tasks, following)
     HostForwarder(parts.persistence.lab, sharing.link, control, has, leases)
 
@@ -235,11 +236,11 @@ def _exchange_with_hosts(
 
     looks = {"bundles": bundles.look, "keys": parts.phones.aliases.reread, "toolchains": toolchains.reread}
     save = partial(parts.persistence.store.lab.save_readings, parts.config.lab.host)
-    for name, work in (
-        ("changes of other hosts", follow_other_hosts(looks)),
-        ("readings for other hosts", share_readings(parts.phones.fleet.views, save)),
+    for name, begin in (
+        ("changes of other hosts", partial(follow_other_hosts, looks)),
+        ("readings for other hosts", partial(share_readings, parts.phones.fleet.views, save)),
     ):
-        stack.push_async_callback(end_tasks, asyncio.create_task(work, name=name))
+        stack.push_async_callback(end_tasks, parts.lasting.start(name, begin))
 
 
 def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGroup, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 
 from farm.common.errors import HostError
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, Begin
 from farm.config import FarmConfig
 from farm.config.lease_policy import lease_policy
 from farm.daemon.persistence import Persistence
@@ -18,10 +16,6 @@ from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.leasing.remote_head import RemoteHead
 from farm.store.mailbox import WakeUpListener, WakeUps
-
-TRY_AGAIN_S = 1.0  # after an error of the database
-
-log = logging.getLogger(__name__)
 
 
 class HeadLetters:
@@ -42,26 +36,11 @@ class HeadLetters:
             self._listener.expect,
             wall=store.now,
         )
-        self.attempts: Attempts  # of this host, from before `run`
+        self.attempts: Attempts  # of this host, from before `tasks`
 
-    async def run(self) -> None:
-        """Read letters for ever, and end the attempts of the daemon before, whose jobs the head decides about.
-
-        Raises:
-            HostRemovedError: this host was removed from the lab.
-        """
-        left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
-        within_s = 0.0
-        try:
-            while True:
-                self.head.check_belongs()
-                if left.done():
-                    left.result()
-                with contextlib.suppress(HostError):  # the writer reports it
-                    await self.head.take(within_s)
-                within_s = await self._listener.wait()
-        finally:
-            left.cancel()
+    def tasks(self) -> dict[str, Begin]:
+        """The tasks that run as long as the daemon, by name: the head decides about the attempts of the one before."""
+        return {"letters of the head": self._read, "attempts of the daemon before": self.attempts.end_left}
 
     async def stop(self) -> None:
         """Report to the head that this host stops, and read no more letters."""
@@ -69,18 +48,12 @@ class HeadLetters:
         await self._listener.close()
         await self._wake_ups.close()
 
-    async def _end_left(self) -> None:
-        problem = ""
+    async def _read(self) -> None:
+        within_s = 0.0
         while True:
-            try:
-                await self.attempts.end_left()
-            except HostError as error:
-                if error.message != problem:
-                    log.warning("attempts of the daemon before cannot be ended yet: %s", error.message)
-                problem = error.message
-                await asyncio.sleep(TRY_AGAIN_S)
-            else:
-                return
+            with contextlib.suppress(HostError):  # the writer reports it
+                await self.head.take(within_s)
+            within_s = await self._listener.wait()
 
 
 async def open_head(

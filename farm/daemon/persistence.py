@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farm import __version__
 from farm.common.events import Event, EventLog
+from farm.common.tasks import Begin
 from farm.config import FarmConfig
 from farm.control.audit import AuditTrail
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.problems import Problems
+from farm.daemon.starting import Start
 from farm.jobs.logs import AttemptLogs
 from farm.leasing.lab_view import LabView
 from farm.store.event_follower import EventFollower
@@ -44,21 +46,27 @@ class Persistence:
         """Keep things as long as it says, from now on."""
         self.retention.use(config.store.keep_days, config.store.max_mb, config.control.audit_days)
 
-    def tasks(self) -> dict[str, Coroutine[object, object, None]]:
+    def tasks(self) -> dict[str, Begin]:
         """The tasks that run as long as the daemon, by name."""
-        tasks = {"history": self.history.run()}
+        tasks: dict[str, Begin] = {"history": self.history.run}
         if self.hosts is None:
-            tasks["retention"] = self.retention.run()
+            tasks["retention"] = self.retention.run
         else:  # the head prunes the database
-            tasks["logs"] = self.logs.keep_tidy(self.store.jobs)
-        if self.store.term is not None:
-            tasks["term of the database"] = self.store.term.lost()
+            tasks["logs"] = partial(self.logs.keep_tidy, self.store.jobs)
         if self.store.server is not None:
-            tasks["database server"] = self.store.server.run()
-            tasks["changes of the database"] = self.store.database.writer.lost()
+            tasks["database server"] = self.store.server.run
         if self.follower is not None:
-            tasks["events of the database"] = self.follower.run()
+            tasks["events of the database"] = self.follower.run
         return tasks
+
+    def ends(self) -> dict[str, Begin]:
+        """What ends the daemon, by name: each waits until this process may not write to the database any more."""
+        ends: dict[str, Begin] = {}
+        if self.store.term is not None:
+            ends["term of the database"] = self.store.term.lost
+        if self.store.server is not None:
+            ends["changes of the database"] = self.store.database.writer.lost
+        return ends
 
 
 def database_of(config: FarmConfig) -> str | Path:
@@ -66,16 +74,20 @@ def database_of(config: FarmConfig) -> str | Path:
     return config.store.url or config.state_dir / "farm.db"
 
 
-def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Persistence:
-    """Open the store and begin a new epoch.
+async def open_persistence(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems, start: Start
+) -> Persistence:
+    """Open the store and begin a new epoch; a database on a server is waited for.
 
     Raises:
+        StopRequestedError: the daemon is to end before the database is there.
         HostError: the runtime folder cannot be used; the database is damaged, of a newer farm, or cannot be opened.
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = database_of(config)
     role = StoreRole.HOST if config.lab.head_apart else StoreRole.DAEMON
-    store = Store.open(where, config.lab.host, state_dir=config.state_dir, role=role)
+    open_store = partial(Store.open, where, config.lab.host, state_dir=config.state_dir, role=role)
+    store = await start.open_database(open_store, config.runtime_dir) if config.store.url else open_store()
     stack.callback(store.close)
     events = EventLog(store.epoch)
     if config.lab.head_apart:

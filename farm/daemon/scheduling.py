@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from farm.adb.program import holds_socket, server_pid
 from farm.adb.watch_policy import Load
 from farm.common.errors import NotAllowedError
 from farm.common.peers import UserNames, name_at, owner_of
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, Begin
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.config.consistency import own_ports
 from farm.config.lease_policy import lease_policy
@@ -87,9 +87,13 @@ class Scheduling:
         """The head with its queue; None: it is apart."""
         return self.head if isinstance(self.head, LocalHead) else None
 
-    def tasks(self) -> dict[str, Coroutine[object, object, None]]:
+    def tasks(self) -> dict[str, Begin]:
         """The tasks that run as long as the daemon, by name."""
-        return {} if self.letters is None else {"letters of the head": self.letters.run()}
+        return {} if self.letters is None else self.letters.tasks()
+
+    def ends(self) -> dict[str, Begin]:
+        """What ends the daemon, by name: it waits until this host was removed from its lab."""
+        return {} if self.letters is None else {"membership of the lab": self.letters.head.removed}
 
     def problems(self) -> list[str]:
         """The current problems of the TVM server."""

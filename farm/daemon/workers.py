@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farm.builders.process import BuildersProcess
 from farm.bundle.library import BundleLibrary
-from farm.common.tasks import end_tasks
+from farm.common.tasks import LastingTasks, end_tasks
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
@@ -35,7 +35,6 @@ class Workers:
     gid: int | None  # the group that may use the daemon's sockets
     builders: BuildersProcess | None  # None: this farm takes none
     sharing: Sharing | None  # with the other hosts; None: this is the only one
-    tasks: Sequence[asyncio.Task[None]]  # what runs for as long as the daemon does
 
     def problems(self) -> list[str]:
         """Why there are no workers, or no builders."""
@@ -50,7 +49,9 @@ class Workers:
         self.artifacts.allow(_rules(config))
 
 
-async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence) -> Workers:
+async def start_workers(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, lasting: LastingTasks
+) -> Workers:
     """Open the workers' server and begin importing TVM in the background.
 
     Raises:
@@ -72,19 +73,17 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, run_as=run_as)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
-    builders, tasks = None, list(server.tasks)
+    builders = None
     if config.builders.listen:
         builders = BuildersProcess(
             config.builders, persistence.events, folder=config.state_dir / "builders",
             socket=sockets / "builders.sock", gid=own_gid,
         )  # fmt: skip
-        tasks.append(asyncio.create_task(builders.run(), name="builders"))
-        stack.push_async_callback(end_tasks, tasks[-1])
+        stack.push_async_callback(end_tasks, lasting.start("builders", builders.run))
     if sharing is not None:
-        tasks.append(asyncio.create_task(sharing.copies.run(), name="copies of artifacts"))
-        stack.push_async_callback(end_tasks, tasks[-1])
+        stack.push_async_callback(end_tasks, lasting.start("copies of artifacts", sharing.copies.run))
     gid = group_to_admit()
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing)
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from farm.adb.watch import DeviceWatcher
 from farm.common.errors import NoSuchDeviceError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.common.tasks import BackgroundTasks
+from farm.common.tasks import BackgroundTasks, Begin, LastingTasks, end_tasks
 from farm.devices.admin import BundleOverride, DeviceAdmin, find_agent, require_adopted
 from farm.devices.agent import Agent
 from farm.devices.agent_work import AgentContext, Checker
@@ -133,6 +134,7 @@ class Fleet:
         self.agents: dict[str, Agent] = {}  # by serial
         self._periodic_checks = PeriodicChecks(self.agents.values, config.gates, config.health.check_every_h)
         self._tasks = BackgroundTasks()
+        self.lasting = LastingTasks()  # of `run`
         self._migration = SerialMigration(self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
         # the other host that has a phone, as a reason, see `farm.leasing.lab_rules.host_with`; set by the daemon
@@ -158,24 +160,29 @@ class Fleet:
                 if record.address:
                     self.watcher.add_network(record.address)
         self.recovery.log.begin()
+        running = [self.lasting.start(name, begin) for name, begin in self._lasting_tasks().items()]
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.watcher.run(), name="adb watcher")
-                group.create_task(self._follow_list(), name="fleet list")
-                group.create_task(self.probes.run(), name="fleet probes")
-                group.create_task(self.device_views.run(), name="fleet gates")
-                group.create_task(self._periodic_checks.run(), name="fleet checks")
-                group.create_task(self.batteries.run(self.agents.values), name="fleet batteries")
-                group.create_task(self.rollouts.run(), name="fleet rollouts")
-                if self._power is not None:
-                    group.create_task(self._power.run(), name="fleet switched-off ports")
+            await asyncio.gather(*running)
         finally:
+            await end_tasks(*running)
             self.quiesce.close()
             for agent in self.agents.values():
                 self.registry.remember_health(agent.serial, agent.health, agent.read_at)
             closing = [agent.close() for agent in self.agents.values()]
             await asyncio.gather(self._tasks.end(0.0), *closing, return_exceptions=True)
             await asyncio.gather(self.registry.close(), self.recovery.log.close())
+
+    def _lasting_tasks(self) -> dict[str, Begin]:
+        return {
+            "adb watcher": self.watcher.run,
+            "fleet list": self._follow_list,
+            "fleet probes": self.probes.run,
+            "fleet gates": self.device_views.run,
+            "fleet checks": self._periodic_checks.run,
+            "fleet batteries": partial(self.batteries.run, self.agents.values),
+            "fleet rollouts": self.rollouts.run,
+            **({} if self._power is None else {"fleet switched-off ports": self._power.run}),
+        }
 
     async def _follow_list(self) -> None:
         async for snapshot in self.watcher.snapshots():

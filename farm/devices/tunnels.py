@@ -10,6 +10,7 @@ from farm.adb.devices import AdbState
 from farm.adb.tunnels import PlannedStep, Tunnel, TunnelLedger, TunnelStep
 from farm.adb.watch import DeviceWatcher
 from farm.common.errors import FarmError, HostError
+from farm.common.tasks import Begin
 
 RETRY_S = 5.0  # an adb server that just came back may not list its phones yet
 ROUND_LIMIT_S = 30.0  # a few requests to adb, each with a limit of its own; an order may come during another's round
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class TunnelKeeper:
-    """One ledger and the one task that reconciles it: after every change of adb's list and after every order."""
+    """One ledger, reconciled by one task: after every change of adb's list and after every order."""
 
     def __init__(self, client: AdbClient, watcher: DeviceWatcher, ledger: TunnelLedger) -> None:
         self._client = client
@@ -28,11 +29,9 @@ class TunnelKeeper:
         self._dirty = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []  # for the end of a round that has not begun
 
-    async def run(self) -> None:
-        """Reconcile whenever something changed, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_list(), name="tunnels list")
-            group.create_task(self._keep(), name="tunnels")
+    def tasks(self) -> dict[str, Begin]:
+        """The tasks that reconcile whenever something changed, by name."""
+        return {"tunnels list": self._follow_list, "tunnels": self._keep}
 
     async def _follow_list(self) -> None:
         async for _ in self._watcher.snapshots():

@@ -10,16 +10,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from farm.common.errors import FarmError, HostError
 from farm.common.events import Event, EventLog
 from farm.common.systemd import Notifier, ProgressCheck, Watchdog
-from farm.common.tasks import BackgroundTasks, at_most, end_tasks
+from farm.common.tasks import BackgroundTasks, Begin, LastingTasks, at_most, end_tasks
 from farm.head import wire
 from farm.head.host_watch import HostWatch
 from farm.head.hosts import Hosts, WithheldFor
@@ -51,7 +50,7 @@ from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
 from farm.store.mailbox import Letter, WakeUps
 from farm.store.retention import Retention
-from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
+from farm.store.server_opening import LOOK_AGAIN_S, DatabaseAwayError, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database
@@ -108,11 +107,12 @@ class HeadProcess:
         """Wait, decide, wait again, until `stop`.
 
         Raises:
-            HostError: the database cannot be used at the start.
+            HostError: the database is there at the start, and cannot be used.
         """
         with contextlib.closing(Standby(self._url)) as standby:
-            if await asyncio.to_thread(standby.rest_s) > 0:
-                log.info('this head %s, or for a daemon without [lab] head = "apart" to end', WAITING)
+            with contextlib.suppress(DatabaseAwayError):  # it is waited for
+                if await asyncio.to_thread(standby.rest_s) > 0:
+                    log.info('this head %s, or for a daemon without [lab] head = "apart" to end', WAITING)
             self._notifier.ready(self.status)
             watchdog = asyncio.create_task(Watchdog(self._notifier, self.checks, lambda: self.status).run())
             while (store := await self._elected(standby, stop)) is not None:
@@ -133,6 +133,7 @@ class HeadProcess:
         while not stop.is_set():
             try:
                 wait_s = await asyncio.to_thread(standby.rest_s)
+                problem, self.status = "", WAITING
                 if wait_s <= 0:
                     return await asyncio.to_thread(Store.open, self._url, role=StoreRole.HEAD)
             except TermHeldError:
@@ -141,6 +142,7 @@ class HeadProcess:
                 if error.message != problem:
                     log.warning("%s", error.message)
                 problem, wait_s = error.message, TRY_AGAIN_S
+                self.status = f"waits for its database: {problem}"
             async with at_most(min(max(wait_s, 0.0), LOOK_AGAIN_S)):
                 await stop.wait()
         return None
@@ -162,15 +164,18 @@ class HeadProcess:
             self.status = f"decides, in term {store.epoch}"
             self.checks += term.checks()
             assert store.term is not None
-            lost = store.term.lost(), store.database.writer.lost()
-            coroutines = (stop.wait(), *lost, self._retention.run(), *term.parts())
-            parts = [asyncio.create_task(each) for each in coroutines]
+            # All that may end the term; the tasks go on, whatever the database does.
+            ends = [
+                asyncio.create_task(each) for each in (stop.wait(), store.term.lost(), store.database.writer.lost())
+            ]
+            lasting, tasks = LastingTasks(), {"retention": self._retention.run, **term.tasks()}
+            running = [lasting.start(name, begin) for name, begin in tasks.items()]
             try:
-                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
             finally:
-                await end_tasks(*parts)
+                await end_tasks(*ends, *running)
 
 
 class HeadTerm:
@@ -216,13 +221,9 @@ class HeadTerm:
         """The components that must make progress."""
         return self.head.checks()
 
-    def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """The tasks that run as long as it decides."""
-        return (
-            self._read_mailbox(),
-            self._history.run(),
-            self._watch.run(),
-        )
+    def tasks(self) -> dict[str, Begin]:
+        """The tasks that run as long as it decides, by name."""
+        return {"mailbox": self._read_mailbox, "history": self._history.run, "hosts": self._watch.run}
 
     async def _read_mailbox(self) -> None:
         """Act upon the letters of hosts, for ever."""

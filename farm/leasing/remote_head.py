@@ -142,14 +142,14 @@ class RemoteHead(RemoteOrders):
         """See `Head.start`: the head apart decides how jobs go on."""
         self._runner = runner
 
-    def check_belongs(self) -> None:
-        """Whether this host still belongs to the lab.
+    async def removed(self) -> None:
+        """Wait until this host belongs to the lab no more.
 
         Raises:
             HostRemovedError: it was removed.
         """
-        if self._beating is not None and self._beating.done():
-            self._beating.result()
+        assert self._beating is not None
+        await asyncio.shield(self._beating)
 
     def stop_jobs(self) -> None:
         """The head apart goes on with them at other hosts."""
@@ -394,6 +394,8 @@ class RemoteHead(RemoteOrders):
                 raise
             except HostError as error:  # the writer reports it
                 log.debug("no beat: %s", error.message)
+            except Exception:
+                log.exception("no beat")
 
     async def _refuse_after_pause(self, refused: LeaseRefused) -> None:
         """Pause before the head grants again, so that a bug cannot spin."""

@@ -22,7 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import text as sql
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 
-from farm.store.server_rules import connect_fault
+from farm.store.server_rules import connect_fault, is_mistake
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
 INCREMENTAL = 2  # auto_vacuum: free pages go on request
@@ -64,7 +64,7 @@ _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or i
     "08": (
         "the database server cannot be reached",
         "is it running? farm goes on once it answers",
-        "does it run, and may this machine and role connect (pg_hba.conf)? then try again",
+        "does it run, and may this machine and role connect (pg_hba.conf)?",
     ),
     "25P03": ("the database server ended a transaction that stood still", "was farm stopped? it goes on by itself"),
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
@@ -218,6 +218,7 @@ class DatabaseOutage:
     hint: str
     start_hint: str = ""  # while farm starts; "": the same hint
     evidence: str = field(default="", kw_only=True)
+    mistake: bool = field(default=False, kw_only=True)  # it lasts until somebody changes a setting
 
     def __str__(self) -> str:
         return f"the database cannot be written: {self.reason} ({self.hint})"
@@ -259,7 +260,8 @@ def _of_driver(error: DBAPIError) -> DatabaseOutage | None:
     if state is None:  # the driver has no server that could give a code
         lost = isinstance(error, OperationalError | InterfaceError)
         said = str(cause).strip()
-        return DatabaseOutage(*(connect_fault(said) or _SERVER["08"]), evidence=said) if lost else None
+        found = connect_fault(said) or _SERVER["08"]
+        return DatabaseOutage(*found, evidence=said, mistake=is_mistake(said)) if lost else None
     words = _SERVER.get(state) or _SERVER.get(state[:2])
     return DatabaseOutage(*words, evidence=str(cause).strip()) if words else None
 

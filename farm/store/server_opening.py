@@ -58,6 +58,12 @@ class StoreRole(StrEnum):
     HOST = "host"  # holds phones, for a head apart: there are many
 
 
+class DatabaseAwayError(HostError):
+    """The database's server cannot be used now, and may be later: nobody need change a setting."""
+
+    code = Code.DATABASE_UNUSABLE
+
+
 class TermHeldError(HostError):
     """Another process has the term of the database."""
 
@@ -127,7 +133,9 @@ def check_server(connection: Connection, name: str) -> ServerFacts:
     facts = read_facts(connection)
     for finding in findings_of(facts):
         if finding.verdict is FAIL:
-            raise database_error(f"cannot use the database {name}: {finding.detail}", hint=finding.fix)
+            kind = DatabaseAwayError if facts.standby or facts.read_only else HostError  # it may be promoted
+            message = f"cannot use the database {name}: {finding.detail}"
+            raise kind(message, Code.DATABASE_UNUSABLE, hint=finding.fix)
         if finding.verdict is WARN and finding.check != STANDBY:
             logger.warning("%s: %s (%s)", finding.check, finding.detail, finding.fix)
     return facts
@@ -166,7 +174,9 @@ def server_error(name: str, error: DatabaseError) -> HostError:
     if outage is None:
         return database_error(f"cannot use the database {name}", hint=GUIDE, evidence=evidence)
     hint = outage.start_hint or outage.hint
-    return database_error(f"cannot use the database {name}: {outage.reason}", hint=hint, evidence=outage.evidence)
+    kind = HostError if outage.mistake else DatabaseAwayError
+    message = f"cannot use the database {name}: {outage.reason}"
+    return kind(message, Code.DATABASE_UNUSABLE, hint=hint, evidence=outage.evidence)
 
 
 def start_number(connection: Connection, of: str = EPOCH) -> int | None:

@@ -105,7 +105,7 @@ _MORE_CONNECTIONS = "raise max_connections (or the role's or database's CONNECTI
 _PASSWORD = "[store] url, or ~/.pgpass of farm's user"  # noqa: S105 (where it stands)
 JOIN = "farm host token NAME, on a host of the lab; here, once [store] url and [lab] host are gone: farm host join"
 REMOVED = f"if it was removed, stop its daemon; to join again: {JOIN}"
-_CONNECTING = (
+_MISTAKES = (  # they stay until somebody changes a setting, here or there
     # A host's own role (farm.store.host_token_policy): of one that is gone a server says that its password is wrong.
     ('failed for user "farm_[0-9a-f]{8}_|role "farm_[0-9a-f]{8}_.*" does not exist',
      "this host was removed from the lab, or the password in its state folder is wrong", REMOVED),
@@ -115,22 +115,30 @@ _CONNECTING = (
      "a role of that name, or connect to 127.0.0.1 with a password"),
     ("does not support SSL", "TLS is refused: the server has none", "ssl = on in postgresql.conf, or another sslmode"),
     ("certificate", "TLS is refused: the server's certificate is not trusted", "sslrootcert=FILE in the URL"),
-    ("SSL error", "TLS is refused", "sslmode and sslrootcert in the URL; the server's log has more"),
+    # A server that crashes ends its connections in the middle: "SSL error: unexpected eof while reading".
+    ("SSL error(?!: unexpected eof)", "TLS is refused", "sslmode and sslrootcert in the URL; its log has more"),
     ("no pg_hba.conf entry", "the server does not admit this host and role, or not without TLS",
      "a line in pg_hba.conf, or sslmode=require in the URL"),
-    ("too many (connections|clients)", "the server has no connection left", _MORE_CONNECTIONS),
-    ("connection slots are reserved", "the server has no connection left", _MORE_CONNECTIONS),
     ("unsupported startup parameter", POOLER, NO_POOLER),
-    ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
-    ("could not translate host name|failed to resolve host", "the server's name is not known",
-     "is it spelled right, and does DNS answer?"),
     ("is not permitted to log in", "this host was removed from the lab, or never was part of it", REMOVED),
     ('role ".*" does not exist', "the server has no such role", "sudo -u postgres createuser --pwprompt NAME"),
     ('database ".*" does not exist', "there is no such database",
      "sudo -u postgres createdb --owner=ROLE --encoding=UTF8 --template=template0 NAME"),
 )  # fmt: skip
+_OUTAGES = (  # they pass
+    ("too many (connections|clients)", "the server has no connection left", _MORE_CONNECTIONS),
+    ("connection slots are reserved", "the server has no connection left", _MORE_CONNECTIONS),
+    ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
+    ("could not translate host name|failed to resolve host", "the server's name is not known",
+     "is it spelled right, and does DNS answer?"),
+)  # fmt: skip
 
 
 def connect_fault(words: str) -> tuple[str, str] | None:
     """Reason and hint for the server's message to a failed connection; None: it says nothing more."""
-    return next(((reason, hint) for known, reason, hint in _CONNECTING if re.search(known, words)), None)
+    return next(((reason, hint) for known, reason, hint in (*_MISTAKES, *_OUTAGES) if re.search(known, words)), None)
+
+
+def is_mistake(words: str) -> bool:
+    """Whether a connection with that message to it fails until somebody changes a setting."""
+    return any(re.search(known, words) for known, _, _ in _MISTAKES)

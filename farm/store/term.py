@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, exists, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm.common.errors import Code, HostError
+from farm.common.errors import Code
 from farm.store.schema import meta
 from farm.store.writer import DatabaseLostError
 
@@ -127,11 +127,11 @@ class Term:
                     self._lost.set_exception(over)
                 return
 
-    def _why(self) -> HostError:
+    def _why(self) -> DatabaseLostError:
         with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:
             stored = connection.execute(_NUMBER).scalar_one_or_none()
             if stored is None or stored < self.number:
-                return HostError(
+                return DatabaseLostError(
                     f"the database has gone back in time: its latest start is number {stored or 0}, this one "
                     f"{self.number}",
                     Code.DATABASE_UNUSABLE,

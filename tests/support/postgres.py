@@ -107,6 +107,8 @@ class SilentProxy:
         self.passing.set()
         self.held = threading.Event()  # an answer is
         self.refusing = False  # new connections
+        self.slow_s = 0.0  # the delay of each answer
+        self.real_url = url
         self.lose = ""  # what is lost next, with its connection: "commit" before the server has it, or its "answer"
         self._real = f"{real}/{SOCKET}"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -165,6 +167,8 @@ class SilentProxy:
                 if answers and not self.passing.is_set():
                     self.held.set()
                     self.passing.wait()
+                if answers and self.slow_s:
+                    time.sleep(self.slow_s)
                 to.sendall(some)
 
 

@@ -20,6 +20,7 @@ from farm.adb.tunnels import (
     plan,
 )
 from farm.common.errors import HostError, UserError
+from farm.common.tasks import LastingTasks, end_tasks
 from farm.devices.tunnels import TunnelKeeper
 from tests.support.waiting import HANG_S
 from tests.unit.adb.fake_server import block, okay, says
@@ -199,12 +200,11 @@ class Entries:
     @contextlib.asynccontextmanager
     async def kept(self, client, path):
         keeper = TunnelKeeper(client, self, TunnelLedger(path))
-        running = asyncio.create_task(keeper.run())
+        running = [LastingTasks().start(*each) for each in keeper.tasks().items()]
         try:
             yield keeper
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await end_tasks(*running)
 
 
 async def test_reconcile_sets_up_and_takes_down_only_ours(server, client, tmp_path):

@@ -1,10 +1,13 @@
-"""Blocks with a limit, and the ends of tasks that are cancelled."""
+"""Blocks with a limit, the ends of tasks that are cancelled, and tasks that no error ends."""
 
 import asyncio
 
 import pytest
 
-from farm.common.tasks import at_most, end_tasks
+from farm.common.errors import HostError
+from farm.common.tasks import STEADY_S, LastingTasks, at_most, end_tasks
+from tests.support.virtual_time import virtual_time
+from tests.support.waiting import until
 
 
 async def test_a_block_that_takes_longer_is_ended_without_an_error():
@@ -72,3 +75,42 @@ async def test_an_end_waits_for_what_a_task_does_in_the_end_and_hears_no_error()
     await asyncio.sleep(0)
     await end_tasks(task)
     assert isinstance(task.exception(), ValueError)
+
+
+@virtual_time
+@pytest.mark.parametrize(
+    "error", [HostError("away"), OSError(5, "disk"), KeyError("a bug"), ExceptionGroup("two", [OSError()])]
+)
+async def test_a_lasting_task_begins_again_after_any_error(error, caplog):
+    lasting, runs = LastingTasks(), []
+
+    async def run():
+        runs.append(error)
+        if len(runs) < 5:
+            raise error
+
+    task = lasting.start("history", run)
+    await until(lambda: len(runs) == 3)
+    assert [line.partition(":")[0] for line in lasting.problems()] == ["history failed and is tried again"]
+    await task  # the fifth run returns: it has done its work
+    await asyncio.sleep(STEADY_S)
+    assert (len(runs), lasting.problems()) == (5, [])
+    assert [record.levelname for record in caplog.records if record.levelname != "DEBUG"] == ["ERROR"]
+
+
+async def test_a_cancelled_part_ends_no_lasting_task_and_its_own_cancellation_does():
+    runs, begun = [], asyncio.Event()
+
+    async def run():
+        runs.append(1)
+        if len(runs) == 1:
+            part = asyncio.ensure_future(asyncio.Event().wait())
+            part.cancel()
+            await part
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = LastingTasks().start("history", run)
+    await begun.wait()
+    await end_tasks(task)
+    assert task.cancelled()

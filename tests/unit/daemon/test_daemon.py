@@ -5,17 +5,45 @@ import errno
 import os
 import signal
 import socket
-from unittest.mock import AsyncMock
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, MagicMock, patch
 
 import pytest
 import zmq
 
-from farm.common.errors import FarmError, HostError
+from farm.adb.errors import AdbServerUnreachable
+from farm.common import tasks
+from farm.common.durations import BackOff
+from farm.common.errors import FarmError, HostError, ProtocolError
 from farm.config import FarmConfig
 from farm.daemon import daemon as daemon_module
 from farm.daemon.daemon import Daemon
 from farm.daemon.scheduling import _open_ports
-from tests.support.waiting import HANG_S
+from farm.store.mailbox import HostRemovedError
+from farm.store.writer import DatabaseLostError, StoreWriteError
+from tests.support.waiting import HANG_S, until
+
+OUTSIDE = (
+    StoreWriteError("the database is away"),
+    HostError("the database has not answered for 5 s"),
+    TimeoutError(),
+    AdbServerUnreachable("adb"),
+    ProtocolError("adb"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "adb"),
+    OSError(errno.ENOSPC, "the disk is full"),
+    ConnectionRefusedError(errno.ECONNREFUSED, "the gate, the link, the object store"),
+)
+LASTING = ("history", "letters of the head", "tunnels", "clock", "artifacts", "watchdog", "loop delay", "memory")
+ENDS = {
+    "term of the database": DatabaseLostError("another daemon has taken over"),
+    "changes of the database": DatabaseLostError("it has gone back in time"),
+    "membership of the lab": HostRemovedError("removed"),
+    "fleet": KeyError("a bug"),
+    "control socket": OSError("a listener has failed"),
+    "workers' socket": OSError("a listener has failed"),
+    "web": OSError("a listener has failed"),
+}
 
 
 @pytest.fixture
@@ -28,7 +56,7 @@ def daemon(monkeypatch):
 async def test_a_part_that_ends_by_itself_is_a_failure(daemon):
     """The service manager starts again what failed, and nothing else."""
 
-    async def build(_):
+    async def build(*_):
         return [asyncio.create_task(asyncio.sleep(0), name="history")]
 
     daemon._build = build
@@ -57,7 +85,7 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             heard.append("killed")
 
-    async def build(stack):
+    async def build(stack, _):
         await hang_up()
         stack.push_async_callback(hang_up)
         daemon._reload = reload
@@ -79,3 +107,83 @@ async def test_a_hangup_kills_it_neither_at_its_beginning_nor_at_its_end(daemon)
 def test_ports_that_the_daemon_listens_at_are_its_own(family, address):
     with socket.create_server((address, 0), family=family) as listener:
         assert listener.getsockname()[1] in set(_open_ports())
+
+
+class Outside:
+    """A daemon without its parts: each task fails with the error that `errors` has for it, as soon as there is one."""
+
+    def __init__(self):
+        self.errors = {}
+        self.begun = []
+
+    def task(self, name):
+        async def run(*_):
+            self.begun.append(name)
+            await until(lambda: name in self.errors)
+            raise self.errors[name]
+
+        return run
+
+    def tasks(self, *names):
+        return lambda: {name: self.task(name) for name in names}
+
+    def listener(self, name, stack):
+        listening = asyncio.create_task(self.task(name)(), name=name)
+        stack.callback(listening.cancel)
+        return [listening]
+
+    def begin(self, stack):
+        """Put its parts into the place of the daemon's."""
+        store = MagicMock(use=None, tasks=self.tasks("history"))
+        store.ends = self.tasks("term of the database", "changes of the database")
+        fleet = SimpleNamespace(run=self.task("fleet"), lasting=MagicMock())
+        work = MagicMock(artifacts=SimpleNamespace(keep_tidy=self.task("artifacts")))
+        work.server.tasks = self.listener("workers' socket", stack)
+        phones = MagicMock(fleet=fleet, tunnels=SimpleNamespace(tasks=self.tasks("tunnels")))
+        leases = MagicMock(tasks=self.tasks("letters of the head"), ends=self.tasks("membership of the lab"))
+        control = SimpleNamespace(tasks=self.listener("control socket", stack))
+        web = MagicMock(tasks=self.listener("web", stack))
+        for name, part in {
+            "check_gate_apart": AsyncMock(),
+            "open_gate": MagicMock(), "check_paths": MagicMock(), "StateFolderLock": MagicMock(),
+            "open_persistence": AsyncMock(return_value=store), "start_workers": AsyncMock(return_value=work),
+            "open_phones": AsyncMock(return_value=phones), "open_scheduling": AsyncMock(return_value=leases),
+            "open_control_channel": AsyncMock(return_value=control), "WebPage": MagicMock(return_value=web),
+            "progress_checks": MagicMock(), "metrics_page": MagicMock(), "return_memory": self.task("memory"),
+            "measure_loop_delay": self.task("loop delay"), "Watchdog": lambda *_: MagicMock(run=self.task("watchdog")),
+            "ClockWatch": lambda *_: MagicMock(run=self.task("clock")),
+        }.items():  # fmt: skip
+            stack.enter_context(patch.object(daemon_module, name, part))
+
+
+@pytest.fixture
+def outside(numbers):
+    numbers(tasks, BEGIN_AGAIN=BackOff(0.001, 0.001))
+    return Outside()
+
+
+@pytest.mark.parametrize("name", LASTING)
+async def test_nothing_outside_ends_the_daemon(daemon, outside, name):
+    with ExitStack() as stack:
+        outside.begin(stack)
+        running = asyncio.create_task(daemon.run())
+        await until(lambda: {*LASTING, *ENDS} <= {*outside.begun})
+        for error in OUTSIDE:  # each for as long as it likes
+            outside.errors[name] = error
+            outside.begun.clear()
+            await until(lambda: outside.begun.count(name) > 2 or running.done())
+        del outside.errors[name]
+        outside.begun.clear()
+        await until(lambda: name in outside.begun or running.done())
+        assert not running.done()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, HANG_S)
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_what_ends_the_daemon_is_a_list(daemon, outside, name):
+    outside.errors[name] = ENDS[name]
+    with ExitStack() as stack:
+        outside.begin(stack)
+        with pytest.raises(type(ENDS[name])):
+            await asyncio.wait_for(daemon.run(), HANG_S)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from farm.common.doctor_findings import FAIL, OK, WARN
-from farm.store.server_rules import CONNECTIONS, ServerFacts, connect_fault, findings_of, problems_in
+from farm.store.server_rules import CONNECTIONS, ServerFacts, connect_fault, findings_of, is_mistake, problems_in
 
 GOOD = ServerFacts("15.4", 150_004, "UTF8", False, False, False, 90, 100, 1, 0.001, 0.1)
 
@@ -70,9 +70,15 @@ def test_no_synchronous_standby_is_advice_of_doctor_only():
         ("FATAL:  sorry, too many clients already", "no connection left"),
         ("failed to resolve host 'no.such.host': [Errno -2] Name or service not known", "name is not known"),
         ('FATAL:  permission denied for database "nope"', ""),
+        ("connection failed: SSL error: certificate verify failed", "not trusted"),
+        ("connection failed: SSL error: tlsv1 alert unknown ca", "TLS is refused"),
+        ("consuming input failed: SSL error: unexpected eof while reading", ""),  # it crashed
+        ("consuming input failed: SSL SYSCALL error: EOF detected", ""),
+        ("consuming input failed: SSL connection has been closed unexpectedly", ""),
         ("a sentence in another language", ""),
     ],
 )
 def test_what_a_failed_connection_means(words, reason):
     fault = connect_fault(words)
     assert (reason in fault[0]) if reason else fault is None
+    assert is_mistake(words) == (bool(reason) and "connection left" not in reason and "not known" not in reason)
