@@ -111,9 +111,10 @@ class AsyncClient:
             UserError: the spec is wrong.
             NoPhoneError: `must_match`, and no phone does.
         """
-        # Without a key of the caller's, one of our own: asked again after a restart, it is still one submission.
+        # Without a key of the caller's, one of our own: asked again after a restart or a takeover by another head, it
+        # is still one submission.
         key = key or secrets.token_hex(16)
-        answer = await self.connection.call("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
+        answer = await self.connection.call_head("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
         return submitted_from(answer)
 
     async def check(
@@ -125,7 +126,7 @@ class AsyncClient:
             how many jobs there would be, `besides` included; the first that would be refused, and why, or None.
         """
         entries = [{"spec": spec.to_wire(), "key": key, "must_match": must_match} for spec, key in specs]
-        answer = await self.connection.call("job.check", entries=entries, besides=besides)
+        answer = await self.connection.call_head("job.check", entries=entries, besides=besides)
         error = answer["error"]
         return int(answer["jobs"]), int(answer["entry"] or 0), error_from_wire(error) if error else None
 

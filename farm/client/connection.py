@@ -75,6 +75,20 @@ class DaemonConnection:
         """
         return (await self.ask(kind, fields, frames)).fields
 
+    async def call_head(self, kind: str, /, **fields: Any) -> Mapping[str, Any]:
+        """As `call`. While no head of the lab answers, it is asked again, for as long as a restarting daemon is."""
+        until_s, said = time.monotonic() + self._restart_s, False
+        while True:
+            try:
+                return await self.call(kind, **fields)
+            except FarmError as error:
+                if error.code != Code.HEAD_AWAY or time.monotonic() >= until_s:
+                    raise
+                if not said:
+                    self.on_notice(f"{error.message}; waiting up to {self._restart_s:.0f} s for one that does")
+                said = True
+            await asyncio.sleep(POLL_S)
+
     async def ask(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...] = ()) -> Reply:
         """As `call`, with the raw frames of the answer."""
         while True:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from farm.common.errors import Code, FarmError, NoPhoneError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, HostError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
@@ -45,6 +45,7 @@ class FakeDaemon:
         self.events: list[Json] = []
         self.lines: list[Json] = []
         self.held: dict[str, Json] = {}  # id of a job -> what lease.show answers
+        self.takeover = 0  # how many of the next submissions no head answers
         self.operator = ""  # what an operator must do before waiting jobs get a phone
         self.epoch = 0
         self._artifacts = folder / "artifacts"
@@ -176,6 +177,9 @@ class FakeDaemon:
         self.submissions.append(fields)
         await self._called("job.submit")
         spec, key = fields["spec"], fields.get("key", "")
+        if self.takeover:
+            self.takeover -= 1
+            raise HostError("the lab's head has not answered for 5 s", Code.HEAD_AWAY)
         if key in self.keys:
             return self.keys[key]
         if spec["on"] == "nothing":

@@ -252,6 +252,20 @@ def test_a_daemon_that_was_never_there_fails_at_once_and_one_that_stays_away_in_
             client.status()
 
 
+def test_a_submission_that_no_head_answers_is_sent_again_with_its_key(daemon, client, said):
+    daemon.takeover = 2
+    (job,) = client.submit(ShellSpec(on="android", command="id")).ids
+    assert [each["key"] for each in daemon.submissions] == [daemon.submissions[0]["key"]] * 3
+    assert list(daemon.jobs) == [job]
+    assert len(said) == 1
+
+
+def test_a_head_that_stays_away_is_not_waited_for_for_ever(daemon):
+    daemon.takeover = 1_000_000
+    with Client(daemon.socket, restart_s=0.3, on_notice=lambda _: None) as client, raises_code(Code.HEAD_AWAY):
+        client.submit(ShellSpec(on="android", command="id"))
+
+
 def test_an_idle_connection_of_a_daemon_restarted_meanwhile_is_no_news(daemon, client, said):
     assert [device.name for device in client.devices()] == ["pixel", "galaxy"]
     daemon.kill()
