@@ -274,3 +274,18 @@ def test_the_url_for_another_host_has_nothing_of_this_one(lab):
     assert "passfile" not in there.url
     assert "sslmode=require" in there.url
     assert there.url.startswith(f"postgresql://farm_{lab.id[:8]}_lab2@")
+
+
+def test_a_dump_with_its_roles_is_a_lab_on_another_server(lab):
+    """As docs/howto-postgresql.md has it: a dump holds no roles, and without --create nothing that they have set."""
+    url, folder = lab.join(lab.token()), lab.server.folder
+    name = url.partition("?")[0].rpartition("/")[2]
+    lab.server.run("pg_dump", "--format=custom", f"--file={folder}/farm.dump", lab.server.url_of(name))
+    lab.server.run("pg_dumpall", "--roles-only", f"--file={folder}/farm.roles", "-d", lab.server.url_of("postgres"))
+    with postgres.guarded_server() as other:
+        other.run("psql", "--quiet", f"--file={folder}/farm.roles", other.url_of("postgres"))
+        other.run("pg_restore", "--create", "--exit-on-error", "-d", other.url_of("postgres"), folder / "farm.dump")
+        there = url.replace(f":{lab.server.port}/", f":{other.port}/")
+        Store.open(there, "lab2", role=StoreRole.HOST).close()
+        with psycopg.connect(there) as connection:
+            assert connection.execute("SELECT name FROM host").fetchall() == [("lab2",)]
