@@ -188,7 +188,7 @@ class DeviceViews:
             findings=agent.findings,
             checked=agent.checked,
             place=agent.place,
-            withheld=agent.withheld,
+            withheld=agent.withheld or agent.other_link,
             sent_away=state.progress.sent_away,
         )
 

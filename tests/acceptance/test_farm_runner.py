@@ -46,7 +46,7 @@ def test_too_few_that_are_alike_are_told_of(farm: VirtualFarm) -> None:
     with FarmRunner(on="android", devices=3, socket=farm.socket, on_notice=said.append) as runner:
         taken(runner, 2)
     assert said[0].startswith(
-        "only 2 phones that match android are identical: not 3 at once; sm-g9600 differs from pjd"
+        "only 2 phones that match android are identical: not 3 at once; sm-g9600 differs from oneplus-12"
     )
     assert " in soc, gpu" in said[0]
     with FarmRunner(on="soc=sdm845", devices=2, socket=farm.socket, on_notice=said.append) as runner:

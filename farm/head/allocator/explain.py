@@ -106,7 +106,7 @@ def _reason(view: DeviceState, facts: Iterable[str]) -> DeviceReason:
 def needs_operator(view: DeviceState) -> str:
     """The command by which a person makes the device available; "" where it becomes so without, or is away."""
     if not view.adopted:
-        return f"farm device adopt {view.name}"
+        return "" if view.withheld else f"farm device adopt {view.name}"
     kept = view.life is Life.QUARANTINED and view.released == ReleaseRule.PERSON.ends(view.name)
     return f"farm device release {view.name}" if kept or view.service is not Service.IN else ""
 
@@ -241,7 +241,7 @@ def _facts(
     state: AllocatorState, request: LeaseRequest, view: DeviceState, now_s: float, waiting: QueuedRequest | None = None
 ) -> list[str]:
     if not view.adopted:
-        return ["not adopted"]
+        return [view.withheld or "not adopted"]
     holding = state.held.get(view.name)
     facts = (
         list(_held(state, holding, waiting, now_s)) if holding is not None else _unleasable(view, request.lease_class)

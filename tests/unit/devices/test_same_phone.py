@@ -12,6 +12,7 @@ from farm.devices.fleet import FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule, is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power_rules import UsbConfig
+from farm.head.allocator.explain import needs_operator
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord
 from tests.support.fake_phone import FakeClient
@@ -179,7 +180,10 @@ async def test_two_links_in_one_boot_are_one_phone(phones, rules, order):
     async with phones(rules) as b:
         b.lists("10.0.0.7:5555", OLD="1-4.2")
         assert await use(b, *order) == {"OLD": "victim"}
-        assert "victim" in b.view("10.0.0.7:5555").reason
+        second = b.view("10.0.0.7:5555")
+        assert "victim" in second.reason
+        assert second.withheld == second.reason
+        assert needs_operator(second) == ""
         with pytest.raises(UserError):
             await b.fleet.admin.adopt("10.0.0.7:5555")
 
