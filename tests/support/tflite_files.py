@@ -24,6 +24,7 @@ class TfliteFile:
     tensors: list[tuple[str, tuple[int, ...], str, np.ndarray[Any, Any] | None]] = field(default_factory=list)
     operators: list[tuple[int, list[int], list[int], Any]] = field(default_factory=list)
     signatures: dict[int, tuple[int, ...]] = field(default_factory=dict)  # -1 where a dimension is open
+    scales: dict[int, float] = field(default_factory=dict)  # of quantized tensors
 
     def tensor(self, name, shape, data=None, dtype="float32"):
         dtype = dtype if data is None else str(data.dtype)
@@ -43,10 +44,15 @@ class TfliteFile:
         tensors, used = [], 0
         for number, (name, shape, dtype, content) in enumerate(self.tensors):
             used += content is not None
-            signature = self.signatures.get(number)
+            signature, quantized = self.signatures.get(number), None
+            if number in self.scales:
+                scale = b.CreateNumpyVector(np.array([self.scales[number]], np.float32))
+                zero = b.CreateNumpyVector(np.array([0], np.int64))
+                quantized = _table(b, "QuantizationParameters", Scale=scale, ZeroPoint=zero)
             made = _table(
                 b, "Tensor", Name=b.CreateString(name), Shape=_numbers(b, shape), Type=TYPES[dtype],
                 Buffer=used if content is not None else 0, ShapeSignature=signature and _numbers(b, signature),
+                Quantization=quantized,
             )  # fmt: skip
             tensors.append(made)
         codes = sorted({code for code, *_ in self.operators})

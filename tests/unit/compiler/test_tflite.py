@@ -84,10 +84,14 @@ def test_a_damaged_file_is_refused_or_read_but_never_breaks():
             import_model(read(bytes(damaged), "net.tflite"))
 
 
-def test_a_dimension_is_added_and_a_variable_is_read_back_within_a_run():
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_dimension_is_added_and_a_variable_is_read_back_within_a_run(dtype):
     made, kinds = TfliteFile(), tflite.BuiltinOperator
-    x, axis = made.tensor("x", (4,)), made.tensor("axis", (1,), np.array([0], np.int32))
-    row, state, y = made.tensor("row", (1, 4)), made.tensor("state", (), dtype="resource"), made.tensor("y", (1, 4))
+    x, axis = made.tensor("x", (4,), dtype=dtype), made.tensor("axis", (1,), np.array([0], np.int32))
+    row, y = (made.tensor(name, (1, 4), dtype=dtype) for name in ("row", "y"))
+    state = made.tensor("state", (), dtype="resource")
+    if dtype == "int8":
+        made.scales = dict.fromkeys((x, row, y), 0.5)
     made.operator(kinds.EXPAND_DIMS, [x, axis], row)
     made.operator(kinds.VAR_HANDLE, [], state)
     made.operator(kinds.ASSIGN_VARIABLE, [state, row], None)
@@ -95,5 +99,5 @@ def test_a_dimension_is_added_and_a_variable_is_read_back_within_a_run():
     source = read(made.data([x], [y]), "net.tflite")
     assert source.notes == (STATE,)
     machine = relax.VirtualMachine(compile_model(import_model(source), Recipe({"kind": "llvm"})), tvm.cpu())
-    given = np.arange(4, dtype=np.float32)
+    given = np.arange(4, dtype=dtype)
     assert machine["main"](tvm.runtime.tensor(given)).numpy().tolist() == [given.tolist()]
