@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,30 +31,25 @@ DEFAULT_CONFIG = Path("/etc/farm/farm.toml")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")]
 StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")]
 UrlOption = Annotated[
-    str,
-    typer.Option(
-        help="URL of the lab's database, with a role that may make roles; default: [store] url.",
-        callback=without_password,
-    ),
+    str, typer.Option(help="URL of the lab's database, with its administrator's role.", callback=without_password)
 ]
 
 
 @app.command()
 def token(
     name: Annotated[str, typer.Argument(help="Name of the new host.")],
-    url: UrlOption = "",
+    url: UrlOption,
     address: Annotated[
         str,
         typer.Option(help="URL of the database for the new host, if it needs another one.", callback=without_password),
     ] = "",
-    config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Make a token with which one machine may join the lab within 24 hours (for operators)."""
     from farm.head.wire import PROTOCOL
     from farm.store.membership import new_token
 
-    made, leads = new_token(_url(url, config), name, RELEASE, PROTOCOL, _ordered_by(), address=address)
+    made, leads = new_token(url, name, RELEASE, PROTOCOL, _ordered_by(), address=address)
     emit({"name": name, "token": made.text(), "url": made.url}, made.text(), json=json)
     if json:
         return
@@ -77,20 +73,16 @@ def join(
     from farm.config import load
     from farm.head.wire import PROTOCOL
     from farm.store.host_token_policy import HostToken
-    from farm.store.membership import PASSFILE, with_passfile
     from farm.store.membership import join as use
+    from farm.store.membership import with_passfile
 
     found = HostToken.parse(read_token(token_file))
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)}, optional=write)
     file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
     _check_alone(loaded, file, write=write)
-    passfile = loaded.state_dir / "keys" / PASSFILE
-
-    def keep(password: str) -> None:
-        _keep(passfile, loaded.state_dir, f"*:*:*:*:{password}\n")
-
-    use(found, RELEASE, PROTOCOL, keep)
-    lines = ["[store]", f'url = "{with_passfile(found.url, str(passfile))}"', "", "[lab]", f'host = "{found.name}"',
+    use(found, RELEASE, PROTOCOL, partial(keep_password, loaded.state_dir))
+    url = with_passfile(found.url, str(passfile_of(loaded.state_dir)))
+    lines = ["[store]", f'url = "{url}"', "", "[lab]", f'host = "{found.name}"',
              'head = "apart"']  # fmt: skip
     if write:
         _append(file, lines)
@@ -150,15 +142,14 @@ def drain(
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="The host, or the name in an unused token.")],
+    url: UrlOption,
     force: Annotated[bool, typer.Option("--force", help="Also while it runs, or has the lab's only head.")] = False,
-    url: UrlOption = "",
-    config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Remove a drained or stopped host: it can use the database no more, its leases end, its jobs go on elsewhere."""
     from farm.store.membership import remove as take_out
 
-    removed = take_out(_url(url, config), name, _ordered_by(), force=force)
+    removed = take_out(url, name, _ordered_by(), force=force)
     answer = {"name": removed.name, "had_role": removed.had_role, "connections": removed.connections}
     lines = [f"{name} is no host of the lab any more; {many(removed.connections, 'connection')} ended"]
     if not removed.had_role:
@@ -166,18 +157,6 @@ def remove(
             f"warning: {name} has the password of the lab's own database role: change that, or its daemon comes back"
         )
     emit(answer, lines, json=json)
-
-
-def _url(given: str, config: Path | None) -> str:
-    from farm.config import load
-
-    url = given or load(config).store.url
-    if not url:
-        raise UserError(
-            "the configuration names no database of a lab: it has no [store] url",
-            hint="--url postgresql://USER@HOST/DATABASE, or --config FILE of a host of the lab; else farm lab init",
-        )
-    return url
 
 
 def _ordered_by() -> OrderedBy:
@@ -206,22 +185,28 @@ def _check_alone(loaded: FarmConfig, file: Path, *, write: bool) -> None:
         raise UserError(f"{file} cannot be written by this user", hint="sudo, or without --write")
 
 
-def _keep(passfile: Path, state_dir: Path, content: str) -> None:
+def passfile_of(state_dir: Path) -> Path:
+    """The file with the password of a host's own database role."""
+    return state_dir / "keys" / "database.pass"
+
+
+def keep_password(state_dir: Path, password: str) -> None:
     """Write the password file, readable by the daemon's user only: libpq refuses any other.
 
     Raises:
         HostError: it cannot be written.
     """
+    passfile = passfile_of(state_dir)
     try:
         owner = state_dir.stat() if state_dir.exists() else None
         passfile.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_durably(passfile, content.encode(), 0o600)
+        write_durably(passfile, f"*:*:*:*:{password}\n".encode(), 0o600)
         if os.geteuid() == 0 and owner is not None:
             for path in (passfile.parent, passfile):
                 shutil.chown(path, owner.st_uid, owner.st_gid)
     except OSError as error:
         raise HostError(
-            f"the password cannot be kept in {passfile}: {error.strerror}; the token is still good",
+            f"the password cannot be kept in {passfile}: {error.strerror}; nothing was changed",
             hint="make room there, or run it as root",
         ) from error
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -246,8 +247,10 @@ def init(
     """Make a lab in an empty database of a PostgreSQL server, with all that a stopped daemon's SQLite store has.
 
     It moves everything or nothing. It copies the database aside first and changes neither it nor the configuration.
-    After a kill, repeat it.
+    After a kill, repeat it; after an upgrade, too: it brings a lab's tables and the rights of its hosts up to date.
+    A role that may make roles gives this host one of its own; with another role the daemon logs in as that.
     """
+    from farm.cli.host import passfile_of
     from farm.config import load
     from farm.store.membership import found_lab
 
@@ -259,16 +262,19 @@ def init(
         )
     name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
     file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
-    if not (loaded.state_dir / "farm.db").exists():
+    if passfile_of(loaded.state_dir).exists() or not (loaded.state_dir / "farm.db").exists():
         found, hosts = found_lab(url)
-        answer = {"url": url, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
-        steps = _joining(name, hosts) if hosts and name not in hosts else _next(file, url, name)
+        own = url if hosts and name not in hosts else _login(loaded, url, name)
+        answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
+        steps = _joining(name, hosts) if hosts and name not in hosts else _next(file, own, name)
         emit(answer, ("the lab's tables are there; this host has nothing to move", *steps), json=json)
         return
     moved = _move(loaded, url)
     found, hosts = found_lab(url)
+    own = _login(loaded, url, name)
+    own = moved.url if own == url else own
     answer = {
-        "url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before,
+        "url": own, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before,
         "lab": found, "hosts": hosts,
     }  # fmt: skip
     emit(
@@ -276,14 +282,24 @@ def init(
         (
             f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
             f"the copy of before is {moved.backup}",
-            *_next(file, moved.url, name),
+            *_next(file, own, name),
         ),
         json=json,
     )
 
 
+def _login(loaded: FarmConfig, url: str, name: str) -> str:
+    """The URL for [store] url: with a role and a password file of this host's own, if `url` can make them."""
+    from farm.cli.host import keep_password, passfile_of
+    from farm.store.membership import first_login, with_passfile
+
+    passfile = passfile_of(loaded.state_dir)
+    own = first_login(url, name, partial(keep_password, loaded.state_dir), kept=passfile.exists())
+    return with_passfile(own, str(passfile)) if own else url
+
+
 def _joining(name: str, hosts: Sequence[str]) -> Iterator[str]:
-    yield f"the lab has hosts: {', '.join(hosts)}; to join it, on one of them: farm host token {name}"
+    yield f"the lab has hosts: {', '.join(hosts)}; to join it, on one of them: farm host token {name} --url URL"
     yield "then here: farm host join --write"
 
 
@@ -296,7 +312,7 @@ def _next(file: Path | str, url: str, name: str) -> Iterator[str]:
     yield "[lab]"
     yield f'host = "{name}"'
     yield 'head = "apart"'
-    yield "then, for each further host: farm host token NAME"
+    yield "then, for each further host: farm host token NAME --url URL, with the administrator's role"
 
 
 def _move(loaded: FarmConfig, url: str) -> Moved:

@@ -57,6 +57,7 @@ DRIVER = "postgresql+psycopg"
 PROGRAM = "farm"
 HEAD_PROGRAM = "farm head"
 _OPTION = re.compile(r"(?P<name>[?&][^=&]+)=[^&]*")  # of an address
+NOT_ALLOWED = "42501"  # SQLSTATE
 READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
 _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
@@ -70,6 +71,7 @@ _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or i
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
     "57": ("the database server is stopping", "farm goes on once it is back"),
     "58": ("the database server's disk failed", "look at its log"),
+    NOT_ALLOWED: ("the database role has lost its rights there", "was this host removed from its lab? farm host list"),
     READ_ONLY: ("the database server is read-only", "is it a standby? [store] url must name the primary, or all hosts"),
     "XX": ("the database server is damaged", "look at its log"),
 }

@@ -1,8 +1,9 @@
 """Membership of hosts in a lab: its id, tokens, joining and removal, in the lab's database itself. Blocking.
 
-A token is a role of the server with a password that is good for a day, and a row of `host_token`. Joining replaces the
-password by one that only the new host knows and the row by one of `host`, in one transaction. Removing a host takes its
-role's right to log in and marks its row; the head ends its leases and attempts and deletes the row
+All but joining is an administrator's, whose URL is given for that call: no daemon logs in with that role. A token is a
+role of the server with a password that is good for a day, and a row of `host_token`. Joining replaces the password by
+one that only the new host knows and the row by one of `host`, in one transaction. Removing a host takes its role's
+right to log in, ends its connections and marks its row; the head ends its leases and attempts and deletes the row
 (farm.head.host_watch).
 """
 
@@ -26,13 +27,13 @@ from farm.store.database import insert_new, put, values_of
 from farm.store.engine import HEAD_PROGRAM, server_engine, server_url
 from farm.store.host_token_policy import LIFE_S, HostToken, check_host_name, role_of
 from farm.store.lab_roles import SETTLE, TRIES, LabRoles, is_locked, pause, verifier
-from farm.store.opening import create_tables, database_error, version_of
+from farm.store.opening import database_error, version_of
 from farm.store.schema import SCHEMA_VERSION, audit, device, host, host_token, meta
-from farm.store.server_opening import LOCK, NAMESAKE_S, check_server, named_engine, server_error
+from farm.store.server_opening import LOCK, NAMESAKE_S, bring_up_to_date, check_server, named_engine, server_error
+from farm.store.server_rules import UPGRADE
 
 LAB = "lab"  # in `meta`: the lab's id
 SECRET_BYTES = 24
-PASSFILE = "database.pass"
 OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL for this host only
 REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
 _NAMES = select(host.c.name).where(host.c.removed_at.is_(None)).order_by(host.c.name)
@@ -64,7 +65,9 @@ class OrderedBy:
 
 
 def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
-    """Make the tables of a lab in an empty database, unless they are there.
+    """Make the tables of a lab in an empty database, or bring them and the rights of its hosts up to date.
+
+    With a role that may make no roles the tables are made for one daemon, which has that role.
 
     Returns:
         The lab's id, and the names of the hosts that it has already.
@@ -72,8 +75,50 @@ def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         HostError: the database cannot be used, or is of another release or program.
     """
-    with _operating(url, create=True) as connection:
-        return lab_of(connection), tuple(connection.scalars(_NAMES))
+
+    def begin(connection: Connection, roles: LabRoles) -> tuple[str, tuple[str, ...]]:
+        lab = lab_of(connection)
+        if roles.may_make_roles:
+            roles.prepare(lab)
+        return lab, tuple(connection.scalars(_NAMES))
+
+    return _in_one_go(url, begin, create=True)
+
+
+def first_login(url: str, name: str, keep: Callable[[str], None], *, kept: bool) -> str:
+    """Give the lab's first host a role and a password of its own, unless it has them.
+
+    Args:
+        url: of the lab's database, of its administrator.
+        name: of the host.
+        keep: writes the password down; called before it is valid.
+        kept: whether it was written down before.
+
+    Returns:
+        The URL without a password for that host; "": the role of `url` may make no roles, and is the daemon's own.
+
+    Raises:
+        UserError: the name cannot be one, or a host has it and its password is not here.
+        HostError: the database cannot be used.
+    """
+
+    def admit(connection: Connection, roles: LabRoles) -> str:
+        if not roles.may_make_roles:
+            return ""
+        check_host_name(name)
+        lab = lab_of(connection)
+        if roles.has(lab, name) and not kept:
+            raise UserError(
+                f"host {name} has a password already, and not here",
+                hint=f"farm host remove {name} --url URL, farm host token {name} --url URL, then here: farm host join",
+            )
+        if not roles.has(lab, name):
+            password = secrets.token_urlsafe(SECRET_BYTES)
+            roles.admit(lab, name, password)
+            keep(password)
+        return _url_of(url, role_of(lab, name))
+
+    return _in_one_go(url, admit)
 
 
 def lab_of(connection: Connection) -> str:
@@ -88,7 +133,7 @@ def new_token(
     """A token with which a machine joins as the host `name`; an earlier one for that name is void.
 
     Args:
-        url: of the lab's database, with a role that may make roles.
+        url: of the lab's database, of its administrator.
         name: of the new host.
         release: of farm here.
         protocol: of messages between hosts and head here.
@@ -105,9 +150,9 @@ def new_token(
     """
     check_host_name(name)
 
-    def make(connection: Connection) -> HostToken:
+    def make(connection: Connection, roles: LabRoles) -> HostToken:
+        roles.check()
         _check_free(connection, name)
-        roles = LabRoles(connection)
         lab, password = lab_of(connection), secrets.token_urlsafe(SECRET_BYTES)
         roles.prepare(lab)
         expires_s, until = connection.execute(
@@ -170,22 +215,28 @@ def remove(url: str, name: str, by: OrderedBy, *, force: bool = False) -> Remove
         HostError: the database cannot be used.
     """
 
-    def dismiss(connection: Connection) -> tuple[str, bool]:
-        roles = LabRoles(connection)
+    def dismiss(connection: Connection, roles: LabRoles) -> tuple[str, bool]:
+        roles.check()
+        lab = lab_of(connection)
+        roles.prepare(lab)
         if not force:
             _check_leaving(connection, name)
-        void = connection.execute(delete(host_token).where(host_token.c.name == name)).rowcount
-        leaving = update(host).where(host.c.name == name, host.c.removed_at.is_(None))
-        if not connection.execute(leaving.values(removed_at=datetime.now(UTC))).rowcount + void:
+        known = exists().where(leaving) | exists().where(host_token.c.name == name)
+        if not connection.execute(select(known)).scalar_one():
             hint = did_you_mean(name, connection.scalars(_NAMES), "farm host list")
             raise UserError(f"there is no host {name!r} in the lab", hint=hint)
-        lab = lab_of(connection)
-        had_role = roles.dismiss(lab, name)
-        _note(connection, by, "host.remove", name)
-        return lab, had_role
+        return lab, roles.dismiss(lab, name)
 
+    def leave(connection: Connection, roles: LabRoles) -> int:
+        ended = roles.drop(lab, name) if had_role else 0
+        connection.execute(delete(host_token).where(host_token.c.name == name))
+        connection.execute(update(host).where(leaving).values(removed_at=datetime.now(UTC)))
+        _note(connection, by, "host.remove", name)
+        return ended
+
+    leaving = (host.c.name == name) & host.c.removed_at.is_(None)
     lab, had_role = _in_one_go(url, dismiss)
-    ended = _in_one_go(url, lambda connection: LabRoles(connection).drop(lab, name)) if had_role else 0
+    ended = _in_one_go(url, leave)  # it can log in no more: a second removal finishes one that was cut off here
     return Removed(name, had_role, ended)
 
 
@@ -216,10 +267,11 @@ def _leads_here_from_elsewhere(url: URL) -> bool:
 
 
 @contextmanager
-def _operating(url: str, *, create: bool = False) -> Iterator[Connection]:
+def _operating(url: str, *, create: bool = False) -> Iterator[tuple[Connection, LabRoles]]:
     """One transaction over a lab's database, of this schema; a daemon that begins meanwhile waits.
 
-    `create`: make the tables if there are none.
+    It gives the tables to the URL's role before it reads them.
+    `create`: make the tables if there are none, or bring them up to date.
 
     Raises:
         HostError: it cannot be used, or has no tables of farm.
@@ -229,16 +281,17 @@ def _operating(url: str, *, create: bool = False) -> Iterator[Connection]:
         with engine.begin() as connection:
             check_server(connection, name)
             connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+            roles = LabRoles(connection)
+            if roles.may_make_roles:
+                roles.take_over()
             version = version_of(connection, name)
             if version is None and not create:
                 raise database_error(f"there is no lab in {name}", hint="on its first host: farm lab init")
-            if version is None:
-                create_tables(connection)
-            elif version < SCHEMA_VERSION:
-                raise database_error(
-                    f"{name} is of an earlier farm release", hint="start its daemon once, which brings it up to date"
-                )
-            yield connection
+            if create:
+                bring_up_to_date(connection, name, version)
+            elif version is not None and version < SCHEMA_VERSION:
+                raise database_error(f"{name} is of an earlier farm release", hint=UPGRADE)
+            yield connection, roles
     except DatabaseError as error:
         if is_locked(error):
             raise
@@ -247,11 +300,11 @@ def _operating(url: str, *, create: bool = False) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _in_one_go(url: str, change: Callable[[Connection], T]) -> T:
+def _in_one_go(url: str, change: Callable[[Connection, LabRoles], T], *, create: bool = False) -> T:
     for _ in range(TRIES):
         try:
-            with _operating(url) as connection:
-                return change(connection)
+            with _operating(url, create=create) as operating:
+                return change(*operating)
         except DatabaseError:  # see `is_locked`
             pause()
     raise HostError(

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from farm.common.errors import Code, HostError, UserError
 from farm.store.engine import sqlite_engine, without_limits
 from farm.store.files import HEADER_BYTES, copy_before
+from farm.store.lab_roles import LabRoles
 from farm.store.maintenance import there
 from farm.store.opening import damage_error, database_error, open_error, version_of
 from farm.store.schema import SCHEMA_VERSION, meta, metadata
@@ -64,6 +65,7 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
             with without_limits(target):
                 target.execute(sql("SET LOCAL idle_in_transaction_session_timeout = 0"))
                 target.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+                LabRoles(target).refuse_code()
                 if before := _is_moved(target, name, mark):
                     return Moved(name, backup, _counts(source), before)
                 metadata.create_all(target)

@@ -47,7 +47,9 @@ SELECT current_setting('server_version') AS version,
     )::int AS free_connections,
     CASE WHEN current_setting('synchronous_standby_names') = '' THEN 0 ELSE
         (SELECT count(*) FROM pg_stat_replication WHERE sync_state IS NULL OR sync_state IN ('sync', 'quorum'))
-    END::int AS synchronous_standbys
+    END::int AS synchronous_standbys,
+    rolname AS role,
+    rolcreaterole OR rolsuper AS may_make_roles
 FROM pg_database d, pg_roles r, mine, used WHERE d.datname = current_database() AND r.rolname = session_user
 """)
 

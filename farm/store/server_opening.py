@@ -19,6 +19,7 @@ from farm.store.database import insert_new
 from farm.store.engine import (
     DRIVER,
     HEAD_PROGRAM,
+    NOT_ALLOWED,
     PROGRAM,
     WRITER_IDLE_TIMEOUT,
     outage_of,
@@ -33,7 +34,7 @@ from farm.store.lab_state import adopt_rows
 from farm.store.opening import OpenDatabase, create_tables, database_error, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION, meta
 from farm.store.server_facts import read_facts
-from farm.store.server_rules import CHECK, GUIDE, JOIN, STANDBY, ServerFacts, findings_of
+from farm.store.server_rules import CHECK, DOCTOR_ONLY, GUIDE, JOIN, UPGRADE, ServerFacts, findings_of
 from farm.store.term import Term, rest_of_term, take_term
 from farm.store.writer import NUMBER
 
@@ -42,7 +43,6 @@ LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve 
 LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopped (farm.store.term)
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
-NOT_ALLOWED = "42501"  # SQLSTATE
 MOST_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
 NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
@@ -136,7 +136,7 @@ def check_server(connection: Connection, name: str) -> ServerFacts:
             kind = DatabaseAwayError if facts.standby or facts.read_only else HostError  # it may be promoted
             message = f"cannot use the database {name}: {finding.detail}"
             raise kind(message, Code.DATABASE_UNUSABLE, hint=finding.fix)
-        if finding.verdict is WARN and finding.check != STANDBY:
+        if finding.verdict is WARN and finding.check not in DOCTOR_ONLY:
             logger.warning("%s: %s (%s)", finding.check, finding.detail, finding.fix)
     return facts
 
@@ -166,8 +166,8 @@ def server_error(name: str, error: DatabaseError) -> HostError:
     evidence = str(error.orig).strip()
     if getattr(error.orig, "sqlstate", "") == NOT_ALLOWED:
         return database_error(
-            f"cannot use the database {name}: the role has no right to create or change tables there",
-            hint="as the server's superuser: ALTER DATABASE ... OWNER TO ..., or GRANT CREATE ON SCHEMA public TO ...",
+            f"cannot use the database {name}: the role has no right to do that there",
+            hint=f"a new database: as the server's superuser, ALTER DATABASE ... OWNER TO ...; {UPGRADE}",
             evidence=evidence,
         )
     outage = outage_of(error)
@@ -248,7 +248,7 @@ def _begin_on_server(
         if role is StoreRole.HEAD or held_until not in (0, holds_until):
             raise _served(name, role)
         return None, holds_until, rest_s
-    _bring_up_to_date(connection, name, version)
+    bring_up_to_date(connection, name, version)
     insert_new(connection, meta, {"name": NUMBER, "value": 0})
     known = start_number(connection, STARTS) or 0
     if role is StoreRole.HEAD:  # it has no state folder: a number may have been used every second since the latest term
@@ -268,7 +268,7 @@ def _begin_host(connection: Connection, name: str, host: str, seen: int | None) 
         HostError: another daemon has the host's name.
     """
     version = _lock(connection, name)
-    _bring_up_to_date(connection, name, version)
+    bring_up_to_date(connection, name, version)
     if seen is not None:
         _refuse_namesake(connection, host, seen)
     adopt_rows(connection, host)
@@ -309,7 +309,8 @@ def _lock(connection: Connection, name: str) -> int | None:
     return version_of(connection, name)
 
 
-def _bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
+def bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
+    """Make the tables, if there are none, or those of this release out of an earlier one's."""
     if version is None:
         create_tables(connection)
     elif version < SCHEMA_VERSION:

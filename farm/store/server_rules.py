@@ -14,7 +14,8 @@ LEAST_VERSION = 140_000  # PostgreSQL 14, as server_version_num
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 SLOW_S = 0.02  # round trip; a grant waits for about five
 CHECK = "database"
-STANDBY = "database standby"  # advice for `farm doctor` only
+STANDBY, ROLE = "database standby", "database role"
+DOCTOR_ONLY = (STANDBY, ROLE)  # advice that neither the log nor `farm status` has
 GUIDE = "docs/howto-postgresql.md"
 POOLER = "a connection pooler (pgbouncer?) answers: farm needs connections of its own"
 NO_POOLER = "name PostgreSQL's own host and port in [store] url (often port 5432)"
@@ -33,6 +34,8 @@ class ServerFacts:
     free_connections: int  # for this process, with those it has
     max_connections: int
     synchronous_standbys: int
+    role: str  # that this process logs in with
+    may_make_roles: bool  # that role
     round_trip_s: float
     offset_s: float  # the server's clock less this host's
 
@@ -48,7 +51,9 @@ def findings_of(facts: ServerFacts) -> Iterator[Diagnosis]:
 
 def problems_in(findings: Sequence[Diagnosis]) -> list[str]:
     """One line for each finding that `farm status` shows."""
-    return [f"{each.detail} ({each.fix})" for each in findings if each.verdict is not OK and each.check != STANDBY]
+    return [
+        f"{each.detail} ({each.fix})" for each in findings if each.verdict is not OK and each.check not in DOCTOR_ONLY
+    ]
 
 
 def _refused(facts: ServerFacts) -> Iterator[Diagnosis]:
@@ -92,6 +97,10 @@ def _doubtful(facts: ServerFacts) -> Iterator[Diagnosis]:
         yield Diagnosis(check, WARN, detail, "set both by a time server: timedatectl set-ntp true on each")
     else:
         yield Diagnosis(check, OK, f"{offset} from this host's")
+    if facts.may_make_roles:
+        detail = f"{facts.role} may make roles: whoever takes over this host takes over the database server"
+        fix = "in a lab, here: farm lab init --url URL_OF_THE_ADMINISTRATOR, which gives this host a role of its own"
+        yield Diagnosis(ROLE, WARN, detail, fix)
     if facts.synchronous_standbys:
         yield Diagnosis(STANDBY, OK, f"{facts.synchronous_standbys} synchronous")
     else:
@@ -103,6 +112,7 @@ def _doubtful(facts: ServerFacts) -> Iterator[Diagnosis]:
 # message depends on them: a server that speaks another language gives the general reason, with its words as evidence.
 _MORE_CONNECTIONS = "raise max_connections (or the role's or database's CONNECTION LIMIT), or end idle clients"
 _PASSWORD = "[store] url, or ~/.pgpass of farm's user"  # noqa: S105 (where it stands)
+UPGRADE = "after an upgrade, and for a lab of an earlier release: farm lab init --url URL_OF_THE_ADMINISTRATOR"
 JOIN = "farm host token NAME, on a host of the lab; here, once [store] url and [lab] host are gone: farm host join"
 REMOVED = f"if it was removed, stop its daemon; to join again: {JOIN}"
 _MISTAKES = (  # they stay until somebody changes a setting, here or there

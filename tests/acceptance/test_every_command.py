@@ -118,8 +118,8 @@ forward add absent tcp:1 tcp:2
 forward remove absent tcp:1
 host drain absent
 host join nonsense
-host remove absent
-host token absent
+host remove absent --url postgresql://farm@127.0.0.1:1/farm
+host token absent --url postgresql://farm@127.0.0.1:1/farm
 job cancel absent
 job output absent -o out
 job resume absent

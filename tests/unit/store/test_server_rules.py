@@ -5,9 +5,18 @@ from dataclasses import replace
 import pytest
 
 from farm.common.doctor_findings import FAIL, OK, WARN
-from farm.store.server_rules import CONNECTIONS, ServerFacts, connect_fault, findings_of, is_mistake, problems_in
+from farm.store.server_rules import (
+    CONNECTIONS,
+    ROLE,
+    STANDBY,
+    ServerFacts,
+    connect_fault,
+    findings_of,
+    is_mistake,
+    problems_in,
+)
 
-GOOD = ServerFacts("15.4", 150_004, "UTF8", False, False, False, 90, 100, 1, 0.001, 0.1)
+GOOD = ServerFacts("15.4", 150_004, "UTF8", False, False, False, 90, 100, 1, "farm", False, 0.001, 0.1)
 
 
 def test_a_good_server_has_nothing_wrong():
@@ -50,10 +59,13 @@ def test_a_server_that_is_doubtful_is_a_problem_of_status(change, words):
     assert warned.fix in line
 
 
-def test_no_synchronous_standby_is_advice_of_doctor_only():
-    found = list(findings_of(replace(GOOD, synchronous_standbys=0)))
+@pytest.mark.parametrize(
+    ("change", "check"), [({"synchronous_standbys": 0}, STANDBY), ({"may_make_roles": True}, ROLE)]
+)
+def test_what_is_advice_of_doctor_only(change, check):
+    found = list(findings_of(replace(GOOD, **change)))
     (advice,) = [each for each in found if each.verdict is not OK]
-    assert "standby" in advice.detail
+    assert (advice.check, advice.verdict) == (check, WARN)
     assert problems_in(found) == []
 
 
