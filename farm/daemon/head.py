@@ -24,7 +24,7 @@ from farm.config.lease_policy import lease_policy
 from farm.daemon.reload import plan
 from farm.head.process import HeadProcess, HeadSettings
 from farm.kinds import KINDS
-from farm.metrics.exposition import KEPT_S, content_type_of, rendered
+from farm.metrics.exposition import content_type_of, rendered
 from farm.metrics.ledger import Ledger
 from farm.metrics.process import ProcessSources, head_page, heap_bytes, measure_loop_delay, queue_figures
 from farm.web.server import WebPortError, WebServer
@@ -51,7 +51,7 @@ class HeadService:
         self._head = HeadProcess(config.store.url, head_settings(config), KINDS, self._notifier)
         self._ledger = Ledger()
         self._head.on_event = self._ledger.take
-        self._scrape = SharedCall(self._render, keep_s=KEPT_S)
+        self._scrape = SharedCall(self._render)
         self._sources = ProcessSources(version=__version__, heap_bytes=heap_bytes, progress=self._head.checks)
 
     async def run(self) -> None:

@@ -26,7 +26,6 @@ from prometheus_client.registry import Collector
 from farm.common.histogram import Histogram
 from farm.metrics.catalogue import METRICS, Kind
 
-KEPT_S = 1.0  # one rendering is for all who ask by then: scrapers ask every 15 s
 Labels = tuple[str, ...]
 L = TypeVar("L", bound=str | Labels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from farm.config import WebConfig
 from farm.control.audit import FORGED, OK, WRONG_TOKEN
 from farm.control.callers import Accounts, Caller
 from farm.head.queue.model import NoSuchJobError
-from farm.metrics.exposition import KEPT_S, content_type_of
+from farm.metrics.exposition import content_type_of
 from farm.model.requests import NoSuchLeaseError
 from farm.web import devices, hosts, jobs, leases, measured
 from farm.web.guard import UNSAFE_METHODS, Guard
@@ -94,7 +95,7 @@ def create_app(
     )
     accounts.on_revoked(app.state.web.sign_ins.end_of)
     app.state.hints = HintReaders(events)
-    scrape = SharedCall(metrics, keep_s=KEPT_S)
+    scrape = SharedCall(metrics)
     app.state.metrics = lambda accept: scrape(content_type_of(accept))
     for each in (router, devices.router, hosts.router, leases.router, jobs.router, measured.router):
         for route in each.routes:
@@ -137,8 +138,10 @@ async def favicon(request: Request) -> Response:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """For Prometheus."""
+    """For Prometheus. One rendering serves all who ask at once."""
+    web, begun_s = web_of(request), time.monotonic()
     body, content_type = await request.app.state.metrics(request.headers.get("accept", ""))
+    web.pace.charge(web.payer_of(request), time.monotonic() - begun_s)
     return Response(body, headers={"content-type": content_type})
 
 

@@ -145,7 +145,10 @@ class Web:
 
 
 class PageRoute(APIRoute):
-    """The route of a page. One rendering serves all who ask for it at once with one sign-in, or from one address."""
+    """The route of a page. One rendering serves all who ask for it at once from one address, without a sign-in.
+
+    Who is signed in gets a rendering that began after the request: it shows what the reader has just ordered.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """As FastAPI's, shared."""
@@ -153,10 +156,9 @@ class PageRoute(APIRoute):
         running: dict[tuple[str | None, ...], asyncio.Task[Response]] = {}
 
         async def answer(request: Request) -> Response:
-            if request.method != "GET":
+            if request.method != "GET" or COOKIE in request.cookies:
                 return await handler(request)
-            headers, cookie = request.headers, request.cookies.get(COOKIE)
-            key = (address_of(request), cookie, str(request.url), headers.get("hx-request"))
+            key = (address_of(request), str(request.url), request.headers.get("hx-request"))
             if (shared := running.get(key)) is not None:
                 response = await asyncio.shield(shared)
                 return response if isinstance(response, HTMLResponse) else await handler(request)

@@ -67,9 +67,8 @@ async def test_a_head_shows_its_queue_and_reads_its_configuration_again(url, tmp
             head.process.send_signal(signal.SIGHUP)
             async with asyncio.timeout(60):
                 await second
-                while (await metrics_of(head))[waiting] != "0.0":  # a page is kept for a second
-                    pass
             assert "in force now: user.ann.devices" in head.log.read_text()
+            assert (await metrics_of(head))[waiting] == "0.0"
         finally:
             await host.close()
         with a_head(tmp_path, url, 2) as standby:
