@@ -233,10 +233,7 @@ def follow(
                 on_event(event)
             line = progress.line(event)
             if line and not quiet:
-                if show is None:
-                    print_note(line)
-                else:
-                    show(event, line)
+                (show or _print_line)(event, line)
     except KeyboardInterrupt:
         cancel(farm, submitted)
         _finish_done(farm, submitted, finish)
@@ -250,6 +247,10 @@ def follow(
         waits.clear()
         limit.end()
     limit.check(jobs)
+
+
+def _print_line(_event: Event, line: str) -> None:
+    print_note(line)
 
 
 def _finish_done(

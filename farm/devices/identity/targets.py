@@ -364,10 +364,11 @@ def _written(name: str) -> str:
 
 
 def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UnknownTargetError:
-    guess = _guess(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ""
+    of_gpu = text in GPU_TARGETS or _is_for_gpu(_custom(text) or {})
+    guess = "" if of_gpu else _guess(text, {*own, *GPU_TARGETS})
     no_gpu = "; it has no GPU that is known, as virtual phones have none" if not own.keys() & set(GPU_TARGETS) else ""
     listing = f"{guess}its targets: {', '.join(own) or 'none'}"
-    meant_gpu = any(repr(name) in (guess or repr(text)) for name in GPU_TARGETS) or _is_for_gpu(_custom(text) or {})
+    meant_gpu = of_gpu or any(repr(name) in guess for name in GPU_TARGETS)
     return UnknownTargetError(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
 
 

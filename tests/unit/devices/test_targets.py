@@ -223,6 +223,7 @@ def test_a_name_that_is_none_is_told_with_the_nearest():
         ("vulcan", PHONE, "did you mean 'vulkan'? its targets: cpu, opencl"),
         ("vulkan", PHONE, "its targets: cpu, opencl"),
         ("vulcan", {"cpu": {}}, "did you mean 'vulkan'? its targets: cpu; it has no GPU that is known, as virtual "),
+        ("qcom/adreno-opencl", {"cpu": {}}, "its targets: cpu; it has no GPU that is known"),
         ("opencl -device=adreno", {"cpu": {}}, "its targets: cpu; it has no GPU that is known"),
         ('{"kind": "vulkan"}', {"cpu": {}}, "its targets: cpu; it has no GPU that is known"),
         ("opencl,clml", PHONE, "did you mean 'adreno-clml'? its targets: cpu, opencl"),
