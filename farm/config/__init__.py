@@ -75,6 +75,7 @@ class TvmConfig:
     # The process that has the port and carries sessions: the socket of a running `farm gate`; empty: a child of the
     # daemon; "inside": the daemon itself.
     gate: str = ""
+    local: Literal["any", "group"] = "any"  # logins of this host that the port serves: all, or the group farm's
     advertise: Mapping[str, str] = field(default_factory=dict)  # client CIDR -> address that it is given
     external: ExternalConfig = ExternalConfig()
 

@@ -136,10 +136,22 @@ class LocalUsers:
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group
         self._known = SharedCall(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
+        self._logins = SharedCall(self._ask_login, keep_s=ROLE_CACHE_S, clock=clock)
 
     async def principal_of(self, uid: int) -> Principal:
         """The user of `uid`, at most a minute old. Name services are asked in a thread, once for all who wait."""
         return await self._known(uid)
+
+    async def may_use_phones(self, login: str) -> bool:
+        """Whether a login of this host is a user; at most a minute old, as `principal_of`."""
+        return await self._logins(login)
+
+    async def _ask_login(self, login: str) -> bool:
+        try:
+            uid = (await asyncio.to_thread(pwd.getpwnam, login)).pw_uid
+        except KeyError:
+            return False
+        return (await self._known(uid)).role >= Role.USER
 
     async def _ask(self, uid: int) -> Principal:
         return await asyncio.to_thread(self._read, uid)

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from farm.common.tasks import BackgroundTasks, Begin
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.config.consistency import own_ports
 from farm.config.lease_policy import lease_policy
+from farm.control.callers import LocalUsers
 from farm.daemon.lab import HeadLetters, open_head
 from farm.daemon.persistence import Persistence, database_of
 from farm.daemon.phones import Phones
@@ -37,6 +38,7 @@ from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
+from farm.jobs.config import MAX_USERS
 from farm.jobs.executor import Executor
 from farm.jobs.lab_devices import LabDevices
 from farm.jobs.poison import PoisonLedger
@@ -80,6 +82,7 @@ class Scheduling:
         self.quiesce.config = config.quiesce
         self.meters.clear()
         self.meters.update(config.power.meter)
+        self.leasing.tvm.may_use = _may_use(config)
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     @property
@@ -136,7 +139,7 @@ async def open_scheduling(
     writes, tasks = LeaseWriteQueue(events), BackgroundTasks()
     head, letters = await open_head(config, stack, persistence, writes, tasks)
     leasing = _open_leasing(lease_policy(config), stack, persistence, phones, head, writes)
-    leasing.tvm.users_at = config.lab.users_at
+    leasing.tvm.users_at, leasing.tvm.may_use = config.lab.users_at, _may_use(config)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     if workers.sharing is not None:
         leasing.tvm.lab = persistence.lab
@@ -329,6 +332,19 @@ async def _open_tvm_server(
     stack.push_async_callback(stop)
     await apart.start()
     return apart
+
+
+def _may_use(config: FarmConfig) -> Callable[[str], Awaitable[bool]] | None:
+    """Whether a login of this host may use the TVM port; None: every login may. Workers may: their jobs are users'."""
+    if config.tvm.local == "any":
+        return None
+    users, first = LocalUsers(), config.jobs.first_uid
+    of_workers = {f"uid-{uid}" for uid in range(first, first + MAX_USERS)} | {config.jobs.user}
+
+    async def may_use(login: str) -> bool:
+        return login in of_workers or await users.may_use_phones(login)
+
+    return may_use
 
 
 def _tvm_policy(config: TvmConfig, gate: GateLimits) -> TvmServerPolicy:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from farm.common.errors import ProtocolError
+from farm.common.peers import name_at
 from farm.lab.link import HostLink, LinkCall
 from farm.model.sessions import Peer
 
@@ -46,6 +47,7 @@ class LabSessions:
 
     async def _serve(self, call: LinkCall) -> None:
         peer = _peer_of(call.fields)
+        peer = replace(peer, user=name_at(peer.user, call.host))
         await call.accept()
         sock, first = call.take()
         self._serve_client(sock, peer, first)

@@ -7,13 +7,14 @@ A separate gate carries sessions through a restart of the daemon, and each is at
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from farm.common.advertised import address_for, parse_advertised
-from farm.common.errors import HostUnreachableError, UserError
+from farm.common.errors import HostUnreachableError, NotAllowedError, UserError
 from farm.common.peers import name_at
 from farm.common.phone_text import plain
 from farm.common.selector import Selector, normalise
@@ -47,7 +48,25 @@ class TvmLeases:
         self.lab: LabView | None = None  # the other hosts; None: there are none
         self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
         self.users_at = ""  # see `farm.common.peers.name_at`
+        # Whether a login of this host may use the TVM port ([tvm] local); None: every login may.
+        self.may_use: Callable[[str], Awaitable[bool]] | None = None
         self._told_s = -TELL_EVERY_S  # of the latest key that no phone has
+
+    def admit(self, peer: Peer) -> Awaitable[None] | None:
+        """Whether a client may use the port; None: it may, and nobody need be asked.
+
+        Raises:
+            NotAllowedError: when awaited: it is a process of a login of this host that may not.
+        """
+        if self.may_use is None or not _is_of_this_host(peer):
+            return None
+        return self._check(self.may_use, peer.user)
+
+    async def _check(self, may_use: Callable[[str], Awaitable[bool]], login: str) -> None:
+        if not await may_use(login):
+            raise NotAllowedError(
+                f"{login} may not use phones: it is not in the group farm", hint=f"as root: usermod -aG farm {login}"
+            )
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
@@ -129,7 +148,10 @@ class TvmLeases:
             NoSuchMatchKeyError: no current lease has this key.
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
+            NotAllowedError: the client may not use the port.
         """
+        if (admission := self.admit(peer)) is not None:
+            await admission
         sessions = self._active.sessions
         if not sessions.knows(match_key) and (found := await self._leasing.elsewhere.find(match_key, peer)) is not None:
             return self._leasing.elsewhere.session(found, match_key, peer)
@@ -179,3 +201,10 @@ class TvmLeases:
         if not orphan.ended:
             cut("the lease ended with the daemon that had granted it")
         return self._active.sessions.report_orphan(record, orphan)
+
+
+def _is_of_this_host(peer: Peer) -> bool:
+    """Whether a login of this host is the client, or a process of this host whose login is not known."""
+    if "@" in peer.user:  # another host serves it, and has admitted it
+        return False
+    return peer.user != peer.address or ipaddress.ip_address(peer.address).is_loopback

@@ -38,6 +38,7 @@ _MAGIC = struct.Struct("<i")
 RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of the daemon: adb streams, the store, shells
 FEWEST_CONNECTIONS = 16  # even where that leaves nothing
 QUIET_S = 60.0  # between two lines about the connections of one user that are closed for one reason
+LOOPBACK = "127.0.0.1"
 USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
 FEWEST_OF_USER = 16  # of one user, however few there are
 MOST_NAMED = 3  # users in a line for people
@@ -83,12 +84,15 @@ def refusal_log() -> Callable[[str, str], None]:
 def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
     """The other end, with its address for a user; and the uid of a process of this host, which is known by that.
 
+    A process of this host whose uid is not known has a loopback address for a user, wherever it connected to.
+
     Raises:
         OSError: the connection is already gone.
     """
     address, port = address_of(sock.getpeername())
     owner = owner_of(sock)
-    return Peer(address, port, address), owner.uid if owner else None
+    is_here = owner is None and address == address_of(sock.getsockname())[0]
+    return Peer(address, port, LOOPBACK if is_here else address), owner.uid if owner else None
 
 
 def bind(address: str, port: int, hint: str = ADDRESS_HINT) -> socket.socket:

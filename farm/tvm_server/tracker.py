@@ -11,11 +11,11 @@ import logging
 import socket
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from farm.common.errors import FarmError, ProtocolError, UserError
+from farm.common.errors import FarmError, NotAllowedError, ProtocolError, UserError
 from farm.common.limiter import Limiter
 from farm.common.peers import address_of
 from farm.config import ExternalConfig
@@ -23,6 +23,7 @@ from farm.model.sessions import FleetSummary, Peer
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, ClientConnection, ConnectionLimits
 from farm.tvm_server.external_rules import Admission, Offer, OfferRegistry, Registration, RegistrationRefused
+from farm.tvm_server.listener import refusal_log
 from farm.tvm_server.wire import TrackerCode
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,13 @@ class TrackerBackend(Protocol):
 
         Raises:
             UserError: no phone can ever answer to `key`.
+        """
+
+    def admit(self, peer: Peer) -> Awaitable[None] | None:
+        """Whether a client may use the port; None: it may, and nobody need be asked.
+
+        Raises:
+            NotAllowedError: when awaited: it may not.
         """
 
     def direct_address(self, match_key: str, peer: Peer) -> tuple[str, int] | None:
@@ -92,6 +100,7 @@ class Tracker:
         # Unanswered REQUESTs, by connection.
         self._requests: Limiter[ClientConnection] = Limiter(limits.waiting, limits.waiting_per_connection)
         self._arrivals = 0
+        self._log_refused = refusal_log()
 
     @property
     def waiting(self) -> int:
@@ -102,7 +111,21 @@ class Tracker:
         """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
         connection = TrackerConnection(self, sock, peer, closed)
         self._connections.add(connection)
-        connection.start(first)
+        if (admission := self.backend.admit(peer)) is None:
+            connection.start(first)
+        else:
+            task = self._loop.create_task(self._admit(admission, connection, first), name=f"admission of {peer.user}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _admit(self, admission: Awaitable[None], connection: TrackerConnection, first: bytes) -> None:
+        try:
+            await admission
+        except NotAllowedError as error:
+            self._log_refused(connection.peer.user, error.message)
+            connection.refusal = str(error)
+        if not connection.closed:
+            connection.start(first)
 
     async def close(self) -> None:
         """End every connection and every waiting request."""
@@ -264,6 +287,7 @@ class TrackerConnection(ClientConnection):
         self._registration: Registration | None = None
         self.local = address_of(sock.getsockname())
         self.waiting: set[WaitingClient] = set()
+        self.refusal = ""  # why no message of this client is carried out; "": they are
 
     def answer(self, value: object) -> None:
         """Send one JSON reply in one write."""
@@ -328,6 +352,8 @@ class TrackerConnection(ClientConnection):
                 self.send(wire.encode_magic())
             case TrackerCode.PING:
                 self.answer(TrackerCode.SUCCESS)
+            case _ if self.refusal:
+                self._refuse(_code_of(event), self.refusal)
             case wire.TrackerRequest():
                 self._tracker.request(self, event)
             case wire.Put() | wire.UpdateInfo():
@@ -375,6 +401,17 @@ class TrackerConnection(ClientConnection):
         self._invalid += 1
         if self._invalid >= self.limits.invalid_messages:
             self.close()
+
+
+def _code_of(event: wire.TrackerEvent) -> TrackerCode | None:
+    match event:
+        case wire.Put():
+            return TrackerCode.PUT
+        case wire.UpdateInfo():
+            return TrackerCode.UPDATE_INFO
+        case TrackerCode():
+            return event
+    return None
 
 
 # Servers read these answers with std::stoi: a list would end them.

@@ -6,6 +6,7 @@ import pwd
 import socket
 import struct
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,9 +14,11 @@ from farm.common import peers
 from farm.common.peers import owner_of
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
+from farm.model.sessions import Peer
 from farm.tvm_server import wire
 from farm.tvm_server.listener import peer_of
 from tests.integration.tvm_port import TvmPort
+from tests.support.errors import raises_code
 from tests.support.local_head import requests_of
 from tests.support.raw import encode_message
 from tests.support.waiting import HANG_S, until
@@ -62,6 +65,52 @@ async def test_another_users_socket_is_that_user(family, dialled):
         client = await lab.client(address=dialled, sock=sock)
         await client.send(encode_message(wire.TrackerRequest("android", "root", 1)))
         await until(lambda: users(lab) == ["nobody"])
+
+
+async def test_a_login_outside_the_group_is_barred_from_tracker_and_sessions():
+    """Any login of the host ran code on phones through the loopback port."""
+    members = {ME}
+
+    async def may_use(login):
+        return login in members
+
+    async with TvmPort("one") as lab:
+        lab.leasing.tvm.may_use = may_use
+        client = await lab.client()
+        await client.send(encode_message(wire.TrackerRequest("android", "", 1)))
+        code, (_, _, key) = await client.answer()
+        assert code == wire.TrackerCode.SUCCESS
+        members.clear()
+        barred = await lab.client()
+        for message in (wire.TrackerRequest("android", "", 1), wire.TrackerCode.SUMMARY):
+            await barred.send(encode_message(message))
+            code, why = await barred.answer()
+            assert (code, "not in the group farm" in why) == (wire.TrackerCode.FAIL, True)
+        with raises_code("not_allowed"):
+            await lab.leasing.tvm.open(key, Peer("127.0.0.1", 1, ME), 1.0, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("peer", "barred"),
+    [
+        (Peer("127.0.0.1", 1, "ann"), True),
+        (Peer("10.1.2.3", 1, "ann"), True),  # at an address of this host
+        (Peer("127.0.0.1", 1, "127.0.0.1"), True),  # nobody knows whose
+        (Peer("10.1.2.3", 1, "127.0.0.1"), True),
+        (Peer("10.1.2.4", 1, "10.1.2.4"), False),  # of another host
+        (Peer("127.0.0.1", 1, "ann@lab2"), False),  # which has admitted it
+    ],
+)
+async def test_logins_of_this_host_are_asked_about(peer, barred):
+    async def nobody(_):
+        return False
+
+    async with TvmPort() as lab:
+        assert lab.leasing.tvm.admit(peer) is None
+        lab.leasing.tvm.may_use = nobody
+        with raises_code("not_allowed") if barred else nullcontext():
+            if (admission := lab.leasing.tvm.admit(peer)) is not None:
+                await admission
 
 
 async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):

@@ -15,3 +15,10 @@ async def test_names_are_those_of_all_hosts_or_of_one():
     told_apart = await LocalUsers(at=local.users_at).principal_of(uid)
     assert told_apart.user == f"{plain}@lab3"
     assert name_at("", "lab3") == ""
+
+
+async def test_a_login_may_use_phones_as_its_uid_may():
+    users = LocalUsers()
+    assert [await users.may_use_phones(login) for login in ("root", "nobody", "uid-12345", "no such login")] == [
+        True, False, False, False,
+    ]  # fmt: skip
