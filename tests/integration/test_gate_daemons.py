@@ -8,9 +8,11 @@ import socket
 
 import pytest
 
+from farm.common.systemd import Notifier
 from farm.common.tasks import end_tasks
 from farm.config import FarmConfig, TvmConfig
 from farm.daemon.daemon import Daemon
+from farm.daemon.starting import Start
 from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.gate import remote_server
 from farm.tvm_server.gate.messages import VERSION, Rejected, encode
@@ -85,7 +87,7 @@ async def test_a_start_changes_nothing_for_a_gate_that_does_not_fit(tmp_path, mo
             asyncio.get_running_loop().run_in_executor(None, refuse, older)
         async with contextlib.AsyncExitStack() as stack:
             with pytest.raises(GateRefusedError if answers else GateUnreachableError):
-                await Daemon(config, lambda: config)._build(stack)
+                await Daemon(config, lambda: config)._build(stack, Start(Notifier(), asyncio.Event()))
     assert database.read_bytes() == b"of an earlier release"
     assert [*tmp_path.glob("farm.db*")] == [database]
 
