@@ -38,7 +38,10 @@ def read_token(file: Path | None) -> str:
                 Code.SECRET_IN_ARGUMENT,
                 hint="nothing was changed; make another token, and paste it when the command asks, or name its file",
             ) from error
-        raise UserError(f"the token's file {file} cannot be read: {error.strerror}") from error
+        raise UserError(
+            f"the token's file {file} cannot be read: {error.strerror}",
+            hint="name a file that you can read; or leave it out, and paste the token",
+        ) from error
 
 
 def without_password(url: str) -> str:
