@@ -132,7 +132,7 @@ def _answer_other_hosts(
     stack.push_async_callback(leases.close)
     forget_ended = partial(leases.forget_ended, parts.persistence.store.leases.is_open)
     reach = HostReach(sharing.link)
-    parts.persistence.lab.unreached = reach.problem_of
+    parts.persistence.lab.unreached, parts.persistence.lab.still_unreached = reach.problem_of, reach.still_unreached
     for name, look in (("leases", forget_ended), ("links", reach.look)):
         following = parts.lasting.start(f"{name} of other hosts", partial(follow_other_hosts, {name: look}))
         stack.push_async_callback(end_tasks, following)

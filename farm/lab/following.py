@@ -57,6 +57,12 @@ class HostReach:
         found = self._found.get(host)
         return found if not found or self._before.get(host) else None
 
+    async def still_unreached(self, host: str) -> str:
+        """Why the host cannot be reached now, by another try; "": it can, or nothing is known against it."""
+        if self.problem_of(host):
+            self._found = {**self._found, host: await self._try(host)}
+        return self.problem_of(host) or ""
+
     async def look(self) -> None:
         """Try every host; of those that were reached every third time."""
         self._looks += 1

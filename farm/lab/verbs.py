@@ -84,8 +84,8 @@ class HostForwarder:
                 else f"host {host} is {view.state}",
                 hint="see whether its daemon runs and reaches the database; there: farm doctor",
             )
-        if view is not None and view.unreached:
-            raise HostUnreachableError(view.unreached, hint=f"{MEND_LINK}; or ask at {host}")
+        if view is not None and view.unreached and (why := await self._lab.still_unreached(host)):
+            raise HostUnreachableError(why, hint=f"{MEND_LINK}; or ask at {host}")
         answer = await self._ask(host, request, caller, send)
         if request.kind != "lease.show":
             return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,6 +98,7 @@ class LabView:
         self._seen = LabPicture()  # by the latest look that the database answered, which ended at `_looked_s`
         self.latest = self._seen  # the same, or how old it is
         self.unreached: Callable[[str], str | None] = lambda _: None  # see `HostView.unreached`
+        self.still_unreached: Callable[[str], Awaitable[str]] = _reached  # the same, by another try
         # By host and device: row and state of the latest look.
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}
 
@@ -168,6 +169,10 @@ def _of_before(picture: LabPicture, old_s: float) -> LabPicture:
         for each in picture.hosts
     )
     return replace(picture, hosts=tuple(hosts), old_s=old_s)
+
+
+async def _reached(_host: str) -> str:
+    return ""
 
 
 def _hosts_of(rows: LabRows, phones: Mapping[str, int], unreached: Callable[[str], str | None]) -> Iterator[HostView]:

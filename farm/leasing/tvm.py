@@ -103,9 +103,15 @@ class TvmLeases:
             )
         )
         host = self._leasing.elsewhere.host_of(match_key)
-        why = self.lab.unreached(host) if self.lab is not None and host else None
-        if why and self.direct_address(match_key, peer) is None:
-            self._leasing.release(lease.id, why)
+        if self.lab is None or not self.lab.unreached(host) or self.direct_address(match_key, peer) is not None:
+            return match_key
+        why = "its client has gone"
+        try:
+            why = await self.lab.still_unreached(host)
+        finally:
+            if why:
+                self._leasing.release(lease.id, why)
+        if why:
             raise HostUnreachableError(f"{lease.device}: {why}", hint=f"{MEND_LINK}; or ask at {host}")
         return match_key
 

@@ -53,5 +53,4 @@ async def test_a_host_is_unreachable_after_two_tries_and_reached_after_one(tmp_p
         assert "another host" in str(reach.problem_of("away"))
         hosts.change("away", address=hosts.rows["new"].address, certificate=hosts.rows["new"].certificate)
         del hosts.rows["new"]
-        await reach.look()
-        assert reach.problem_of("away") == ""
+        assert await reach.still_unreached("away") == reach.problem_of("away") == ""

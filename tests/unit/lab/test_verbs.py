@@ -53,12 +53,15 @@ class Hosts:
             server.register(verb, show, Role.USER)
         for verb in ("device.reboot", "host.drain"):
             server.register(verb, show, Role.OPERATOR)
-        view = SimpleNamespace(own=host, look=lambda: self._picture(host))
+        view = SimpleNamespace(own=host, look=lambda: self._picture(host), still_unreached=self._tried)
         link = self.links.add(host)
         leases = CarriedLeases(link, None, lambda user: None, lambda: (host, 1), folder / f"{host}.json")
         self.leases.append(leases)
         HostForwarder(view, link, server, lambda word: word == self.phones[host], leases)
         return server
+
+    async def _tried(self, host):
+        return self.unreached if self.phones[host] == "two" else ""
 
     async def _picture(self, host):
         ((other, phone),) = [each for each in self.phones.items() if each[0] != host]

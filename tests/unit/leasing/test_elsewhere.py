@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.support.waiting import until
 from tests.unit.store.values import NOW
 
 ANDROID = LeaseRequest(Selector.parse("android"), "ann", LeaseSource.TVM)
+WHY = "host two cannot be reached: no route"
 PEER = Peer("192.0.2.7", 40000, "ann")
 
 
@@ -113,17 +115,18 @@ async def test_a_client_gets_a_key_that_only_its_hash_was_told_of(lab):
     assert not any(key in each for each in written)
 
 
-@pytest.mark.parametrize("advertised", [False, True])
-async def test_a_phone_of_a_host_that_is_not_reached_is_given_back_with_the_reason(lab, advertised):
+@pytest.mark.parametrize(("advertised", "now"), [(False, WHY), (True, WHY), (False, "")])
+async def test_a_phone_of_a_host_that_is_not_reached_is_given_back_with_the_reason(lab, advertised, now):
     """Else its client waits half a minute, and reads that there is no server of that key."""
     lab.one.leasing.tvm.lab = LabView()
-    lab.one.leasing.tvm.lab.unreached = {"two": "host two cannot be reached: no route"}.get
+    lab.one.leasing.tvm.lab.unreached = {"two": WHY}.get
+    lab.one.leasing.tvm.lab.still_unreached = AsyncMock(return_value=now)
     advertise = {"0.0.0.0/0": "two:9190"} if advertised else {}
     two = HostView("two", NOW, 1, state=HostState.OK, silent_s=1.0, advertise=advertise)
     lab.one.leasing.tvm.lab.latest = LabPicture((two,))
     asking, _, lease = await lab.armed()
     await lab.one.head.take()
-    if advertised:  # its client dials that host itself
+    if advertised or not now:  # its client dials that host itself, or the host has come back
         assert await asking
         return
     with pytest.raises(HostUnreachableError, match="no route"):
