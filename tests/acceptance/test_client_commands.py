@@ -290,7 +290,7 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
     farm.daemon.kill()
     command.until_said("waiting up to 60 s")
     farm.daemon.start().close()
-    until(lambda: [each.state for each in client.job(job.id).attempts] == ["interrupted", "running"])
+    until(lambda: [each.state for each in client.job(job.id).attempts] == ["failed", "running"])
     phone.shell("touch /data/local/tmp/go")
     assert command.end() == 0
     listener.join(LIMIT_S)
@@ -301,7 +301,7 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
     kept = {event.seq for event in client.events(since=since, follow=False) if event.seq <= numbers[-1]}
     assert kept <= set(numbers)
     assert [event.subject for event in heard if event.kind == "job.submitted"] == [job.id]
-    assert [attempt.state for attempt in client.job(job.id).attempts] == ["interrupted", "done"]
+    assert [attempt.state for attempt in client.job(job.id).attempts] == ["failed", "done"]
 
 
 def test_a_lease_outlives_the_daemons_death(farm, client):

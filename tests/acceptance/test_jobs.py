@@ -157,7 +157,7 @@ def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
         shown = show(farm, job)
         assert shown["result"]["stdout"] == f"{number}\n"
         states = [attempt["state"] for attempt in shown["attempts"]]
-        assert states == ["interrupted"] * (len(states) - 1) + ["done"]
+        assert states == ["failed"] * (len(states) - 1) + ["done"]
         fences = [attempt["fence"] for attempt in shown["attempts"]]
         assert fences == sorted(set(fences))
     assert show(farm, held)["job"]["state"] == "held"

@@ -45,7 +45,7 @@ async def test_the_jobs_of_a_silent_host_go_on_elsewhere_and_have_one_result(hea
         again = two.store.jobs.get(begun.partition(".")[0])
         assert (again.attempts, again.uncounted, again.avoid) == (2, 0, frozenset())  # a line that may be tried again
         lost, done = two.store.jobs.attempts(again.id)
-        assert (lost.id, lost.state, lost.error["code"]) == (begun, AttemptState.INTERRUPTED, Code.HOST_LOST)
+        assert (lost.id, lost.state, lost.error["code"]) == (begun, AttemptState.FAILED, Code.HOST_LOST)
         assert (done.device, done.state) == ("b", AttemptState.DONE)
         if takeover:
             head.kill()

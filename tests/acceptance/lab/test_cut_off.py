@@ -48,7 +48,7 @@ def test_a_host_that_is_cut_off_works_on_and_its_job_ends_once(lab, lost):
         lab.go(lab.elsewhere)
         lab.network.lose(CUT, *lost)
         until(lambda: lab.events("host.lost") > losses)
-        until(lambda: lab.attempts(job) == [(lab.left.name, "interrupted"), (lab.elsewhere.name, "running")])
+        until(lambda: lab.attempts(job) == [(lab.left.name, "failed"), (lab.elsewhere.name, "running")])
         refused(lab.other.farm("device", "reboot", lab.left.name), ExitCode.FAILED, f"host {CUT}", "is lost")
         until(lab.database_problems)
         lab.go(lab.elsewhere, lab.left)
@@ -65,4 +65,4 @@ def test_a_host_that_is_cut_off_works_on_and_its_job_ends_once(lab, lost):
         client.finish()
     assert rounds
     assert not wrong
-    assert lab.attempts(job) == [(lab.left.name, "interrupted"), (lab.elsewhere.name, "done")]
+    assert lab.attempts(job) == [(lab.left.name, "failed"), (lab.elsewhere.name, "done")]

@@ -124,7 +124,7 @@ def test_the_job_of_a_host_that_is_killed_runs_elsewhere(lab):
     until(lambda: (goes_on.name, "running") in lab.attempts(job))
     goes_on.shell(f"touch {GO}")
     lab.until(job, "done")
-    assert lab.attempts(job) == [(began_on, "interrupted"), (goes_on.name, "done")]
+    assert lab.attempts(job) == [(began_on, "failed"), (goes_on.name, "done")]
     killed.daemon.start().close()
     until_ready(killed)
     lab.one, lab.two = lab.here.farm, lab.there.farm
@@ -136,7 +136,7 @@ def test_a_host_that_is_stopped_hands_its_job_over_and_is_not_lost(lab):
     lab.until(job, "running")
     lab.two.daemon.stop()
     until(lambda: "two" in lab.lab.rows("SELECT name FROM host WHERE beat_at IS NULL")[0])
-    assert [state for _, state in lab.attempts(job)] == ["interrupted"]
+    assert [state for _, state in lab.attempts(job)] == ["failed"]
     lab.two.daemon.start().close()
     until(lambda: lab.attempts(job)[-1] == (lab.there.name, "running"))
     lab.there.shell(f"touch {GO}")
@@ -162,7 +162,7 @@ def test_a_host_that_was_frozen_for_longer_than_it_is_waited_for_ends_nothing_tw
     lab.two.daemon.process.send_signal(signal.SIGSTOP)
     try:
         until(lambda: len(lab.events("host.lost")) > losses)
-        until(lambda: lab.attempts(on_it) == [(there, "interrupted")])
+        until(lambda: lab.attempts(on_it) == [(there, "failed")])
         lab.here.shell(f"touch {GO}")
         lab.until(kept, "done")
     finally:
@@ -170,7 +170,7 @@ def test_a_host_that_was_frozen_for_longer_than_it_is_waited_for_ends_nothing_tw
     until(lambda: lab.attempts(on_it)[1:] == [(there, "running")])
     lab.there.shell(f"touch {GO}")
     lab.until(on_it, "done")
-    assert lab.attempts(on_it) == [(there, "interrupted"), (there, "done")]
+    assert lab.attempts(on_it) == [(there, "failed"), (there, "done")]
     assert lab.attempts(kept) == [(here, "done")]
     until(lambda: len(lab.events("host.back")) == len(lab.events("host.lost")) > losses)
 

@@ -68,9 +68,9 @@ class Lab:
 
     def goes_on(self, job, later, fence):
         """The job of the backup runs again and ends; the later one is unknown; both hosts work under higher fences."""
-        until(lambda: self.attempts(job)[-2:] == ["interrupted", "running"])
+        until(lambda: self.attempts(job)[-2:] == ["failed", "running"])
         self.here.shell(f"touch {GO}")
-        until(lambda: self.attempts(job)[-2:] == ["interrupted", "done"])
+        until(lambda: self.attempts(job)[-2:] == ["failed", "done"])
         refused(self.farms[0].farm("job", "show", later), ExitCode.USAGE, "no job")
         for phone in (self.here, self.there):
             new = self.submit(phone, "echo new")
