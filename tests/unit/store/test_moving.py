@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
@@ -196,7 +197,7 @@ def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, url):
 
 
 def test_a_copy_of_the_same_second_has_a_name_of_its_own(file, monkeypatch):
-    monkeypatch.setattr(files, "backup_name", lambda path, what: path.with_name(f"{path.name}.backup-now-{what}"))
+    monkeypatch.setattr(files, "datetime", SimpleNamespace(now=lambda _: NOW))
     first, _ = files.copy_before(file, "test")
     Store.open(file).close()
     second, made = files.copy_before(file, "test")
