@@ -46,7 +46,7 @@ FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even w
 IDLE_S = 8 * 3600.0  # a working day
 LONGEST_S = 24 * 3600.0  # of a sign-in
 MOST_SIGN_INS = 256
-MOST_SIGN_INS_OF_ONE = 16  # browsers of one account; tokens of scripts sign in once and keep their cookie
+MAX_SIGN_INS_OF_ONE = 16  # browsers of one account; tokens of scripts sign in once and keep their cookie
 ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
 
@@ -70,7 +70,7 @@ class SignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sign_ins: dict[str, SignIn] = {}
-        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MOST_SIGN_INS, MOST_SIGN_INS_OF_ONE))
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MOST_SIGN_INS, MAX_SIGN_INS_OF_ONE))
 
     def __len__(self) -> int:
         return len(self._sign_ins)

@@ -21,9 +21,9 @@ from farm.common.tasks import BackgroundTasks, log_failure
 from farm.tvm_server.listener import Acceptor
 
 # For a further one the one that asks nothing for longest is cut, else it is answered 503.
-MOST_CONNECTIONS = 256
-MOST_OF_ADDRESS = 192  # of those; a proxy, or ssh -L, has all its users at one address
-MOST_REFUSED = 32  # connections that stay to be answered 503
+MAX_CONNECTIONS = 256
+MAX_OF_ADDRESS = 192  # of those; a proxy, or ssh -L, has all its users at one address
+MAX_REFUSED = 32  # connections that stay to be answered 503
 REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
 READER_PATIENCE_S = 10.0  # for a client that does not read
 KEEP_ALIVE_S = 30.0
@@ -64,8 +64,8 @@ class _Connections:
     """The connections of one server, by address, and those beyond the bounds."""
 
     def __init__(self) -> None:
-        self.served: ClientLimiter[str] = ClientLimiter(Limiter(MOST_CONNECTIONS, MOST_OF_ADDRESS))
-        self.refused: ClientLimiter[str] = ClientLimiter(Limiter(MOST_REFUSED))
+        self.served: ClientLimiter[str] = ClientLimiter(Limiter(MAX_CONNECTIONS, MAX_OF_ADDRESS))
+        self.refused: ClientLimiter[str] = ClientLimiter(Limiter(MAX_REFUSED))
 
 
 class _Protocol(H11Protocol):

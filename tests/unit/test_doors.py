@@ -36,7 +36,7 @@ HELLO = b"\x16\x03\x01"  # the beginning of a TLS handshake
 
 @asynccontextmanager
 async def web(numbers, folder):
-    numbers(web_server, MOST_CONNECTIONS=PLACES, MOST_OF_ADDRESS=OF_ADDRESS)
+    numbers(web_server, MAX_CONNECTIONS=PLACES, MAX_OF_ADDRESS=OF_ADDRESS)
     server = web_server.WebServer("127.0.0.1", 0)
     server.start(Page(Desk(status=status(view()))).app)
 

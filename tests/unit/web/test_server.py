@@ -210,7 +210,7 @@ async def test_a_request_that_has_come_may_be_answered_late(connect):
 
 @pytest.mark.parametrize("silent", [b"", b"G", POST, GET])
 async def test_idle_connections_are_closed_for_busy_ones(monkeypatch, client, connect, silent):
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
     async with serving(answer_at_the_end) as server:
         peers = []
         for _ in range(6):
@@ -223,7 +223,7 @@ async def test_idle_connections_are_closed_for_busy_ones(monkeypatch, client, co
 
 
 async def test_requests_under_way_are_not_cut_for_others(monkeypatch, client):
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 2)
     app, asked, go = late_app()
     async with serving(app) as server:
         first = [asyncio.ensure_future(client.get(server.url)) for _ in range(2)]

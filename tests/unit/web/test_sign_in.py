@@ -132,14 +132,14 @@ def test_a_session_ends_however_much_it_is_used(now, sign_ins):
 
 def test_an_account_with_many_sign_ins_ends_its_own_one_that_is_unused_for_longest(sign_ins):
     operator, first, second = (sign_ins.begin(name) for name in ("olga", "vera", "vera"))
-    for _ in range(module.MOST_SIGN_INS_OF_ONE - 2):
+    for _ in range(module.MAX_SIGN_INS_OF_ONE - 2):
         sign_ins.begin("vera")
     sign_ins.get(first.id)
     sign_ins.begin("vera")
     assert [sign_ins.get(each.id) for each in (operator, first, second)] == [operator, first, None]
     for _ in range(module.MOST_SIGN_INS):
         sign_ins.begin("vera")
-    assert (sign_ins.get(operator.id), len(sign_ins)) == (operator, module.MOST_SIGN_INS_OF_ONE + 1)
+    assert (sign_ins.get(operator.id), len(sign_ins)) == (operator, module.MAX_SIGN_INS_OF_ONE + 1)
 
 
 def test_many_accounts_leave_each_one_a_sign_in(numbers, now):
