@@ -109,6 +109,7 @@ def sqlite_engine(
     def start(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
+    _close_what_returns_late(engine)
     return engine
 
 
@@ -162,6 +163,7 @@ def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT, program: str = PRO
         limits["target_session_attrs"] = "read-write"
     engine = create_engine(address, connect_args={name: value for name, value in limits.items() if name not in given})
     _try_idle(engine)
+    _close_what_returns_late(engine)
     from psycopg.types.array import ListBinaryDumper  # after the engine, which reports a missing psycopg
 
     from farm.store.bounded_connection import BoundedConnection
@@ -198,6 +200,19 @@ def _try_idle(engine: Engine) -> None:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error as error:
                 raise InvalidatePoolError from error
+
+
+def close_engine(engine: Engine) -> None:
+    """Close the connections of an engine; one that a thread still uses is closed as soon as it is returned."""
+    engine.update_execution_options(is_closed=True)
+    engine.dispose()
+
+
+def _close_what_returns_late(engine: Engine) -> None:
+    @event.listens_for(engine, "checkin")
+    def close(_connection: object, record: Any) -> None:
+        if engine.get_execution_options().get("is_closed"):
+            record.close()  # no pool keeps it: the engine has dropped the one that it came from
 
 
 @contextmanager

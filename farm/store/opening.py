@@ -23,7 +23,7 @@ from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.store.columns import StoredValueError
-from farm.store.engine import is_damage, outage_of, sqlite_engine
+from farm.store.engine import close_engine, is_damage, outage_of, sqlite_engine
 from farm.store.files import copy_before, newest_backup
 from farm.store.jobs import select_jobs
 from farm.store.lab_state import adopt_rows
@@ -103,7 +103,7 @@ def open_file(path: Path, reserve: ReserveFile, host: str = "") -> OpenDatabase:
         """Note an orderly end; the write-ahead log goes into the file with the last connection."""
         with contextlib.suppress(DatabaseError), reading.begin() as connection:  # else the next start warns
             connection.execute(update(meta).where(meta.c.name == "serving").values(value=0))
-        reading.dispose()
+        close_engine(reading)
 
     return OpenDatabase(reading, sqlite_engine(path, begin="BEGIN IMMEDIATE"), epoch, close)
 

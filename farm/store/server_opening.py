@@ -22,6 +22,7 @@ from farm.store.engine import (
     NOT_ALLOWED,
     PROGRAM,
     WRITER_IDLE_TIMEOUT,
+    close_engine,
     outage_of,
     server_engine,
     server_url,
@@ -88,7 +89,7 @@ def open_server(
     program = HEAD_PROGRAM if role is StoreRole.HEAD else PROGRAM
     name, engine = named_engine(url, program)
     with contextlib.ExitStack() as opened:
-        opened.callback(engine.dispose)
+        opened.callback(close_engine, engine)
         holds_until = 0
         epoch = None
         seen = 0 if state is None else read_starts(state)

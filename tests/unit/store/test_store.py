@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -19,7 +20,7 @@ from farm.store.schema import device, nominal
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 from tests.unit.store.values import busy_writer
 
 PIXEL = DeviceIdentity(
@@ -55,6 +56,24 @@ async def test_devices_and_aliases_survive_a_restart(opened, where):
     assert (strange.health.battery, strange.identity) == (HEALTH.battery, None)
     assert store.aliases.all() == {"board": "soc=sm8650"}
     assert [await store.aliases.forget("board") for _ in range(2)] == [True, False]
+
+
+async def test_a_read_that_outlives_its_store_leaves_no_connection(store):
+    reads, closed, used = threading.Event(), threading.Event(), []
+
+    def read():
+        with store.database.reading() as connection:
+            used.append(connection.connection.dbapi_connection)
+            reads.set()
+            assert closed.wait(HANG_S)
+
+    reading = asyncio.ensure_future(store.in_thread(read))
+    await until(reads.is_set)
+    store.close()
+    closed.set()
+    await reading
+    with pytest.raises(Exception, match="closed"):
+        used[0].execute("SELECT 1")
 
 
 async def test_an_identity_of_another_release_is_as_none(store, caplog):
