@@ -156,7 +156,7 @@ class Head(ABC):
         """See `RequestQueue.why`."""
 
     @abstractmethod
-    async def explain(self, subject: str) -> Explanation:
+    async def explain(self, subject: str, user: str = "") -> Explanation:
         """See `RequestQueue.explain`."""
 
     @abstractmethod

@@ -210,9 +210,9 @@ class LocalHead(Head):
         """See `RequestQueue.why`."""
         return self.requests.why(request_ids)
 
-    async def explain(self, subject: str) -> Explanation:
+    async def explain(self, subject: str, user: str = "") -> Explanation:
         """See `RequestQueue.explain`."""
-        return self.requests.explain(subject, self.requests.class_of(subject))
+        return self.requests.explain(subject, self.requests.made_now(subject, user))
 
     async def explain_job(self, job_id: str) -> JobExplanation:
         """See `Head.explain_job`."""

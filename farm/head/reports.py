@@ -14,7 +14,7 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.explain import AVOIDED, NOT_IDENTICAL
 from farm.head.model import Explanation, WaitingRequest
 from farm.model.device import DeviceState
-from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.leases import UsageRow
 
@@ -60,20 +60,20 @@ def merged(parts: Iterable[FleetSummary]) -> FleetSummary:
 def explain(
     allocator: Allocator,
     subject: str,
-    lease_class: LeaseClass,
+    made_now: LeaseRequest,
     foremost: Sequence[WaitingRequest],
     wanted: Mapping[tuple[Selector, str], int],
     now_s: float,
 ) -> Explanation:
-    """Why requests for `subject` (a device name, a TVM key or a selector) wait, and what one would get now.
+    """Why requests for `subject` (a device name, a TVM key or a selector) wait, and what `made_now` would get.
 
-    The devices' reasons are those of a request that comes now, whatever keeps those that wait. For a device name, the
+    The devices' reasons are those of `made_now`, whatever keeps those that wait. For a device name, the
     requests that could get this device are listed, and only this device's reason.
 
     Args:
         allocator: who decides.
         subject: what is asked about.
-        lease_class: of the request that comes now.
+        made_now: a request of the user who asks; `subject` gives it its selector and device.
         foremost: requests that wait, in the order they would be served; of many, the first.
         wanted: how many wait in all, by what they mean.
         now_s: monotonic seconds.
@@ -91,13 +91,12 @@ def explain(
     }
     waiting = [each for each in foremost if (each.request.selector, each.request.device) in concerned]
     exact = next((each for each in waiting if each.request.selector == selector and not device), None)
-    request = LeaseRequest(selector, "", LeaseSource.JOB, lease_class=lease_class, device=device)
-    reasons = allocator.explain(request, now_s)
+    request = replace(made_now, selector=selector, device=device)
     shown = tuple(replace(each, why=obstacle_of(allocator, each.request, now_s)) for each in waiting[:WAITING_SHOWN])
     return Explanation(
         subject,
         shown,
-        tuple(reason for reason in reasons if reason.matches or not device),
+        tuple(reason for reason in allocator.explain(request, now_s) if reason.matches or not device),
         None if exact is None else allocator.estimate_s(exact.id, now_s),
         sum(concerned.values()) - len(shown),
         allocator.limits(request),

@@ -17,6 +17,8 @@ from functools import partial
 from typing import TypeVarTuple
 
 from farm.common.histogram import QUICK_S, Histogram
+from farm.common.limits import DEFAULT_PRIORITY
+from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
@@ -43,7 +45,7 @@ from farm.head.model import LeasePolicy
 from farm.head.waiting_requests import JobRequester, PendingGrant, PendingRequest, WaitingRequests
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
 from farm.model.device import DeviceState, Life
-from farm.model.requests import Lease, LeaseClass, LeaseRequest
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.leases import LeaseTable
 from farm.store.mailbox import Letter
 
@@ -185,9 +187,10 @@ class RequestQueue(WaitingRequests):
         """This user's limits."""
         return self._policy.of(user)
 
-    def class_of(self, key: str) -> LeaseClass:
-        """The class of requests for a stock TVM key."""
-        return self._policy.class_of(key)
+    def made_now(self, key: str, user: str) -> LeaseRequest:
+        """A stock client's request for a TVM key as `user` may make it, for `explain`; "": a user without a table."""
+        priority = min(DEFAULT_PRIORITY, self.quota_of(user).priority)
+        return LeaseRequest(Selector(), user, LeaseSource.TVM, priority, self._policy.class_of(key), key=key)
 
     def load_usage(self, by_user: Mapping[str, float]) -> None:
         """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""

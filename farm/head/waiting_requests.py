@@ -124,12 +124,12 @@ class WaitingRequests:
             pending[key or str(selector) or device] += count
         return summarise(self.allocator.devices.values(), self.allocator.held, pending)
 
-    def explain(self, subject: str, lease_class: LeaseClass) -> Explanation:
-        """Why requests for `subject` (a device name, a TVM key or a selector) wait, and what one would get now.
+    def explain(self, subject: str, made_now: LeaseRequest) -> Explanation:
+        """Why requests for `subject` (a device name, a TVM key or a selector) wait, and what `made_now` would get.
 
         Args:
             subject: what is asked about.
-            lease_class: of a request made now.
+            made_now: a request of the user who asks.
 
         Raises:
             UserError: `subject` is no selector.
@@ -137,7 +137,7 @@ class WaitingRequests:
         wanted: Counter[tuple[Selector, str]] = Counter()
         for (_, selector, device), count in self._wanted.items():
             wanted[selector, device] += count
-        return explain(self.allocator, subject, lease_class, self.waiting(SEARCHED), wanted, self._clock())
+        return explain(self.allocator, subject, made_now, self.waiting(SEARCHED), wanted, self._clock())
 
     def explain_request(self, request_id: str) -> Explanation | None:
         """Why this request waits; None: it does not."""

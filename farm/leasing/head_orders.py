@@ -154,9 +154,9 @@ class RemoteOrders(Head):
         """The reasons; while no head answers, that is the reason."""
         return await self._orders.reasons("why", request_ids=tuple(request_ids))
 
-    async def explain(self, subject: str) -> Explanation:
+    async def explain(self, subject: str, user: str = "") -> Explanation:
         """See `RequestQueue.explain`."""
-        answer: Explanation = await self._orders.give("explain", subject=subject)
+        answer: Explanation = await self._orders.give("explain", subject=subject, user=user)
         return answer
 
     async def explain_job(self, job_id: str) -> JobExplanation:

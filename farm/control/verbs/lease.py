@@ -16,7 +16,7 @@ from farm.common.durations import format_duration
 from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.control.callers import Role
+from farm.control.callers import Caller, Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, json_of, verb
 from farm.control.verbs.device import device_facts
@@ -120,27 +120,26 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.kick", Role.OPERATOR)
     async def kick(self, device: str) -> Mapping[str, Any]:
         """End a lease now."""
-        lease = await self._leasing.revoke(device, ENDED_BY_OPERATOR)
-        return {"id": lease.id, "device": lease.device}
+        return json_of(await self._leasing.revoke(device, ENDED_BY_OPERATOR), "id", "device")
 
     # --- explain --------------------------------------------------------------------------------------------------
 
     @verb("explain", Role.VIEWER)
-    async def explain(self, what: str, name: str) -> Mapping[str, Any]:
-        """Why a device is not handed out, a key waits or a job does not run, in sentences."""
+    async def explain(self, call: ControlCall, what: str, name: str) -> Mapping[str, Any]:
+        """Why a device is not handed out to the caller, a key waits or a job does not run, in sentences."""
         match what:
             case "device":
-                return await self._explain_device(self._fleet.view(name))
+                return await self._explain_device(self._fleet.view(name), call.caller)
             case "key":
-                return await self._explain_key(name)
+                return await self._explain_key(name, call.caller)
             case "job":
                 return await self._explain_job(name)
         raise UserError(f"explain does not know {what!r}", hint="device, key or job")
 
-    async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
+    async def _explain_device(self, view: DeviceView, caller: Caller) -> Mapping[str, Any]:
         self._fleet.note_view()
         facts = await device_facts(self._fleet, view.name)
-        explanation = await self._head.explain(view.name)
+        explanation = await self._head.explain(view.name, caller.user)
         left = tuple(each for each in explanation.devices if not repeats_state(view, each.reason))
         lines = [
             *as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(replace(explanation, devices=left))
@@ -151,12 +150,13 @@ class LeaseVerbs(VerbGroup):
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
         else:
             lines += ["", "lately (UTC):", *(steps_before(facts) or self._lately(view.name))]
-        estimate = {"estimate_s": explanation.estimate_s}
-        return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
+        return {"subject": view.name, "lines": lines, "estimate_s": explanation.estimate_s, "device": as_values(facts)}
 
-    async def _explain_key(self, key: str) -> Mapping[str, Any]:
-        explanation = await self._head.explain(key)
+    async def _explain_key(self, key: str, caller: Caller) -> Mapping[str, Any]:
+        explanation = await self._head.explain(key, caller.user)
         lines = _lines(explanation)
+        if caller.user and caller.role < Role.USER:
+            lines.insert(0, f"{caller.user} is {caller.role.word} and gets no phone: an operator gives the role user")
         matches = any(reason.matches for reason in explanation.devices)
         if not matches:
             # Of a key set by hand, what it stands for is looked at; to any other each of them counts as a phone

@@ -59,6 +59,8 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     lease = await lab.want(user="ci", longest_s=60)
     (reason,) = (await lab.leasing.head.explain("android")).devices
     assert "reserved" in reason.evidence
+    (reason,) = (await lab.leasing.head.explain("android", "ci")).devices
+    assert "reserved" not in reason.evidence
     lab.leasing.release(lease.id)
     assert [each.id for each in lab.registry.all()] == [record.id]
     lab.clocks.pass_(3601)

@@ -2,10 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from farm.common.errors import Code, Fault
+from farm.control.callers import Caller, Role
+from farm.control.verbs.lease import LeaseVerbs
 from farm.devices.power.power import PowerError
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.config import UserConfig
@@ -14,7 +17,7 @@ from farm.model.device import Closed, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, SessionEnd, SessionOutcome
 from tests.support.errors import raises_code
-from tests.support.leasing_lab import ANDROID, PEER, Lab, settle
+from tests.support.leasing_lab import ANDROID, PEER, Clocks, Lab, settle
 
 
 @pytest.fixture
@@ -320,12 +323,32 @@ async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
     await settle()
     explained = await lab.leasing.head.explain("android")
     limit = "alice holds 1 device of at most 1"
-    assert explained.limits == ()  # of another user's request
+    assert explained.limits == ()  # of nobody's request
+    assert [(await lab.leasing.head.explain(each, "alice")).limits for each in ("android", "a")] == [(limit,)] * 2
     assert [each.reason for each in explained.devices] == ["free", "held by alice for 0 s"]
     assert [each.why for each in explained.waiting] == [limit, limit]
     assert lab.why(explained.waiting[0].id) == limit
     for task in waiting:
         task.cancel()
+
+
+async def test_a_key_is_explained_as_of_a_request_of_who_asks():
+    users = {"ann": UserConfig(priority=0), "bob": UserConfig(devices=1)}
+    lab = Lab("a", policy=LeasePolicy(users=users), clocks=Clocks())
+    await lab.lease(user="bob")
+    waiting = lab.want(user="carol")
+    await settle()
+    unused = dict.fromkeys(("records", "lab", "adb_key", "explain_job", "notes_of", "heat_note"))
+    verbs = LeaseVerbs(lab.devices, lab.leasing, None, lab.events, head=lab.leasing.head, **unused)
+    for user, role, line, said in (
+        ("ann", Role.USER, 1, "  behind 1 of higher priority"),
+        ("bob", Role.USER, 0, "bob holds 1 device of at most 1"),
+        ("carol", Role.USER, 1, "  behind 1 of the same user, older"),
+        ("eve", Role.VIEWER, 0, "eve is viewer and gets no phone: an operator gives the role user"),
+    ):
+        call = SimpleNamespace(caller=Caller(user, role, "a test"))
+        assert (await verbs.explain(call, "key", "android"))["lines"][line] == said
+    waiting.cancel()
 
 
 async def test_phones_that_a_job_must_avoid_match_it_all_the_same(pair):

@@ -352,7 +352,7 @@ SPEC = ShellSpec(on="android", command="id")
         ("reserve", {"selector": "android", "user": "ci", "starts_at": NOW, "ends_at": NOW, "note": ""}, RESERVED),
         ("is_live", {"job_id": "j"}, False),
         ("why", {"request_ids": ("r",)}, {"r": "a is held"}),
-        ("explain", {"subject": "android"}, EXPLAINED),
+        ("explain", {"subject": "android", "user": "ann"}, EXPLAINED),
         ("explain_job", {"job_id": "j"}, JobExplanation("", EXPLAINED)),
         ("waiting", {"limit": 3}, WaitingPage((WAITING,), 4)),
         ("reservations", {}, (RESERVED,)),
