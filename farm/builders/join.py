@@ -28,10 +28,9 @@ from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolEr
 from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
 from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
-from farm.common.peers import address_of, shut_down
+from farm.common.peers import shut_down
 from farm.common.tasks import BackgroundTasks
-from farm.tvm_server.connection import set_options
-from farm.tvm_server.listener import Acceptor, bind
+from farm.tvm_server.listener import Acceptor, address_at, bind
 
 LIMIT_S = 10.0
 MAX_JOINING = 64  # connections at once; the oldest silent one makes room
@@ -146,11 +145,7 @@ class JoinServer:
         return self._acceptor.port
 
     def _accepted(self, sock: socket.socket) -> None:
-        try:
-            set_options(sock)
-            address, _ = address_of(sock.getpeername())
-        except OSError:  # it left while it waited in the queue
-            sock.close()
+        if not (address := address_at(sock)):
             return
         place = self._admission.enter(address, partial(shut_down, sock))
         if place is None:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from farm.common.errors import Code, FarmError, HostError, HostUnreachableError, ProtocolError
 from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
-from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
 from farm.lab.hosts import KnownHosts, PinnedHosts
 from farm.lab.identity import HostIdentity
@@ -34,7 +33,7 @@ from farm.lab.wire import (
 )
 from farm.store.mailbox import HostRecord
 from farm.tvm_server.connection import set_options
-from farm.tvm_server.listener import Acceptor, bind, refusal_log
+from farm.tvm_server.listener import Acceptor, address_at, bind, refusal_log
 
 BACK = "back"  # the service that hosts dial because this one has asked them to
 LISTEN_HINT = "[lab] listen must be an address of this host (`ip -br address`)"
@@ -323,11 +322,7 @@ class HostLink:
     # --- from another host ----------------------------------------------------------------------------------------
 
     def _accepted(self, sock: socket.socket) -> None:
-        try:
-            set_options(sock)
-            address, _ = address_of(sock.getpeername())
-        except OSError:  # it left while it waited in the queue
-            sock.close()
+        if not (address := address_at(sock)):
             return
         place = self._unknown.enter(address, lambda: self._cut(address, sock, task))
         if place is None:

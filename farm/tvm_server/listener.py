@@ -95,6 +95,16 @@ def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
     return Peer(address, port, LOOPBACK if is_here else address), owner.uid if owner else None
 
 
+def address_at(sock: socket.socket) -> str:
+    """Set a new connection's options. Returns its client's address; "": the client has left, and it is closed."""
+    try:
+        set_options(sock)
+        return address_of(sock.getpeername())[0]
+    except OSError:  # it left while it waited in the queue
+        sock.close()
+        return ""
+
+
 def bind(address: str, port: int, hint: str = ADDRESS_HINT) -> socket.socket:
     """A socket that listens on a TCP port; 0 lets the kernel choose. `hint`: for an address that cannot be bound.
 
