@@ -7,7 +7,7 @@ import pytest
 
 from farm.common.errors import ExitCode, NoPhoneError, UserError
 from farm.control.client import ControlClient
-from tests.support.whole_farm import Phone, Story, phones, refused, until, until_ready
+from tests.support.whole_farm import Phone, Story, phones, plug_all, refused, until, until_ready
 
 LIMIT_S = 60.0
 QUOTA = 8
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.farm("oneplus-12", "galaxy-note20", config=f"[user.root
 
 @pytest.fixture
 def farm(whole):
-    for phone in phones(whole):
-        whole.lab.plug(phone.nickname)
+    plug_all(whole)
     until_ready(whole)
     return whole
 

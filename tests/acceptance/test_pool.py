@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.whole_farm import Story, phones, running_farm, until_ready
+from tests.support.whole_farm import Story, phones, plug_all, running_farm, until_ready
 
 WORKER = Path(__file__).with_name("pool_worker")
 
@@ -27,8 +27,7 @@ def whole():
 
 @pytest.fixture
 def farm(whole):
-    for phone in phones(whole):
-        whole.lab.plug(phone.nickname)
+    plug_all(whole)
     until_ready(whole)
     return whole
 
@@ -163,8 +162,7 @@ def test_an_empty_pool_waits_and_says_so(farm, run):
         farm.lab.unplug(phone_of(farm, name).nickname)
     assert run.sees()["waits"].startswith("0 of 2 phones")
     assert run.row()["job"]["state"] == "running"
-    for phone in phones(farm):
-        farm.lab.plug(phone.nickname)
+    plug_all(farm)
     run.sees(*run.pair)
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 from tests.support.waiting import HANG_S
-from tests.support.whole_farm import Story, phones, until, until_ready, until_status
+from tests.support.whole_farm import Story, phones, plug_all, until, until_ready, until_status
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no prometheus: Debian's package is called so"
@@ -173,8 +173,7 @@ def test_who_waits_for_phones_that_are_all_away_pages(farm: VirtualFarm, watch: 
     finally:
         waiting.send_signal(signal.SIGINT)
         waiting.wait(HANG_S)
-        for phone in phones(farm):
-            farm.lab.plug(phone.nickname)
+        plug_all(farm)
     watch.calms("FarmNobodyGetsAPhone")
 
 

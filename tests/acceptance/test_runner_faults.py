@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
 from tests.support.tvm import environment
-from tests.support.whole_farm import until
+from tests.support.whole_farm import plug_all, until
 
 pytest.importorskip("tvm")
 
@@ -104,8 +104,7 @@ def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, to
         farm.lab.unplug(name)
     until(lambda: not runner.status().phones and runner.status().waits)
     assert not all(future.done() for future in futures)
-    for name in names:
-        farm.lab.plug(name)
+    plug_all(farm)
     assert [each.error_msg for each in answers(futures)] == [None] * 60
     farm.wait_ready(2)
 

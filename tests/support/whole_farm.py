@@ -277,6 +277,12 @@ def phones(farm: VirtualFarm) -> list[Phone]:
     return [Phone(farm, nickname) for nickname in farm.lab.status()]
 
 
+def plug_all(farm: VirtualFarm) -> None:
+    """Plug every phone in again."""
+    for nickname in farm.lab.status():
+        farm.lab.plug(nickname)
+
+
 def until_status(farm: VirtualFarm, condition: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
     """`farm status` as soon as `condition` holds for it; it is looked at after each event."""
     while True:

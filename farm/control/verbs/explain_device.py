@@ -48,21 +48,11 @@ class DeviceFacts:
 
 def as_values(facts: DeviceFacts) -> dict[str, Any]:
     """For programs."""
-    view, state, progress = facts.view, facts.state, facts.state.progress
-    kept = state.quarantine
+    view, progress, kept = facts.view, facts.state.progress, facts.state.quarantine
     return {
-        "life": view.life.value,
-        "service": view.service.value,
-        "ordered": facts.ordered,
-        "heat": view.heat.value,
-        "holder": facts.holder,
-        "reason": view.reason,
-        "evidence": view.evidence,
-        "hint": view.hint,
-        "classes": {
-            each.value: {"open": view.serves(each), "reason": _why_not(view, each), "opens_in_s": _opens(view, each)}
-            for each in LeaseClass
-        },
+        **json_of(view, "life", "service", "heat", "reason", "evidence", "hint"),
+        **json_of(facts, "ordered", "holder", "beside", "transitions"),
+        "classes": {each.value: _class_values(view, each) for each in LeaseClass},
         "recovery": {
             "since_s": None if progress.since_s is None else round(facts.now_s - progress.since_s, 1),
             "under_way": None if progress.under_way is None else progress.under_way.action.value,
@@ -78,10 +68,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         "quarantine": None
         if kept is None
         else {
-            "cause": kept.cause,
-            "hint": kept.hint,
-            "fault": kept.fault.value,
-            "rule": kept.rule.value,
+            **json_of(kept, "cause", "hint", "fault", "rule"),
             "at": None if facts.quarantined_at is None else facts.quarantined_at.isoformat(),
             "evidence": [step for step, _ in _steps(kept, facts.quarantined_at)],
         },
@@ -93,8 +80,6 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         },
         "bundle": {"hash": view.bundle, "reasons": list(facts.bundles)},
         "place": None if view.place is None else json_of(view.place, "hub", "port"),
-        "beside": list(facts.beside),
-        "transitions": list(facts.transitions),
     }
 
 
@@ -156,9 +141,9 @@ def _why_not(view: DeviceView, lease_class: LeaseClass) -> str:
     return "" if view.leasable else view.reason or f"its service is {view.service}"
 
 
-def _opens(view: DeviceView, lease_class: LeaseClass) -> float | None:
-    shut = view.closed.get(lease_class)
-    return None if shut is None else shut.opens_in_s
+def _class_values(view: DeviceView, lease_class: LeaseClass) -> dict[str, Any]:
+    opens_in_s = None if (shut := view.closed.get(lease_class)) is None else shut.opens_in_s
+    return {"open": view.serves(lease_class), "reason": _why_not(view, lease_class), "opens_in_s": opens_in_s}
 
 
 def _steps(kept: Quarantine, last_at: datetime | None, shown: Container[str] = ()) -> Iterator[tuple[str, str]]:
@@ -211,12 +196,14 @@ def _recovery(facts: DeviceFacts) -> Iterator[str]:
 
 def _ended(taken: RecoveryRecord) -> str:
     """How the action ended; an operator's order repairs nothing, and a quarantine lasts."""
+    took_s = taken.took_s or 0.0
     if taken.outcome is None:
         return "under way"
     if taken.action == RecoveryAction.QUARANTINE:
-        return f"lasted {format_duration(taken.took_s or 0.0)}"
-    word = "by order" if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.REPAIRED else taken.outcome
-    return f"{word}, {taken.took_s or 0.0:.1f} s" if word == "by order" else f"{word} in {taken.took_s or 0.0:.1f} s"
+        return f"lasted {format_duration(took_s)}"
+    if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.REPAIRED:
+        return f"by order, {took_s:.1f} s"
+    return f"{taken.outcome} in {took_s:.1f} s"
 
 
 def _probe(facts: DeviceFacts) -> Iterator[str]:
@@ -228,9 +215,8 @@ def _probe(facts: DeviceFacts) -> Iterator[str]:
     yield f"probe {format_duration(facts.probed_s_ago)} ago: {readings}"
     kept = facts.state.quarantine
     for each in facts.findings:
-        if kept and each.cause == kept.cause:
-            continue
-        yield f"  {each.cause}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
+        if not kept or each.cause != kept.cause:
+            yield f"  {each.cause}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
 
 
 def _readings(view: DeviceView, health: Health) -> str:
@@ -253,8 +239,7 @@ def _size(count: int) -> str:
 
 
 def _place(facts: DeviceFacts) -> Iterator[str]:
-    place = facts.view.place
-    if place is not None:
+    if (place := facts.view.place) is not None:
         others = f", beside {', '.join(facts.beside)}" if facts.beside else ""
         yield f"plugged in at hub {place.hub}, port {place.port}{others}"
         for name, holder in facts.busy_beside.items():
