@@ -39,8 +39,7 @@ RIGHTS = (
 
 @pytest.fixture(scope="module")
 def server():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.guarded_server() as server:
         yield server
 

@@ -16,6 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from farm.simulation.postgres import PostgresServer, as_server_user, missing_packages, new_server, server_folder
 from farm.store.engine import server_engine
 from farm.store.opening import create_tables
@@ -44,6 +46,12 @@ def missing() -> str:
     if packages := missing_packages():
         return f"no PostgreSQL server: {INSTALL}{' '.join(packages)}"
     return "" if find_spec("psycopg") else "psycopg is not installed (the extra `postgres`)"
+
+
+def need() -> None:
+    """Skip the test where there is no server."""
+    if why := missing():
+        pytest.skip(why)
 
 
 @contextmanager

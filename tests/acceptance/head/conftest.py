@@ -11,8 +11,7 @@ from tests.support.whole_lab import OVERLAPS
 
 @pytest.fixture(scope="module")
 def server():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.running_server() as url:
         yield url
 

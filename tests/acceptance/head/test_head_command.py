@@ -18,8 +18,7 @@ QUOTA = "[user.ann]\ndevices = {}\n"
 
 @pytest.fixture(scope="module")
 def url():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.running_server() as server:
         yield postgres.new_database(server)
 

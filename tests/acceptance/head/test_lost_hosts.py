@@ -194,8 +194,7 @@ async def test_a_host_that_is_merely_slow_is_not_lost(heads):
 
 
 async def test_while_the_database_is_away_no_host_is_lost():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with new_server() as database:
         heads = Heads(postgres.new_database(database.url))
         try:

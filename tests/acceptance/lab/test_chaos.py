@@ -15,8 +15,7 @@ STORM_S = 90.0
 
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_and_nothing_ends_twice(tmp_path):
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with whole_lab() as lab, ExitStack() as stack:
         stormy = lab_chaos.StormyLab(lab, stack, lab_chaos.shifted_clock(tmp_path), hosts=2, phones_each=2)
         storm = lab_chaos.Storm(stormy, int(os.environ.get("CHAOS_SEED") or SEED), tmp_path)

@@ -41,8 +41,7 @@ class DataLab:
 
 @pytest.fixture(scope="module")
 def lab():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with whole_lab() as whole:
         yield DataLab(whole)
         until(lambda: not whole.judged())

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 @pytest.fixture
 def demo(tmp_path):
     """Start the demo; it is gone afterwards with all that it started."""
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     started = []
 
     def start(*options):

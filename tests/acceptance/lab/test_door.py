@@ -43,8 +43,7 @@ def until_ready(farm):
 
 @pytest.fixture(scope="module")
 def lab(kernel):
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with whole_lab() as whole:
         yield Lab(whole, kernel)
         until(lambda: not whole.judged())

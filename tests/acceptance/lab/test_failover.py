@@ -38,8 +38,7 @@ SELECT count(*) FILTER (WHERE kind = 'attempt.ended'), count(*) FILTER (WHERE ki
 
 @pytest.fixture
 def primary():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with new_server() as server:
         yield server
 

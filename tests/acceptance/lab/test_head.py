@@ -86,8 +86,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with new_server() as server, tables_on_small_disk(server, "100m") as disk, whole_lab(server) as whole:
         yield Lab(whole, disk)
         until(lambda: not whole.judged())

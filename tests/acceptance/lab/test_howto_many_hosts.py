@@ -26,8 +26,7 @@ OF_CONFIGURATION = (("lab", "init"), ("host", "join"))
 
 @pytest.fixture
 def server():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.guarded_server() as server:
         yield server
 

@@ -21,8 +21,7 @@ PASSWORD = "correct horse"
 
 @pytest.fixture
 def server():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.guarded_server() as server:
         yield server
 

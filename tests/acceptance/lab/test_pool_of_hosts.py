@@ -72,8 +72,7 @@ class TuningOfHosts:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with pytest.MonkeyPatch.context() as patch:
         before = os.environ.get("PYTHONPATH")
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(WORKER), before))))

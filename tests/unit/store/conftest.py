@@ -19,8 +19,7 @@ MOST_AT_ONCE = 3
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """A PostgreSQL server of our own."""
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.running_server() as url:
         yield url
 

@@ -61,8 +61,7 @@ def test_a_read_that_takes_too_long_says_why(store):
 
 
 def test_reads_and_writes_of_a_server_that_is_gone_say_so():
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with postgres.running_server() as server:
         store = Store.open(postgres.new_database(server))
     with raises_code(Code.STORE_READ_FAILED, match="cannot be reached"):

@@ -50,8 +50,7 @@ def slow_host(numbers):
 @pytest.fixture(scope="module")
 def guarded():
     """A server over TCP without TLS, where the role ann needs her password."""
-    if why := postgres.missing():
-        pytest.skip(why)
+    postgres.need()
     with new_server(port=free_port(), hba="local all ann scram-sha-256\n") as guarded:
         run(guarded.url, f"CREATE ROLE ann LOGIN PASSWORD '{SECRET}'")
         yield guarded.url
