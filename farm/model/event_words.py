@@ -1,7 +1,11 @@
-"""Events as sentences for people, the same on the page and in the terminal. Pure."""
+"""Events as sentences for people, the same on the page and in the terminal. Pure.
+
+A daemon of another release, or a job, may give data another type than it has here: that is shown as it is.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,6 +17,7 @@ from farm.common.files import short_hash
 
 # The first of these data that an event has follows its sentence, after a colon.
 WHY = ("error", "detail", "reason", "cause", "message")
+MAX_DEPTH = 4  # of lists and objects within each other
 # A sentence for each kind. Braces hold names of data; a part in brackets is left out if a name in it has no value.
 # `device.service draining` is the sentence of `device.service` where `service` is `draining`.
 _SENTENCES = {
@@ -101,7 +106,7 @@ def event_words(event: Mapping[str, Any]) -> str:
     values: defaultdict[str, str] = defaultdict(str)
     values |= {name: _plain(name, value) for name, value in data.items()}
     values |= {"subject": _plain("subject", event["subject"]), "more": _more(event)}
-    if (data.get("waited_s") or 0) < 1:  # at once
+    if (waited_s := _number(data.get("waited_s"))) is not None and waited_s < 1:  # at once
         values["waited_s"] = ""
     sentence = _SENTENCES.get(f"{kind} {data.get('service')}") or _SENTENCES.get(kind)
     if sentence is None and topic in _STATES:
@@ -109,7 +114,8 @@ def event_words(event: Mapping[str, Any]) -> str:
     why = next((values[name] for name in WHY if values[name]), "")
     if sentence is None:
         return ": ".join(filter(None, (f"{kind} {values['subject']}", why)))
-    text = re.sub(r"\[([^]]*)\]", lambda found: _whole(found[1], values), sentence).format_map(values)
+    text = re.sub(r"\[([^]]*)\]", lambda found: _whole(found[1], values), sentence)
+    text = text.format_map(defaultdict(lambda: "?", {name: value for name, value in values.items() if value.strip()}))
     return f"{text}: {why}" if why else text
 
 
@@ -118,23 +124,34 @@ def _whole(part: str, values: Mapping[str, str]) -> str:
     return part if all(values[name] for name in re.findall(r"{(\w+)}", part)) else ""
 
 
-def _plain(name: str, value: object) -> str:
+def _plain(name: str, value: object, depth: int = 0) -> str:
+    if isinstance(value, Mapping | list | tuple) and depth == MAX_DEPTH:
+        return "..."
     if isinstance(value, Mapping):
-        return str(value.get("message") or value.get("cause") or "")
+        return _plain(name, value.get("message") or value.get("cause"), depth + 1)
     if isinstance(value, list | tuple):
-        return ", ".join(str(each) for each in value)
-    if isinstance(value, int | float) and "bytes" in name:
-        return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value / 1e3:.1f} kB"
-    if isinstance(value, int | float) and name.removesuffix("s").endswith(("_", "second")):
-        sign = "-" * (value < 0)
-        return f"{sign}{format_duration(abs(value))}" if abs(value) >= 60 else f"{value:.1f} s"
+        return ", ".join(filter(None, (_plain(name, each, depth + 1) for each in value)))
+    if (number := _number(value)) is not None and "bytes" in name:
+        return f"{number / 1e6:.1f} MB" if number >= 1e5 else f"{number / 1e3:.1f} kB"
+    if number is not None and name.removesuffix("s").endswith(("_", "second")):
+        sign = "-" * (number < 0)
+        return f"{sign}{format_duration(abs(number))}" if abs(number) >= 60 else f"{number:.1f} s"
     text = "" if value is None else str(value)
     return short_hash(text) if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
+def _number(value: object) -> float | None:
+    """None: it is no number; infinite if no float holds it."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return math.inf
+
+
 def _more(event: Mapping[str, Any]) -> str:
     """The time from an event to the end of its lease; "" if it names none."""
-    ends = event["data"].get("expires_at")
-    if not ends:
+    try:
+        left = datetime.fromisoformat(event["data"].get("expires_at")) - datetime.fromisoformat(event["at"])
+    except (TypeError, ValueError):
         return ""
-    return format_duration((datetime.fromisoformat(ends) - datetime.fromisoformat(event["at"])).total_seconds())
+    return format_duration(left.total_seconds())

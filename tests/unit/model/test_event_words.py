@@ -1,9 +1,11 @@
 """Events as sentences."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farm.model.event_kinds import KINDS
-from farm.model.event_words import event_words
+from farm.model.event_words import WHY, event_words
 
 AT = "2026-11-22T06:00:00+00:00"
 SHA = "ab" * 32
@@ -59,3 +61,24 @@ SESSION = {**LEASE, "outcome": "closed", "detail": "", "seconds": 3.14, "bytes_u
 )
 def test_an_event_in_words(kind, data, sentence):
     assert words(kind, **data) == sentence
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="{}[]"), max_size=8)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | TEXTS | st.just(AT)
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WHY), inner, max_size=2)
+)
+NAMES = sorted({name for kind in KINDS.values() for name in kind.data} | {"by", "host", "step", "service", *WHY})
+
+
+@given(st.sampled_from(sorted(KINDS)), ANYTHING, st.dictionaries(st.sampled_from(NAMES), ANYTHING))
+def test_data_of_any_type_gives_a_sentence(kind, subject, data):
+    sentence = event_words({"seq": 1, "at": AT, "kind": kind, "subject": subject, "data": data})
+    assert not set(sentence) & set("{}[]")
+    assert len(sentence.split()) >= 2
+
+
+def test_what_an_event_does_not_say_has_a_question_mark():
+    assert words("lease.granted", user=None, device=[["a"], ["b", None]], waited_s="soon") == (
+        "? leased a, b after waiting soon"
+    )
