@@ -1,4 +1,4 @@
-"""Names that TAB offers (typer does the rest): the daemon is asked, and answers in a moment or not at all.
+"""`farm completions`, and the names that TAB offers: the daemon is asked, and answers in a moment or not at all.
 
 A daemon that does not answer is no error: a person who presses TAB wants no message in the line.
 """
@@ -6,8 +6,9 @@ A daemon that does not answer is no error: a person who presses TAB wants no mes
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +24,18 @@ _PLAIN = re.compile(r"[\w.,:=@%+/-]+")
 _UNSAFE = re.compile(r"[^\w.,:=@%+/ -]+")  # typer's script for zsh evaluates descriptions
 
 Pair = tuple[str, str]  # a value, and what it is
+
+
+def completions(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print the script that completes commands, options and names in a shell.
+
+    Names of phones, jobs, keys, bundles and leases are asked of the daemon, for half a second at most; without a daemon
+    none are offered.
+    """
+    from typer._completion_shared import get_completion_script
+
+    script = get_completion_script(prog_name="farm", complete_var=VARIABLE, shell=shell)
+    sys.stdout.write(f"{script}\n")
 
 
 def devices(incomplete: str) -> list[Pair]:

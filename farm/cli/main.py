@@ -142,7 +142,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm completions zsh > ~/.zfunc/_farm",
         "farm completions fish > ~/.config/fish/completions/farm.fish",
     ),
-    "man": ("farm man", "farm man bench"),
     "demo": ("farm demo --stay", "farm demo --phones galaxy-s9,huawei-mate-20", "farm demo --hosts 3"),
 }
 
@@ -204,8 +203,7 @@ SECTIONS = {
         "uninstall": ("farm.cli.daemon:uninstall", "Remove farm from every phone"),
     },
     "This command line": {
-        "man": ("farm.cli.manual:man", "The manual page of all commands"),
-        "completions": ("farm.cli.manual:completions", "Completion of commands and names in your shell"),
+        "completions": ("farm.cli.complete:completions", "Completion of commands and names in your shell"),
     },
 }  # fmt: skip
 

@@ -177,7 +177,7 @@ shell --on {device} --detach -- true
 """
 # The whole farm's; and what tests/unit/cli/test_streams.py runs.
 BESIDE = {"serve", "gate", "head", "demo", "uninstall"}
-UNIT = {"completions", "demo fault", "install-service", "man"}
+UNIT = {"completions", "demo fault", "install-service"}
 SOME_STREAMS, SOME_TERMINALS = (*STREAMS[:3], STREAMS[-1]), TERMINALS[:1]
 
 

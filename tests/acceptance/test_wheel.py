@@ -45,7 +45,7 @@ with virtual_farm(phones_of(["oneplus-12"])) as lab:
     model = lab.folder / "small.onnx"
     model.write_bytes(build().SerializeToString())
     for command in (["bench", str(model), "--on", "android", "--repeat", "3"], ["shell", "--on", "android", "--", "id"],
-                    ["lease", "run", "--on", "android", "--", "true"], ["man"], ["completions", "bash"],
+                    ["lease", "run", "--on", "android", "--", "true"], ["completions", "bash"],
                     ["install-service", "--print"], ["doctor"]):
         done = lab.farm(*command)
         assert done.returncode in (0, 1 if command == ["doctor"] else 0), done

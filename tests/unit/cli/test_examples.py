@@ -2,15 +2,14 @@
 
 import re
 import shlex
-import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+import farm
 from farm.cli.main import EXAMPLES, SECTIONS, app, with_wait_values
-from farm.cli.manual import man, sections_of, shipped_page
-from farm.common.errors import HostError, UserError
 from farm.head.planning import JOB_ID_BYTES
 from farm.kinds import KINDS
 from tests.support.needs import need
@@ -26,6 +25,7 @@ def commands_of(command):
     return {name: command.get_command(CONTEXT, name) for name in command.list_commands(CONTEXT)}
 
 
+PAGE = (Path(farm.__file__).parents[1] / "man/farm.1").read_text(encoding="utf-8")
 LINES = [line for lines in EXAMPLES.values() for line in lines]
 
 
@@ -68,41 +68,26 @@ def plain(source):
     return re.sub(r"\\f[BIRP]|\\&|\\%|\\:", "", source).replace("\\-", "-")
 
 
-def test_without_the_program_man_it_says_where_the_same_stands(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(HostError) as error:
-        man()
-    assert "farm COMMAND --help" in error.value.hint
-
-
 def test_the_manual_page_is_current():
     """It names every command, option and example; `make man` writes it."""
-    page = plain(shipped_page())
+    page = plain(PAGE)
+    sections = {
+        title.strip(): text for title, text in re.findall(r"^\.SH (.*)\n((?:(?!\.SH ).*\n)*)", page, re.MULTILINE)
+    }
     for name, command in commands_of(TREE).items():
         below = commands_of(command)
         for path, each in ((f"{name} {verb}", each) for verb, each in below.items()) if below else ((name, command),):
-            text = plain(sections_of(shipped_page(), path.split()))
-            assert f".SH FARM {path.upper()}\n" in text
+            text = sections[f"FARM {path.upper()}"]
             options = [option for part in each.params if not getattr(part, "hidden", False) for option in part.opts]
             assert not [option for option in options if option.startswith("--") and option not in text], path
     assert not [line for line in LINES if line not in page]
     assert "130" in page.partition("EXIT STATUS")[2]
 
 
-def test_a_page_about_one_command_has_its_options_once():
-    text = plain(sections_of(shipped_page(), ["bench"]))
-    assert text.count("--half-width N") == 1
-    assert "farm bench mobilenet.onnx --on android" in text
-    assert "FARM DEVICE POWER-CYCLE" in sections_of(shipped_page(), ["device", "power-cycle"])
-    assert sections_of(shipped_page(), ["job"]).count(".SH FARM JOB") > 3
-    with pytest.raises(UserError):
-        sections_of(shipped_page(), ["nothing"])
-
-
 def test_groff_has_nothing_to_say():
     need("groff")
     done = subprocess.run(
-        ["groff", "-ww", "-man", "-Tutf8", "-"], input=shipped_page(), capture_output=True, text=True, timeout=60,
+        ["groff", "-ww", "-man", "-Tutf8", "-"], input=PAGE, capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

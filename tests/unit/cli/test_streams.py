@@ -14,7 +14,7 @@ from tests.support.forked_commands import KEPT, LEFT, Ended, ForkedCommands, Str
 HELP = [(*path.split(), "--help") for path in ("", *paths())]
 # What needs neither a daemon nor a phone.
 ANSWERS = [
-    ("--version",), ("demo", "fault"), ("completions", "zsh"), ("man", "--roff"), ("status",), ("status", "--json"),
+    ("--version",), ("demo", "fault"), ("completions", "zsh"), ("status",), ("status", "--json"),
     ("install-service", "--print"), ("bench", "absent.onnx", "--on", "android"), ("devise",),
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ def farm(line, tmp_path):
         ("$FARM demo fault <&- >&- 2>&-", 1, ""),
         ("$FARM status 2>/dev/full", 4, ""),
         ("$FARM demo fault | head -1; exit ${PIPESTATUS[0]}", 0, ""),
-        ("$FARM man --roff | head -1; exit ${PIPESTATUS[0]}", 0, ""),
+        ("$FARM bench --help | head -1; exit ${PIPESTATUS[0]}", 0, ""),
     ],
 )
 def test_a_new_interpreter_ends_likewise(tmp_path, line, code, said):
@@ -72,7 +72,7 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path):
     room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(writer, False)
     process = subprocess.Popen(
-        [sys.executable, "-m", "farm", "man", "--roff"], stdout=writer, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "farm", "bench", "--help"], stdout=writer, stderr=subprocess.PIPE, text=True
     )
     os.close(writer)
     with process, os.fdopen(reader, "rb") as pipe:
