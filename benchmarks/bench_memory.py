@@ -1,4 +1,4 @@
-"""Whether `farm bench --memory` finds what a model needs, and disturbs nothing: models that need known megabytes.
+"""Whether `farm memory` finds what a model needs, and disturbs nothing: models that need known megabytes.
 
 The models run on a virtual phone, whose RPC server is a real process. What a reading costs is seen in a session of its
 own: steady runs after a reading and steady runs without one, each far shorter than a job's, take turns.
@@ -45,7 +45,7 @@ def run(context: Context) -> list[Figure]:
 def _error_percent(farm: VirtualFarm, folder: Path, size: int) -> float:
     model = folder / f"known-{size}.onnx"
     model.write_bytes(known_memory_onnx(size))
-    done = farm.farm("bench", str(model), "--on", "android", "--memory", "--measure", "2", "--json", timeout_s=170)
+    done = farm.farm("memory", str(model), "--on", "android", "--measure", "2", "--json", timeout_s=170)
     if done.returncode != 0:
         raise HostError(f"the job of {size} MiB failed", evidence=done.stdout + done.stderr)
     (result,) = json.loads(done.stdout)["results"]

@@ -75,7 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compare": (
         "farm compare net.onnx tuned.farm.tar --on soc=sm8550",
         "farm compare net.onnx --on android --bundle stable --bundle-b nightly",
-        "farm compare net.onnx tuned.farm.tar --on pixel-7 --sustain 30m",
+        "farm compare sustain-1f0c2ab4 sustain-77aa01cd",
     ),
     "tune": (
         "farm tune net.onnx --on soc=sm8550 --trials 1000 --devices 4 -o net.farm.tar",

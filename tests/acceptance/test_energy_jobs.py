@@ -88,7 +88,7 @@ def known(farm):
 
 def test_a_meter_too_slow_for_the_windows_is_no_number(farm, model):
     measure_by("sh -c 'while date +%s.%N,1.5; do sleep 1; done'")
-    done = farm.farm("bench", model, "--on", NAME, "--energy", "--measure", "12", "--json")
+    done = farm.farm("energy", model, "--on", NAME, "--measure", "12", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)["results"]
     assert result["energy"] is None

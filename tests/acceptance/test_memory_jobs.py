@@ -21,7 +21,7 @@ def model(tmp_path_factory):
 
 
 def test_the_memory_of_each_phase_is_found(farm, model):
-    words = ("bench", model, "--on", "android", "--memory", "--measure", "1", "--json")
+    words = ("memory", model, "--on", "android", "--measure", "1", "--json")
     done = farm.farm(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)["results"]

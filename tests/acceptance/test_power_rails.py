@@ -191,7 +191,7 @@ class Running:
 
     def __init__(self, farm, model, length="1m"):
         self._farm, self.story = farm, Story(farm)
-        words = ("bench", model, "--on", phones(farm)[0].name, "--sustain", length, "--threads", "1", "--detach")
+        words = ("sustain", model, "--on", phones(farm)[0].name, "--for", length, "--threads", "1", "--detach")
         [submitted] = answer(farm.farm(*words, "--max-attempts", "1", "--json"))["jobs"]
         self.job = submitted["id"]
         self.until_past(0)

@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
 
 def ran(farm, model, *options):
-    done = farm.farm("bench", model, "--on", "android", *options, "--max-attempts", "1", "--json", timeout_s=170)
+    done = farm.farm("sustain", model, "--on", "android", *options, "--max-attempts", "1", "--json", timeout_s=170)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)["results"]
     return result
@@ -49,7 +49,7 @@ def test_a_phone_becomes_warm(farm, model):
     farm.lab.battery(phone.nickname, 80, charging=True)
     farm.lab.fault(phone.nickname, "physics", speed=SPEED)
     try:
-        result = ran(farm, model, "--sustain", "10s", "--threads", "1")
+        result = ran(farm, model, "--for", "10s", "--threads", "1")
     finally:
         farm.lab.fault(phone.nickname, "physics_off")
         farm.lab.cool(phone.nickname)
@@ -69,12 +69,9 @@ def test_a_phone_becomes_warm(farm, model):
 
 
 def test_two_builds_are_compared_in_the_first_minute_and_at_the_end(farm, model, tmp_path):
-    words = ("--on", "android", "--sustain", "5s", "--precision-b", "float16", "--max-attempts", "1", "--json")
-    done = farm.farm("compare", model, *words, timeout_s=170)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    a, b = found["results"]
-    assert [each["certificate"]["precision"] for each in (a, b)] == ["float32", "float16"]
+    a = ran(farm, model, "--for", "5s")
+    b = ran(farm, model, "--for", "5s", "--precision", "float16")
+    found = json.loads(farm.farm("compare", a["job"], b["job"], "--json").stdout)
     assert found["first"]["ratio"] == pytest.approx(b["buckets"][0]["median_ms"] / a["buckets"][0]["median_ms"])
     assert "WITH IDLE" in farm.farm("job", "show", a["job"]).stdout
     # A stall of the host may leave stretches without power.
@@ -91,7 +88,7 @@ def test_two_builds_are_compared_in_the_first_minute_and_at_the_end(farm, model,
 def test_a_hot_battery_ends_it_with_a_partial_result(farm, model):
     (phone,) = phones(farm)
     until_ready(farm)
-    submitted = farm.farm("bench", model, "--on", "android", "--sustain", "60s", "--detach", "--json")
+    submitted = farm.farm("sustain", model, "--on", "android", "--for", "60s", "--detach", "--json")
     assert submitted.returncode == 0, submitted.stderr
     (job,) = json.loads(submitted.stdout)["jobs"]
     until(lambda: "running, " in farm.farm("logs", job["id"]).stdout)
@@ -103,15 +100,3 @@ def test_a_hot_battery_ends_it_with_a_partial_result(farm, model):
     assert done.returncode == 0, done.stdout + done.stderr
     printed = farm.farm("job", "show", job["id"]).stdout
     assert "the battery reached 5" in printed
-
-
-def test_what_does_not_go_together_is_refused(farm, model):
-    for options, said in (
-        (("--sustain", "10s", "--repeat", "5"), "--repeat does not go with --sustain"),
-        (("--sustain", "10s", "--threads", "1,2"), "--sustain takes one value of --threads"),
-        (("--sustain", "3s"), "--sustain 3s is out of range"),
-    ):
-        done = farm.farm("bench", model, "--on", "android", *options)
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-    done = farm.farm("compare", model, model, "--on", "android", "--sustain", "10s", "--measure", "5")
-    assert (done.returncode, "--measure does not go with --sustain" in done.stderr) == (2, True), done.stderr

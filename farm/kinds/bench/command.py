@@ -31,7 +31,7 @@ from farm.common.selector import natural
 from farm.kinds import KINDS
 from farm.kinds.bench.spec import BenchSpec
 from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
-from farm.model.specs import MEASURING, OUTPUT, RUNTIME, fields_of
+from farm.model.specs import OUTPUT, RUNTIME, fields_of
 from farm.programs.description import RUNTIMES
 from farm.results.columns import checked_against
 
@@ -73,26 +73,6 @@ ProgramSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of that program. Repeatable.", rich_help_panel=RUNTIME),
 ]
-MemoryInstead = Annotated[
-    bool,
-    typer.Option(
-        "--memory", help="Measure load times and memory instead, as farm memory does.", rich_help_panel=MEASURING
-    ),
-]
-SustainInstead = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Run the model without a pause for so long instead, as farm sustain does.",
-        rich_help_panel=MEASURING,
-    ),
-]
-EnergyInstead = Annotated[
-    bool,
-    typer.Option(
-        "--energy", help="Measure the joules of an inference instead, as farm energy does.", rich_help_panel=MEASURING
-    ),
-]
 _ENOUGH: dict[Require, tuple[str, ...]] = {
     "trusted": ("trusted",),
     "suspect": ("trusted", "suspect"),
@@ -113,9 +93,6 @@ def bench(
     runtime: Runtime = TVM,
     runtime_folder: RuntimeFolder = None,
     settings: ProgramSettings = None,
-    memory: MemoryInstead = False,
-    sustain: SustainInstead = None,
-    energy: EnergyInstead = False,
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,
@@ -133,8 +110,9 @@ def bench(
         option = "--require-offload" if require_offload else "--require"
         raise UserError(f"{option} judges the result, and --detach does not wait for it", hint="leave out one of them")
     check_runtime_options(runtime, **{"--set": settings, "--runtime-folder": runtime_folder})
-    waiting = {"wait": wait, "detach": detach, "json": json}
-    _submit_instead(model, fields, runtime, memory=memory, energy=energy, sustain=sustain, **waiting)
+    if any(len(fields[name]) > 1 for name in ("threads", "cores")):
+        sweep = KINDS["sweep"]
+        submit_model(sweep, model, _fields_of_sweep(fields, runtime, sweep), wait=wait, detach=detach, json=json)
     fields = with_one_placement(fields, "farm bench")
     if runtime != TVM:
         from farm.kinds.program.command import bench_with
@@ -154,37 +132,17 @@ def bench(
         work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
-def _submit_instead(
-    model: Path, fields: Mapping[str, Any], runtime: str, *,
-    memory: bool, energy: bool, sustain: str | None, **waiting: Any,
-) -> None:  # fmt: skip
-    """Where the options ask for a job of another kind, submit it, wait for it, and end the command.
+def _fields_of_sweep(fields: Mapping[str, Any], runtime: str, spec: type[JobSpec]) -> dict[str, Any]:
+    """The options of a bench as fields of the sweep that several --threads or --cores make of it.
 
     Raises:
-        UserError: some options do not go together.
+        UserError: an option is given that a sweep has not.
     """
-    asked = [option for option, given in (("--memory", memory), ("--energy", energy), ("--sustain", sustain)) if given]
-    if len(asked) > 1:
-        raise UserError(f"{asked[0]} does not go with {asked[1]}", hint="one job measures one of them")
-    kind = asked[0].removeprefix("--") if asked else "sweep"
-    if sustain:
-        from farm.kinds.sustain.spec import sustained_s
-
-        fields = {**with_one_placement(fields, "--sustain"), "sustain_s": sustained_s(sustain)}
-    elif not asked and all(len(fields[name]) < 2 for name in ("threads", "cores")):
-        return
-    spec = KINDS[kind]
-    given = _fields_for(asked[0] if asked else "several --threads or --cores", spec, runtime, fields)
-    submit_model(spec, model, given, **waiting)
-
-
-def _fields_for(asked: str, spec: type[JobSpec], runtime: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a bench as fields of the other kind of job that `asked`, an option, makes of it.
-
-    Raises:
-        UserError: an option is given that this kind has not.
-    """
-    refuse_runtimes(asked, runtime)
+    asked = "several --threads or --cores"
+    if runtime != TVM:
+        raise UserError(
+            f"{asked} are for TVM, not for {runtime}", hint="give one value of each, or leave out --runtime"
+        )
     given, others = own_fields(fields, spec)
     if others:
         raise UserError(
@@ -206,17 +164,6 @@ def check_runtime_options(runtime: str, **given: object) -> None:
             f"{flag} is for another runtime's program, and none is named",
             hint=f"add --runtime{'-b' * flag.endswith('-b')} {'|'.join(RUNTIMES)}, or leave out {flag}",
         )
-
-
-def refuse_runtimes(asked: str, *runtimes: str) -> None:
-    """Refuse runtimes other than TVM where `asked`, an option, is given.
-
-    Raises:
-        UserError: there is one.
-    """
-    for runtime in runtimes:
-        if runtime != TVM:
-            raise UserError(f"{asked} is for TVM, not for {runtime}", hint=f"leave out --runtime or {asked}")
 
 
 def own_fields(fields: Mapping[str, Any], spec: type[JobSpec]) -> tuple[dict[str, Any], list[str]]:

@@ -16,12 +16,12 @@ from farm.cli.spec_options import spec_options
 from farm.common.durations import in_one_unit
 from farm.common.errors import UserError
 from farm.common.files import checked_file, short_hash
-from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, notes_of, refuse_runtimes
+from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, notes_of
 from farm.kinds.compare.spec import CompareSpec
 from farm.kinds.program.command import packed_runtime
 from farm.measure.conditions import ROUGHLY, ratio_words, reasons_of
 from farm.model.job import MEASURING_KINDS
-from farm.model.specs import MEASURING, RUNTIME, SIDE_B
+from farm.model.specs import RUNTIME, SIDE_B
 from farm.programs.description import RUNTIMES
 from farm.results.columns import checked_against, runtime_words
 
@@ -44,14 +44,6 @@ RuntimeB = Annotated[str, typer.Option(help="The runtime of B, as for A.", rich_
 RuntimeFolderB = Annotated[
     Path | None,
     typer.Option(help="The folder with the files of B's program.", show_default=False, rich_help_panel=SIDE_B),
-]
-SustainFor = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DURATION",
-        help="Run each build without a pause for so long; compare them in the first minute and at the end.",
-        rich_help_panel=MEASURING,
-    ),
 ]
 
 
@@ -77,7 +69,6 @@ def compare(
     runtime_b: RuntimeB = TVM,
     runtime_folder: RuntimeFolder = None,
     runtime_folder_b: RuntimeFolderB = None,
-    sustain: SustainFor = None,
     why: work.Why = False,
     wait: work.Wait = None,
     detach: work.Detach = False,
@@ -90,7 +81,7 @@ def compare(
     """
     files = [Path(each) for each in (a, b or a) if Path(each).exists()]
     with work.client() as farm:
-        if not files and b is not None and not on and sustain is None:
+        if not files and b is not None and not on:
             _stored(farm, a, b, fields["min_effect"], json=json, why=why)
             return
         for each in (a, b or a):
@@ -102,11 +93,6 @@ def compare(
         check_runtime_options(runtime_b, **{"--set-b": fields["settings_b"], "--runtime-folder-b": runtime_folder_b})
         if b is None and runtime == runtime_b and fields["settings"] == fields["settings_b"]:
             _check_differs(a, fields)
-        if sustain is not None:
-            from farm.kinds.sustain.compare_command import compare_sustained
-
-            refuse_runtimes("--sustain", runtime, runtime_b)
-            compare_sustained(farm, (a, b or a), on, sustain, fields, wait=wait, detach=detach, json=json, why=why)
         programs = {
             "program": packed_runtime(runtime, runtime_folder, Path(a), fields["settings"]),
             "program_b": packed_runtime(runtime_b, runtime_folder_b, Path(b or a), fields["settings_b"]),

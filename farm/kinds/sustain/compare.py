@@ -1,20 +1,18 @@
 """Which of two sustained runs is faster in the first minute, and which at the end: by the intervals of both. Pure.
 
-Each phone runs both builds, cooled in between, so no difference between phones is taken for one of builds. The second
-run of a phone may begin warmer than the first: on every other phone B goes first.
+Both ran on one phone, so no difference between phones is taken for one of builds. The second run may have begun warmer
+than the first: then the result says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from farm.common.durations import format_duration
-from farm.common.errors import Code, UserError
 from farm.compiler.inputs import unlike_edges
 from farm.compiler.model import shown
-from farm.devices.identity.naming_rules import differences
 from farm.kinds.sustain.spec import stretch_words
 from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
 from farm.measure.conditions import AGAIN, Conditions, PhoneCondition, Reason, Verdict, judge_conditions
@@ -87,33 +85,6 @@ def compare_ends(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) 
     """B against A at the end, by what `course.report` gives of each; arguments as of `compare_courses`."""
     doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
     return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, LEAST_EFFECT), doubts=doubts)
-
-
-def orders(phones: Iterable[str], *, b_first: bool) -> dict[str, bool]:
-    """Whether B goes first on each phone: on the first one as said, then on every other one."""
-    return {phone: b_first ^ bool(place % 2) for place, phone in enumerate(phones)}
-
-
-def check_alike(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse phones that are not alike: one answer for all of them would mean none.
-
-    Args:
-        rows: answers of `device.show`, at least one.
-
-    Raises:
-        UserError: some are not, or one is not identified yet.
-    """
-    one, *others = rows
-    for row in others:
-        if one["alike"] is None or row["alike"] is None:
-            unknown = one if one["alike"] is None else row
-            raise UserError(f"{unknown['name']} is not identified yet", Code.BAD_SPEC, hint="wait until it is ready")
-        if named := differences(one["alike"], row["alike"]):
-            raise UserError(
-                f"{one['name']} and {row['name']} are not alike: they differ in {', '.join(named)}".replace("_", " "),
-                Code.BAD_SPEC,
-                hint=f"one phone: --on {one['name']}; those like it: --on alike={one['labels']['alike']}",
-            )
 
 
 def _source(certificate: Mapping[str, Any]) -> tuple[str, list[str]]:

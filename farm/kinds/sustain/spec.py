@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from farm.common.durations import parse_duration, within
 from farm.common.errors import Code, UserError
 from farm.kinds.energy.spec import PowerSource
 from farm.model.identity import CpuCluster
@@ -67,15 +66,6 @@ class SustainSpec(MeasureSpec):
 def stretch_words(bucket_s: float) -> str:
     """How long the rows of a result's `buckets` are: `minute`, or `1 s` of a short run."""
     return "minute" if bucket_s == MINUTE_S else f"{bucket_s:g} s"
-
-
-def sustained_s(text: str) -> float:
-    """The seconds of `--sustain`.
-
-    Raises:
-        UserError: it is no duration, or out of range.
-    """
-    return within("--sustain", text, parse_duration(text), LEAST_SUSTAIN_S, MOST_SUSTAIN_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,6 @@ top --interval 2h
 NO_TIME = """
 sustain net.onnx --on a --for soon
 bench net.onnx --on x --deadline 5x
-bench net.onnx --on x --sustain 5x
 shell --on x --wait 5x id
 top --interval 5x
 trace record x --out f --for 2x
