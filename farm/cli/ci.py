@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from farm.results.ci import CiCase, FailLimit
 
 app = typer.Typer(help="Checks for CI: did a model become slower than on another branch?")
-LAZY = {"bisect": "farm.cli.ci_bisect:bisect"}
 
 LOOKED_BACK = 2000  # results of a phone, in which the baseline is looked for
 CI_FILES = {"github": ".github/actions/farm/action.yml", "gitlab": ".gitlab/farm.yml"}
@@ -46,7 +45,7 @@ Summary = Annotated[
     ),
 ]
 RequireAnswer = Annotated[
-    bool, typer.Option("--require-answer", help="Exit with 1 also where there is no baseline or no answer.")
+    bool, typer.Option("--require-answer", help="Exit with 125 where nothing is slower, but not all have an answer.")
 ]
 
 
@@ -160,12 +159,11 @@ def compare(
         spec = farm.spec("compare", model=a, model_b=b, **fields)
         _, outcomes = work.submit_and_wait(farm, spec, detach=False, wait=wait, json=json)
 
-    cases = [compared_case(each, a.name, b.name, limit) for each in outcomes]
+    cases = [_compared(each, a.name, b.name, limit) for each in outcomes]
     _finish(cases, outcomes, limit, junit, summary, require_answer=require_answer, json=json)
 
 
-def compared_case(outcome: Outcome, a: str, b: str, limit: FailLimit) -> CiCase:
-    """The answer of a comparison of the builds with these names."""
+def _compared(outcome: Outcome, a: str, b: str, limit: FailLimit) -> CiCase:
     from farm.results.ci import compared
 
     return compared(outcome.result["comparison"], b, outcome.device, a, limit) if outcome.ok else _failed(outcome, b)
@@ -240,10 +238,11 @@ def _finish(
         write_file(junit, junit_file(cases, limit))
     if summary is not None:
         _append(summary, markdown(cases, limit))
-    good = {CiAnswer.WITHIN} if require_answer else {CiAnswer.WITHIN, CiAnswer.CANNOT_TELL, CiAnswer.NO_BASELINE}
-    code = work.exit_code(outcomes)
-    if code == ExitCode.OK and any(case.answer not in good for case in cases):
+    code, answers = work.exit_code(outcomes), {case.answer for case in cases}
+    if CiAnswer.SLOWER in answers:
         code = ExitCode.FAILED
+    elif require_answer and answers != {CiAnswer.WITHIN}:
+        code = ExitCode.NO_ANSWER
     if json:
         jobs = [each.job.id for each in outcomes]
         wire = [{**case.to_wire(), "job": job} for case, job in zip(cases, jobs, strict=True)]

@@ -97,7 +97,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "board": ("farm board -o board.html", "farm board --since 90d -o board.html"),
     "ci bench": ("farm ci bench net.onnx --on pool=ci --baseline main --junit farm.xml",),
-    "ci bisect": ("farm ci bisect v1.2 main --model net.farm.tar --on pool=ci -- make net.farm.tar",),
     "ci init": ("farm ci init github",),
     "ci compare": ("farm ci compare main.farm.tar new.farm.tar --on pool=ci --require-answer",),
     "submit": ("farm submit night.toml", "farm submit night.toml --wait"),

@@ -36,6 +36,7 @@ class ExitCode:
     NO_PHONE = 3
     NO_DAEMON = 4
     NOT_ALLOWED = 5
+    NO_ANSWER = 125  # of `farm ci`; git bisect run passes over such a commit
     INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
@@ -125,7 +126,6 @@ class Code(StrEnum):
     NOT_IN_POOL = "not_in_pool", Fault.PHONE, "The lease is not in the attempt's pool: ask for the pool again."
     NOT_POISONED = "not_poisoned", Fault.USER, "The artifact is not poisoned."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
-    NOT_SLOWER = "not_slower", Fault.USER, "The bad commit is not slower than the good one for sure.", ExitCode.FAILED
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
     NO_BUILD_TOOL = "no_build_tool", Fault.HOST, "The host lacks a program that builds TVM, or has an old one."
     NO_CANDIDATE_RAN = "no_candidate_ran", Fault.USER, "No candidate ran.", ExitCode.FAILED

@@ -94,7 +94,6 @@ bundle remove absent
 bundle rollback absent
 bundle show absent
 ci bench absent.onnx --on android
-ci bisect absent1 absent2 --model net.onnx --on android -- true
 ci compare absent.onnx absent2.onnx --on android
 ci init nonsense
 compare {bench} absent

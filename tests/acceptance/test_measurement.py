@@ -1,12 +1,14 @@
 """Numbers on a whole farm: which of two models is faster, what is stored of a bench, and whom not to trust."""
 
 import json
+import os
 import random
 import shlex
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -164,57 +166,83 @@ def test_a_phone_that_says_it_is_throttled_is_not_trusted(farm, models):
 
 
 CI_PAGE = ROOT / "docs" / "ci.md"
-CI_CUT = {
-    "bench": ("--devices", "1", "--measure", "5"),
-    "compare": ("--devices", "1", "--measure", "5"),
-    "bisect": ("--measure", "5"),
-}
+CI_CUT = ("--devices", "1", "--measure", "5")
+
+
+@pytest.fixture
+def repository(tmp_path, models):
+    """Its model becomes several times slower in v2; one commit before does not build."""
+    folder = tmp_path / "repository"
+    git(folder, "init", "-q", "-b", "main", ".")
+    for version, model in (
+        ("v1", "small"), ("broken", "small"), ("v1.2", "small"), ("v2", "slower"), ("v3", "slower"),
+    ):  # fmt: skip
+        (folder / "Makefile").write_text(f"net.onnx: {'absent' if version == 'broken' else ''}\n")
+        (folder / "net.onnx").write_bytes((models / f"{model}.onnx").read_bytes())
+        (folder / "version").write_text(version)
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", version)
+        git(folder, "tag", version)
+    return folder
+
+
+def git(folder, *command, **options):
+    folder.mkdir(exist_ok=True)
+    named = ("-c", "user.name=ann", "-c", "user.email=ann@example.com", *command)
+    return subprocess.run(["git", *named], cwd=folder, check=True, capture_output=True, text=True, **options).stdout
+
+
+def variables(farm):
+    of_ci = ("GITHUB", "GITLAB")
+    return {name: value for name, value in environment().items() if not name.startswith(of_ci)} | {
+        "FARM_SOCKET": str(farm.socket), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
 
 
 @pytest.mark.timeout(400)
 @needs("git")
-def test_checks_in_ci_as_the_page_has_them(farm, models, tmp_path):
+def test_checks_in_ci_as_the_page_has_them(farm, models, repository):
     """The page's commands in a repository whose model becomes several times slower."""
-
-    def git(*command):
-        identity = ("-c", "user.name=ann", "-c", "user.email=ann@example.com")
-        done = subprocess.run(["git", "-C", tmp_path, *identity, *command], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    git("init", "-q", "-b", "main")
-    (tmp_path / "Makefile").write_text("net.onnx:\n")
-    (tmp_path / "new.onnx").write_bytes((models / "slower.onnx").read_bytes())
-    for version, model in (("v1", "small.onnx"), ("v2", "small.onnx"), ("v3", "slower.onnx")):
-        (tmp_path / "net.onnx").write_bytes((models / model).read_bytes())
-        (tmp_path / "version").write_text(version)
-        git("add", ".")
-        git("commit", "-q", "-m", version)
-        git("tag", version)
-    git("checkout", "-q", "-b", "topic", "v1")
-    variables = {name: value for name, value in environment().items() if not name.startswith(("GITHUB", "GITLAB"))}
+    (repository / "new.onnx").write_bytes((models / "slower.onnx").read_bytes())
+    git(repository, "checkout", "-q", "-b", "topic", "v1")
     codes = []
     for step in shown(CI_PAGE):
         command = [sys.executable, "-m", *shlex.split(step.command)]
-        at = command.index("--on") if "--on" in command else len(command)
-        command[at:at] = CI_CUT.get(command[4], ())
+        if "--on" in command:
+            command += CI_CUT
         done = subprocess.run(
-            command, env=variables | {"FARM_SOCKET": str(farm.socket)}, cwd=tmp_path,
-            capture_output=True, text=True, timeout=170, check=False,
-        )  # fmt: skip
+            command, env=variables(farm), cwd=repository, capture_output=True, text=True, timeout=170, check=False
+        )
         assert "Traceback" not in done.stderr, done.stderr
         assert not missing(step, done.stdout), (done.stdout, done.stderr)
         codes.append(done.returncode)
     # none of main is there at first, and one is no baseline; the slower build is found in turns
     good, bad = ExitCode.OK, ExitCode.FAILED
-    assert codes == [good, good, bad, good, good, good], done.stderr
-    (case,) = ET.parse(tmp_path / "farm.xml").getroot().iter("testcase")
+    assert codes == [good, good, bad, good, good], done.stderr
+    (case,) = ET.parse(repository / "farm.xml").getroot().iter("testcase")
     assert (case.get("classname"), [each.tag for each in case]) == ("net.onnx", ["system-out", "skipped"])
-    assert "| net.onnx |" in (tmp_path / "farm.md").read_text()
-    assert (tmp_path / ".github/actions/farm/action.yml").exists()
-    assert (tmp_path / ".gitlab/farm.yml").exists()
+    assert "| net.onnx |" in (repository / "farm.md").read_text()
+    assert (repository / ".github/actions/farm/action.yml").exists()
+    assert (repository / ".gitlab/farm.yml").exists()
     rows = farm.client.call("history.list")["rows"]
     newest = [(row["branch"], row["commit"]) for row in rows if row["name"] == "net.onnx"]
-    assert newest == [("topic", git("rev-parse", "HEAD")), ("main", "4f2a")]
+    assert newest == [("topic", git(repository, "rev-parse", "HEAD").strip()), ("main", "4f2a")]
+
+
+@needs("git")
+def test_git_bisect_finds_the_slower_commit_as_the_page_has_it(farm, models, repository):
+    script, steps = [each for each in blocks(CI_PAGE, "sh") if "bisect" in each or "exit 125" in each]
+    (repository.parent / "is-slower.sh").write_text(script)
+    (repository.parent / "is-slower.sh").chmod(0o755)
+    (repository.parent / "fast.onnx").write_bytes((models / "small.onnx").read_bytes())
+    start, run = (shlex.split(line)[1:] for line in steps.splitlines())
+    git(repository, *start)
+    assert "v2 is the first bad commit" in git(repository, *run, env=variables(farm)).replace(
+        git(repository, "rev-parse", "v2").strip(), "v2"
+    )
+    without_daemon = variables(farm) | {"FARM_SOCKET": "/nowhere"}
+    git(repository, "checkout", "-q", "v2")
+    assert subprocess.run(["../is-slower.sh"], cwd=repository, env=without_daemon, check=False).returncode == 255
 
 
 @needs("adb")
