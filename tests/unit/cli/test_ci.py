@@ -121,7 +121,9 @@ def test_the_baselines_own_branch_is_checked_in_the_same_way(bench):
 def test_an_answer_can_be_required(bench):
     assert bench(0.01, baseline="release")[:1] == (ExitCode.OK,)
     code, case, _ = bench(0.01, baseline="release", require_answer=True)
-    assert (code, case["answer"]) == (ExitCode.FAILED, "no baseline")
+    assert (code, case["answer"]) == (ExitCode.NO_ANSWER, "no baseline")
+    assert bench(PhoneError("it fell off the table"), require_answer=True)[0] == ExitCode.NO_ANSWER
+    assert bench(0.012, 0.012, require_answer=True)[0] == ExitCode.FAILED
 
 
 def test_a_phone_that_failed_has_its_exit_code_and_reason(bench):
