@@ -1,5 +1,7 @@
 """What the acceptance tests share."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -7,6 +9,18 @@ import pytest
 
 from tests.support.gate_process import running_gate
 from tests.support.stock_client import Clients, compile_kernel
+from tests.support.tvm import ROOT
+
+BUILD = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout."""
+    pytest.importorskip("hatchling", reason="what builds the wheel is not installed")
+    dist = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-c", BUILD, str(dist)], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    return next(dist.glob("*.whl"))
 
 
 @pytest.fixture(scope="session")

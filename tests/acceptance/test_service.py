@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shlex
 import shutil
 import signal
 import socket
@@ -30,7 +29,6 @@ from tests.support.long_bench import bench_under_way
 from tests.support.stock_client import Clients
 from tests.support.systemd import Host, Manager
 from tests.support.users import needs_another_user
-from tests.support.waiting import HANG_S
 from tests.support.whole_farm import Story, answer, refused, running_farm, until
 
 WATCHDOG_S = 6.0
@@ -168,28 +166,6 @@ def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
             assert client.hear() is True  # the same session, after three reloads
         until(lambda: len(manager.times("READY=1")) == 4)
         assert len(manager.times("RELOADING=1")) == 3
-
-
-def test_a_units_reload_and_start_fail_for_a_mistake_in_the_configuration():
-    with tempfile.TemporaryDirectory(prefix="farm-r-") as folder:
-        host = Host(Path(folder))
-        host.environ |= {"FARM_CONFIG": str(host.config), "FARM_WEB__PORT": "0", "FARM_ADB__USB": "false"}
-        start, reload = (host.unit("farm.service").value("Service", key) for key in ("ExecStart", "ExecReload"))
-
-        def ends(command):
-            words = shlex.split(command)
-            return subprocess.run(words, env=host.environ, cwd="/", timeout=HANG_S, check=False).returncode
-
-        with (
-            host.sockets("farm-gate.socket") as passed,
-            host.service("farm-adb.service"),
-            host.service("farm-gate.service", passed=passed),
-            host.service("farm.service"),
-        ):
-            assert ends(reload) == 0
-            host.config.write_text(host.config.read_text() + "[quota]\ndevises = 1\n")
-            assert ends(reload) == ExitCode.USAGE
-        assert ends(start) == ExitCode.USAGE  # RestartPreventExitStatus
 
 
 def as_the_unit_has_it(folder):

@@ -11,7 +11,6 @@ from farm.simulation.virtual_farm import phones_of, virtual_farm
 from farm.zoo import small_cnn
 from tests.support.tvm import ROOT
 
-pytest.importorskip("hatchling", reason="what builds the wheel is not installed")
 PLACES = {  # in the checkout -> in the wheel
     "farm": "farm",
     "device_scripts": "farm/device_scripts",
@@ -20,7 +19,6 @@ PLACES = {  # in the checkout -> in the wheel
     "grafana": "farm/grafana",
     "man": "share/man/man1",
 }
-BUILD = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
 PAGES = ("", "leases", "queue", "jobs", "bundles", "history", "records", "sign-in", "metrics")
 # Everything that reads files of its own: a daemon and its page, a virtual phone, a worker, commands that print files.
 USE = f"""
@@ -53,13 +51,6 @@ with virtual_farm(phones_of(["oneplus-12"])) as lab:
 pathlib.Path(os.environ["CHECKOUT"], "README.md").read_text()  # is noticed
 print(pathlib.Path(farm.__file__).parents[1])
 """
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    dist = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-c", BUILD, str(dist)], cwd=ROOT, check=True, capture_output=True, timeout=60)
-    return next(dist.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
