@@ -37,7 +37,7 @@ class AdbClient:
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
         self.last_answer_at = 0.0  # of a phone, monotonic seconds: its transport worked then
-        self.shared_serials: set[str] = set()  # that several phones have: these are named by their USB paths
+        self.shared_serials: set[str] = set()  # of several phones each: these have their USB paths as serials
         # Until the answer of the server itself, or of a phone on which a service was opened.
         self.round_trips = {"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)}
         self._features: dict[str, frozenset[str]] = {}
@@ -54,7 +54,7 @@ class AdbClient:
             raise ProtocolError("the adb server's version is not a number", evidence=repr(answer)) from error
 
     async def list_devices(self) -> list[AdbDevice]:
-        """The attached phones, usable or not; no two have one serial (`distinct`)."""
+        """The attached phones, usable or not, with distinct serials."""
         return distinct(parse_device_list(await self._query("host:devices-l")), self.shared_serials)
 
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
@@ -194,7 +194,7 @@ class AdbClient:
             connection = await self.open_service(serial, f"tcp:{port}", timeout_s=timeout_s)
         except (AdbLinkLost, AdbFailed) as error:
             if isinstance(error.__cause__, AdbServerUnreachable):
-                raise  # the phone went
+                raise  # its link ended
             raise AdbFailed(
                 f"Nothing listens on port {port} of phone {serial}.",
                 Code.PORT_CLOSED,
@@ -311,7 +311,7 @@ class AdbClient:
 
     @asynccontextmanager
     async def _blames_link(self, serial: str, service: str) -> AsyncIterator[None]:
-        """A stream to a phone that ends in the middle, of a server that goes on, ended with the phone's link."""
+        """Report a stream to a phone that ends early as a lost link, if the server still answers."""
         try:
             yield
         except AdbServerUnreachable as error:

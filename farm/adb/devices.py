@@ -50,7 +50,7 @@ class ListForm(StrEnum):
 class AdbDevice:
     """One line of the list."""
 
-    serial: str  # exactly as adb names it: spaces in front belong to it; see `distinct` for a USB path in its place
+    serial: str  # as adb names it, with any spaces in front; or its USB path, see `distinct`
     state: AdbState
     product: str = ""
     model: str = ""
@@ -127,9 +127,9 @@ def parse_device_line(line: str) -> AdbDevice | None:
 
 
 def distinct(devices: Iterable[AdbDevice], shared: set[str]) -> list[AdbDevice]:
-    """Devices each with a serial of its own: the USB path, which adb takes too, where the serial names no one phone.
+    """Devices with their USB paths, which adb takes too, in place of missing and shared serials.
 
-    `shared`: the serials that several phones had, to which those of this list are added: one of them may leave.
+    `shared`: every serial that several phones have had at once. Those of this list are added.
     """
     listed = list(devices)
     counts = Counter(device.serial for device in listed)

@@ -1,6 +1,6 @@
 """dask's settings for both sides: TLS 1.3 with certificates of the farm's authority, and no page that listens.
 
-The host's port counts connections from their first moment (`GuardedBackend`): dask itself keeps silent ones for ever.
+The host's port counts connections from their first moment (`GuardedBackend`). dask itself keeps silent ones for ever.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HostSecurity(Security):  # type: ignore[misc]
 
 
 class _GuardedListener(TLSListener):  # type: ignore[misc]
-    """dask's, with a place for each connection: silent until its TLS handshake is done, which has a limit."""
+    """dask's listener, with a place and a time limit for each TLS handshake."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -103,9 +103,8 @@ class BundleLibrary:
     ) -> Bundle:
         """Check a folder, copy it, compile its golden kernels and give it a name; all or nothing.
 
-        The same files for the same toolchain are the same bundle: adding them again gives it the (further) name and the
-        versions that are stated now, and repairs it if its stored copy is damaged. A name that another bundle has moves
-        to this one.
+        The same files for the same toolchain are the same bundle. Adding them again gives it another name and the
+        versions stated now, and repairs a damaged copy. A name that another bundle has moves to this one.
 
         Raises:
             UserError: the name is not usable, the folder cannot be a bundle, or its versions do not fit the toolchain.
@@ -278,10 +277,9 @@ class BundleLibrary:
             for left in self._names.glob(".*"):  # of a process that was killed
                 remove_leftover(left)
             with written(file, f"{hash_}\n".encode()):
-                described_anew = (staging.path / MANIFEST).exists() and not (staging.path / "golden").exists()
                 if not self._is_sound(hash_):
                     self._place(staging, hash_)
-                elif described_anew:
+                elif (staging.path / MANIFEST).exists() and not (staging.path / "golden").exists():  # other versions
                     write_durably(self._objects / hash_ / MANIFEST, (staging.path / MANIFEST).read_bytes())
             # The name given last is wanted, though the clock was once ahead.
             newest = max(each.lstat().st_mtime_ns for each in self._names.iterdir())

@@ -18,8 +18,6 @@ from farm.common.errors import UserError
 log = logging.getLogger(__name__)
 SHA256_FORM = r"^[0-9a-f]{64}$"
 SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
-
-
 SAVED_MODEL_HINT = (
     "convert the SavedModel: python -m tf2onnx.convert --saved-model FOLDER --output net.onnx, or the TensorFlow Lite "
     "converter"

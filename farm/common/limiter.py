@@ -1,4 +1,4 @@
-"""Bounds for all keys together, and for each of them; and the admission of clients by such bounds. No I/O.
+"""Bounds for all keys together and for each key, and the admission of clients within them. No I/O.
 
 A key is a user, an address or a connection; an amount is a count or bytes. The caller of a `Limiter` asks `fits` before
 it takes, and words the refusal itself. Every port that clients reach has a `ClientLimiter`, which counts a client
@@ -34,7 +34,7 @@ class Limiter(Generic[Key]):
             per_key: the bound of one key.
             reserved: the part of `total` that only `operators` may take.
             operators: keys without a bound of their own.
-            bounds: of keys with another bound than `per_key`.
+            bounds: of keys, in place of `per_key`.
         """
         self.total = total
         self.per_key = per_key
@@ -149,7 +149,7 @@ class ClientLimiter(Generic[Key]):
         return self.limiter.taken >= self.limiter.total and not self._silent
 
     def mark_silent(self, place: ClientPlace[Key]) -> None:
-        """The client has nothing under way; those that are silent already are cut before it."""
+        """The client has nothing under way. Clients that are silent already are cut before it."""
         self.mark_active(place)
         if not place.over:
             self._silent.setdefault(place.key, {})[place] = None

@@ -90,7 +90,7 @@ def address_of(name: tuple[object, ...]) -> tuple[str, int]:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End a connection for those who use its socket, who close it then; from any thread."""
+    """End a connection, from any thread. The users of its socket then close it."""
     with contextlib.suppress(OSError):  # it has ended
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # an SSLSocket's own would drop what another thread uses
 

@@ -1,4 +1,4 @@
-"""Messages to systemd: readiness, status, keep-alives while every part of the process makes progress, the journal.
+"""Messages to systemd (readiness, status, keep-alives while all of the process makes progress), lines for its journal.
 
 sd_notify without libsystemd: one datagram per message to the socket that `$NOTIFY_SOCKET` names.
 
@@ -175,7 +175,7 @@ class Watchdog:
 
 
 class JournalFormatter(PlainFormatter):
-    """The same for systemd's journal: each line begins with its priority (sd-daemon(3)); the journal has the time."""
+    """Lines for systemd's journal, which has the time: each begins with its priority (sd-daemon(3))."""
 
     def format(self, record: logging.LogRecord) -> str:
         """As `PlainFormatter`, with `<N>` before each line."""
@@ -184,7 +184,7 @@ class JournalFormatter(PlainFormatter):
 
 
 def journal_reads() -> bool:
-    """Whether standard error is the journal's: a child may have inherited the variable with another one."""
+    """Whether standard error is the journal's. A child may have inherited the variable without that stream."""
     try:
         there = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):

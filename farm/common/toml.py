@@ -1,4 +1,4 @@
-"""TOML of people: read in bounded time, and every fault of the text is a ValueError."""
+"""Reads the TOML files of users in bounded time. Every fault of the text is a ValueError."""
 
 from __future__ import annotations
 

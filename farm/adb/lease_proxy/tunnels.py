@@ -122,9 +122,9 @@ class LoopbackListener:
             self.take(connection, self._admit, f"uid {owner.uid}" if owner else "")
 
     def take(self, connection: socket.socket, serve: Serve, user: str = "") -> None:
-        """Serve a connection as one of this port, and close it at its end, or at that of the port.
+        """Serve a connection of this port until one of the two ends.
 
-        `user`: who has it; "": it comes from elsewhere.
+        `user`: the connection's owner; "": it comes from another host.
         """
         place = None if self._socket is None else self._admission.enter(user, partial(self._cut, connection))
         if place is None:
@@ -136,7 +136,7 @@ class LoopbackListener:
         task.add_done_callback(partial(self._ended, connection))
 
     def mark_active(self, connection: socket.socket) -> None:
-        """The connection has asked for something: it makes no room for another one."""
+        """Keep the connection, which has asked for something, when others need room."""
         self._admission.mark_active(self._places[connection])
 
     def _cut(self, connection: socket.socket) -> None:
@@ -222,8 +222,8 @@ class LeaseTunnels:
             client: of the real adb server.
             serial: the phone's.
             admits: checks the owner of a connection to a forward.
-            barred_ports: of the host, where no reverse may lead, asked in a thread: listeners that identify users by
-                their sockets' owner or address, which through a reverse are the adb server's.
+            barred_ports: of the host, where no reverse may lead, asked in a thread. Their listeners identify users by
+                the socket's owner or address; a reverse's are the adb server's.
             changed: called after `made` has changed, before the client gets its answer.
         """
         self._client = client
