@@ -95,7 +95,7 @@ def try_one(path: Path) -> dict[str, Any]:
         outputs = _run(model, Recipe(HOST_TARGET), inputs, flatten)
     except FarmError as error:
         return {"state": "refused", "said": error.message}
-    wanted = source.second_opinion(inputs)
+    wanted = source.second_reference(inputs)
     if wanted.outputs is None:
         return {"state": "ran", "said": f"runs; {wanted.by}"}
     off = compare(outputs, wanted.outputs, [spec.name for spec in model.outputs])

@@ -165,8 +165,8 @@ def read_arrays(npz: bytes, what: str = "the inputs file") -> dict[str, Array]:
     return dict(each_array(npz, what))
 
 
-def each_array(npz: bytes | Path, what: str = "the inputs file") -> Iterator[tuple[str, Array]]:
-    """Name by name, the arrays in an .npz file, which are never unpickled; `what` it is, for messages.
+def each_array(npz: bytes | Path, what: str) -> Iterator[tuple[str, Array]]:
+    """The names and arrays of an .npz file, which are never unpickled. `what` names the file in messages.
 
     Raises:
         ModelError: it is no .npz of plain arrays, or claims to be too large.
@@ -194,7 +194,7 @@ def read_array(file: IO[bytes], size: int) -> Array:
     """The one array of an .npy file of `size` bytes, never unpickled.
 
     Raises:
-        ValueError: it is none, or claims another size than it has: numpy would allocate that first.
+        ValueError: it is none, or does not have the size that it claims, which numpy would allocate first.
     """
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

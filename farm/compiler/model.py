@@ -48,12 +48,12 @@ class SourceModel(ABC):
     sha256: str  # of the file
     inputs: tuple[TensorSpec, ...]  # in the file's order; dimensions may be open
     outputs: tuple[str, ...]  # names, in the file's order; empty: the file does not name them
-    notes: tuple[str, ...] = field(default=(), kw_only=True)  # on what was left out of the file, sentences
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # sentences on what was left out of the file
     format: ClassVar[str]  # `onnx`, `torch`, `tflite`, `relax` or `keras`
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """Of an open dimension that does not take every size: the smallest and the largest."""
+        """The smallest and the largest size of each open dimension that has bounds."""
         return {}
 
     @abstractmethod
@@ -70,14 +70,14 @@ class SourceModel(ABC):
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """The outputs for these inputs (of the file's types) by an evaluator that is not TVM."""
 
-    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002
-        """The same by another evaluator, for where TVM and `reference` differ, or `reference` has no outputs."""
+    def second_reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002
+        """The outputs by another evaluator, if TVM and `reference` differ or `reference` has no outputs."""
         return Evaluated(None, "there is no second evaluator of this format")
 
     def disputed_part(self, inputs: Mapping[str, Array]) -> str:  # noqa: ARG002
-        """The first part that TVM computes otherwise than `reference`, from the same numbers; "": no part alone.
+        """The first part for which TVM and `reference` compute different outputs from equal inputs; "": none.
 
-        A format whose own framework computes `reference` has none: that framework decides.
+        A format whose own framework computes `reference` has none: the framework decides.
         """
         return ""
 
@@ -98,11 +98,11 @@ class Reference:
     host_outputs: tuple[Array, ...]  # what TVM computed on the host that made this
     independent: bool  # False: nothing but TVM can run this model there, and `outputs` are the host's
     by: str  # what computed `outputs`
-    note: str = ""  # why it is not independent; of one that is: why it may be wrong where TVM differs
+    note: str = ""  # why it is not independent, or why it may be wrong although it is
 
     @property
     def disputed(self) -> bool:
-        """Whether TVM computes otherwise and nothing tells which of the two is right."""
+        """Whether TVM computes other numbers and nothing decides which are right."""
         return self.independent and bool(self.note)
 
 
@@ -138,7 +138,7 @@ def shown(shape: Sequence[int | str]) -> str:
 FORMATS = (
     "ONNX (.onnx), torch.export (.pt2), TensorFlow Lite (.tflite), Keras (.keras, .h5), TVMScript (.py), Relax JSON"
 )
-MAX_UNPACKED_BYTES = 4 << 30  # of an archive that is much smaller than what it claims to hold
+MAX_UNPACKED_BYTES = 4 << 30  # that a much smaller archive may claim
 ONNX_FIRST = b"\x08"  # every ONNX file begins with ir_version, field 1 of ModelProto
 SAVED_MODEL_FIRST = b"\x08\x01\x12"  # saved_model_schema_version 1, then a MetaGraphDef
 TFLITE_MAGIC = b"TFL3"  # the schema's file_identifier, at byte 4

@@ -14,8 +14,8 @@ from onnx.inliner import inline_local_functions
 from farm.common.errors import ModelError
 from farm.compiler.model import ONNX_FIRST, TensorSpec
 
-MAX_NODES = 1 << 20  # with every call of a function in its place; a few kB of functions can claim to be billions
-MAX_CALLS = 100  # of functions, one within the other
+MAX_NODES = 1 << 20  # with each function in place of its calls: a few kB can claim billions
+MAX_CALLS = 100  # of functions within functions
 STALE = "the shapes that the file gives of its inner tensors and outputs contradict its nodes and were left out"
 
 
@@ -56,7 +56,7 @@ def read_proto(data: bytes, name: str) -> tuple[Any, tuple[str, ...]]:
 
 
 def _consistent(proto: Any) -> tuple[Any, tuple[str, ...]]:
-    """The model whose shapes can be inferred, and notes: shapes that only describe it may be stale."""
+    """The model, without its stated shapes if they contradict its nodes, and notes."""
     try:
         _infer(proto)
     except onnx.shape_inference.InferenceError:
@@ -94,7 +94,7 @@ MAX_FOLDED = 1024  # elements of each tensor that is computed here: they are abo
 
 
 def folded(proto: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """The model for these shapes of its inputs; what its nodes compute from shapes alone is constant in it.
+    """The model for these input shapes, with constants in place of nodes that depend on shapes alone.
 
     TVM takes only constants as the shape of a Reshape, the bounds of a Slice, pads.
     """
@@ -173,7 +173,7 @@ def _without_stated_shapes(proto: Any) -> None:
 
 
 def _check_functions(proto: Any, name: str) -> None:
-    """Refuse functions that call themselves, and models that are too large once they are inlined."""
+    """Refuse functions that call themselves and models that are too large once inlined."""
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
     sizes: dict[tuple[str, str, str], int] = {}
 

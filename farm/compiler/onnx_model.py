@@ -77,12 +77,12 @@ class OnnxModel(SourceModel):
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """ONNX's own evaluator (numpy, shares no code with TVM)."""
         try:
-            outputs = ReferenceEvaluator(_modern(self.proto)).run(None, dict(inputs))
+            outputs = ReferenceEvaluator(_at_opset(self.proto)).run(None, dict(inputs))
         except Exception as error:  # noqa: BLE001 - it raises whatever numpy does; the reason goes into the result
             return Evaluated(None, f"onnx.reference cannot run this model: {first_line(error)}")
         return Evaluated(tuple(np.asarray(output) for output in outputs), "onnx.reference")
 
-    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
+    def second_reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """ONNX Runtime, where it is installed."""
         try:
             runtime = import_module("onnxruntime")
@@ -100,8 +100,8 @@ class OnnxModel(SourceModel):
         return Evaluated(tuple(np.asarray(output) for output in outputs), f"onnxruntime {runtime.__version__}")
 
     def disputed_part(self, inputs: Mapping[str, Array]) -> str:
-        """The first node that TVM computes otherwise than onnx.reference, from onnx.reference's numbers before it."""
-        proto = _modern(self.proto)
+        """The first node for which TVM and onnx.reference differ, given onnx.reference's inputs of the node."""
+        proto = _at_opset(self.proto)
         found = ReferenceEvaluator(proto).run(None, dict(inputs), intermediate=True)
         known = {name: np.asarray(value) for name, value in found.items()}
         tried = set()
@@ -128,8 +128,8 @@ def read(data: bytes, name: str) -> OnnxModel:
 OPSET = 17  # onnx.reference is wrong at older ones: BatchNormalization up to 13, Softmax of four dimensions up to 12
 
 
-def _modern(proto: Any) -> Any:
-    """The model at `OPSET`; one that is newer, or that ONNX cannot convert, as it is."""
+def _at_opset(proto: Any) -> Any:
+    """The model at `OPSET`, unless it is newer or ONNX cannot convert it."""
     if all(each.version >= OPSET for each in proto.opset_import if each.domain in ("", "ai.onnx")):
         return proto
     try:
@@ -139,15 +139,15 @@ def _modern(proto: Any) -> Any:
 
 
 def _like(value: Array) -> tuple[Any, ...]:
-    """What decides how a node is compiled: type and shape, and the numbers of what may be a shape."""
+    """What a node's code depends on: type and shape, and the numbers of what may be a shape."""
     small = value.dtype.kind == "i" and value.size <= MAX_RANK
     return (str(value.dtype), value.shape, value.tobytes() if small else b"")
 
 
 def _computes(proto: Any, node: Any, values: Mapping[str, Array]) -> bool:
-    """Whether TVM computes the outputs in `values` for a node alone, with its inputs as constants but for the first.
+    """Whether TVM computes a node's outputs in `values`; all inputs but the first are constants.
 
-    A node that TVM does not take alone passes: the model's other parts are to be looked at.
+    A node that TVM cannot compile alone passes.
     """
     fed, *constants = [name for name in dict.fromkeys(node.input) if name in values] or [""]
     if not fed:
@@ -223,9 +223,9 @@ class KerasModel(OnnxModel):
             return Evaluated(None, f"Keras cannot run this model: {first_line(error)}")
         return Evaluated(tuple(outputs), f"keras {keras.__version__} on {keras.backend.backend()}")
 
-    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
-        """An evaluator of the ONNX form: where TVM agrees with it, Keras's export has changed the model."""
-        found = OnnxModel.second_opinion(self, inputs)
+    def second_reference(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """An evaluator of the ONNX form. If TVM agrees with it, Keras's export has changed the model."""
+        found = OnnxModel.second_reference(self, inputs)
         return found if found.outputs is not None else OnnxModel.reference(self, inputs)
 
 

@@ -2,8 +2,8 @@
 
 Two references, because one of them is TVM itself: an evaluator that shares no code with TVM decides where the model's
 format has one (SourceModel.reference); the same Relax module compiled for this host tells, when a phone is wrong,
-whether the phone or TVM is at fault. Where these two differ, a second evaluator decides between them, or else the
-model's parts one by one: evaluators have defects, too.
+whether the phone or TVM is at fault. Where these two differ, a second evaluator decides, or the model's parts are
+compared one by one: evaluators have defects, too.
 """
 
 from __future__ import annotations
@@ -176,12 +176,12 @@ def _on_host(model: ImportedModel, inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def _in_file_types(model: ImportedModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Inputs that `--dtype` changed are converted where the model converts them."""
+    """The inputs, those that `--dtype` changed in the file's types."""
     return {spec.name: inputs[spec.name].astype(spec.dtype, copy=False) for spec in model.source.inputs}
 
 
 def _decided(model: ImportedModel, inputs: Mapping[str, Array], host: tuple[Array, ...]) -> Reference:
-    """What the outputs should be, given what TVM makes of them on this host."""
+    """The reference outputs, chosen by what TVM computes on this host."""
     names = [spec.name for spec in model.outputs]
 
     def agrees(evaluated: Evaluated) -> bool:
@@ -190,18 +190,19 @@ def _decided(model: ImportedModel, inputs: Mapping[str, Array], host: tuple[Arra
     first = model.source.reference(inputs)
     if first.outputs is not None and agrees(first):
         return Reference(first.outputs, host, independent=True, by=first.by)
-    second = model.source.second_opinion(inputs)
+    second = model.source.second_reference(inputs)
     if second.outputs is not None and (first.outputs is None or agrees(second)):
         by = second.by if first.outputs is None else f"{second.by} ({first.by} computes otherwise)"
         return Reference(second.outputs, host, independent=True, by=by)
     if first.outputs is None:
         return Reference(host, host, independent=False, by=OWN_REFERENCE, note=first.by)
+    by, note = first.by, ""
     if second.outputs is None:
         note = model.source.disputed_part(inputs)
+    elif compare(second.outputs, first.outputs, names).ok:
+        by = f"{first.by} and {second.by}"
     else:
-        alike = compare(second.outputs, first.outputs, names).ok
-        note = "" if alike else f"{second.by} computes a third result"
-    by = first.by if second.outputs is None or note else f"{first.by} and {second.by}"
+        note = f"{second.by} computes a third result"
     return Reference(first.outputs, host, independent=True, by=by, note=note)
 
 

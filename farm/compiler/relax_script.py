@@ -38,7 +38,7 @@ from farm.common.errors import ModelError
 from farm.compiler.nodes import load_nodes
 from farm.compiler.tvm_errors import end_of, first_line
 
-MAX_MEMORY_BYTES = 1 << 30  # to parse a script, and as much more as its text explains
+MAX_MEMORY_BYTES = 1 << 30  # to parse a script, beside what its characters need
 MEMORY_PER_CHARACTER = 1000
 _PARSING = threading.Lock()  # the parser is changed while it works
 
@@ -71,7 +71,7 @@ def parse(text: str, name: str) -> Any:
             for line in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
                 lines[line] = ""
     try:
-        with _PARSING, _shapes_are_arithmetic(name), _no_endless_values(), _little_memory(len(text)):
+        with _PARSING, _shapes_are_arithmetic(name), _no_endless_values(), _limited_memory(len(text)):
             return from_source("\n".join(lines) + "\n", extra_vars=known)
     except ModelError:
         raise
@@ -84,8 +84,8 @@ def parse(text: str, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _little_memory(characters: int) -> Iterator[None]:
-    """Python's numbers and lists have no limits: `1 << 40000000000` and `[0] * 9**10` are refused by the kernel."""
+def _limited_memory(characters: int) -> Iterator[None]:
+    """Let the kernel refuse numbers and lists without a limit, such as `1 << 40000000000` and `[0] * 9**10`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     most = used + MAX_MEMORY_BYTES + MEMORY_PER_CHARACTER * characters

@@ -45,7 +45,7 @@ class TfliteModel(SourceModel):
         from tvm.relax.frontend.tflite import from_tflite
 
         try:
-            with _mended_front_end():
+            with _corrected_front_end():
                 return from_tflite(self.flatbuffer, shape_dict={name: tuple(shape) for name, shape in shapes.items()})
         except Exception as error:
             listed = self._unsupported(str(error)) if isinstance(error, tvm.error.OpNotImplemented) else ""
@@ -59,10 +59,10 @@ class TfliteModel(SourceModel):
             ) from error
 
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:  # noqa: ARG002 (as every SourceModel)
-        """None that is always there: see `second_opinion`."""
+        """None: `second_reference` may have one."""
         return Evaluated(None, "no evaluator of TensorFlow Lite files but TVM is here")
 
-    def second_opinion(self, inputs: Mapping[str, Array]) -> Evaluated:
+    def second_reference(self, inputs: Mapping[str, Array]) -> Evaluated:
         """LiteRT, where it is installed."""
         try:
             litert = import_module("ai_edge_litert.interpreter")
@@ -126,11 +126,11 @@ def read(data: bytes, name: str) -> TfliteModel:
 
 
 @contextlib.contextmanager
-def _mended_front_end() -> Iterator[None]:
-    """Within, TVM's front end (0.27) converts operators that it has and fails on.
+def _corrected_front_end() -> Iterator[None]:
+    """Make TVM's front end (0.27) convert operators that it has but fails on.
 
-    EXPAND_DIMS is given an argument too many. ASSIGN_VARIABLE is refused outside of an initialisation; here a later
-    READ_VARIABLE of the same run has the new value. Quantized numbers that an operator only moves stay what they are.
+    It gives EXPAND_DIMS an argument too many. It refuses ASSIGN_VARIABLE outside of an initialisation: here a later
+    READ_VARIABLE of the same run has the new value. It refuses quantized numbers even where they are only moved.
     """
     from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter
 
@@ -152,11 +152,11 @@ def _mended_front_end() -> Iterator[None]:
         key = self._get_resource_key_for_handle(handle, ASSIGN)
         self.conversion_state["resource_values"][key] = self.get_tensor_expr(value)
 
-    mended = {
+    corrected = {
         "convert_expand_dims": expand_dims, "convert_assign_variable": assign_variable, "check_unsupported_ops": check,
     }  # fmt: skip
-    originals |= {name: vars(OperatorConverter)[name] for name in mended}
-    for name, function in mended.items():
+    originals |= {name: vars(OperatorConverter)[name] for name in corrected}
+    for name, function in corrected.items():
         setattr(OperatorConverter, name, function)
     try:
         yield

@@ -60,7 +60,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def run_in_child(work: Callable[[], None], doing: str, hint: str = "another target, precision or TVM version") -> None:
-    """Call `work` in a child process and wait for it. Its results must be files. `hint`: what helps if it crashes.
+    """Call `work` in a child process and wait for it. Its results must be files. `hint`: for a crash.
 
     Raises:
         FarmError: what `work` raised.

@@ -40,7 +40,7 @@ def test_a_convolution_and_a_dense_layer_compute_what_numpy_does():
     assert told.outputs is None
     assert "TensorFlow Lite" in told.by
     pytest.importorskip("ai_edge_litert")
-    [by_litert] = source.second_opinion({"image": IMAGE}).outputs
+    [by_litert] = source.second_reference({"image": IMAGE}).outputs
     assert np.allclose(by_litert, by_numpy(KERNEL, BIAS, DENSE, IMAGE), rtol=1e-5, atol=1e-5)
 
 
