@@ -67,7 +67,7 @@ def address_of(listen: str) -> tuple[str, int] | None:
 
 
 def own_ports(config: FarmConfig) -> frozenset[int]:
-    """Every port that farm's processes on this host have by this configuration, without those the kernel chooses."""
+    """The ports of farm's processes on this host, except those that the kernel chooses."""
     listens = (address_of(each) for each in (config.control.listen, config.lab.listen, config.builders.listen))
     control, lab, builders = (0 if each is None else each[1] for each in listens)
     joining = builders and builders + 1

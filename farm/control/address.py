@@ -29,7 +29,7 @@ PORT = 9192
 SOCKET_NAME = "control.sock"
 SERVICE_SOCKET = Path("/run/farm", SOCKET_NAME)
 SERVICE_UNIT = Path("/etc/systemd/system/farm.service")
-START_NOTE = "starting"  # beside it, while a daemon that starts waits: the reason (farm.daemon.starting)
+START_NOTE = "starting"  # file beside the socket: why a starting daemon waits (farm.daemon.starting)
 MAX_NOTE_CHARS = 1000
 _LINE = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"\s*(?:#.*)?')
 _ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -213,12 +213,12 @@ def probe(where: Where, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def start_note(path: Path) -> str:
-    """Why the daemon that starts does not serve yet; "": none waits."""
+    """Why a starting daemon waits; "": none does."""
     try:
         with path.open(encoding="utf-8", errors="replace") as note:
             try:
                 fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:  # its daemon has it
+            except BlockingIOError:  # its daemon lives
                 return note.read(MAX_NOTE_CHARS).strip()
     except OSError:
         pass

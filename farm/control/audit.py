@@ -55,7 +55,7 @@ class AuditTrail:
     """Writes audit rows. A database that cannot be written delays no call: the row goes to the log instead."""
 
     def __init__(self, store: AuditTable, host: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`host`: the name of this one in a lab, where one table has the rows of all hosts; "": there is no other."""
+        """`host`: this host's name in a lab, whose hosts share the table; "": without a lab."""
         self._store = store
         self._host = host
         self._clock = clock

@@ -143,7 +143,7 @@ class LocalUsers:
         return await self._known(uid)
 
     async def may_use_phones(self, login: str) -> bool:
-        """Whether a login of this host is a user; at most a minute old, as `principal_of`."""
+        """Whether a login of this host has the role of a user, at most a minute old."""
         return await self._logins(login)
 
     async def _ask_login(self, login: str) -> bool:

@@ -253,7 +253,7 @@ class ConnectionLimiter:
         self._name = name
         self._owner = owner
         self._places: dict[int, ClientPlace[Hashable]] = {}  # by descriptor
-        self._young: deque[tuple[float, ClientPlace[Hashable]]] = deque()  # with the time since when they may speak
+        self._young: deque[tuple[float, ClientPlace[Hashable]]] = deque()  # with the time of acceptance
         self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
         self._speakers: dict[int, _Speaker] = {}  # by descriptor
         self._thread: threading.Thread | None = None
@@ -358,7 +358,7 @@ class ConnectionLimiter:
             place = self._places[descriptor] = self._admission.count(owner, partial(self._cut_silent, descriptor))
             self._young.append((time.monotonic(), place))
             if self._admission.make_room(place):
-                self._admission.mark_active(place)  # it has its time to speak
+                self._admission.mark_active(place)  # for SPEAK_S
             else:
                 self._refuse(descriptor, owner)
 

@@ -144,15 +144,15 @@ class Daemon:
         reloader.parts += [persistence.use, workers.use, phones.use, scheduling.use]
         self._reload = reloader.signalled
         watchdog = Watchdog(self._notifier, progress, lambda: current_status(parts))
-        tasks = _tasks_of(parts)
+        tasks = _lasting_tasks(parts)
         tasks |= {"watchdog": watchdog.run, "loop delay": partial(measure_loop_delay, loop_delay)}
-        ending = [asyncio.create_task(begin(), name=name) for name, begin in _ends_of(parts).items()]
+        ending = [asyncio.create_task(begin(), name=name) for name, begin in _ending_tasks(parts).items()]
         running += [*ending, *(lasting.start(name, begin) for name, begin in tasks.items())]
         return [*ending, *workers.server.tasks, *control.tasks, *web.tasks]
 
 
-def _tasks_of(parts: Parts) -> dict[str, Begin]:
-    """The tasks that run as long as the daemon, by name: nothing outside it ends them."""
+def _lasting_tasks(parts: Parts) -> dict[str, Begin]:
+    """The tasks that run as long as the daemon, by name; nothing outside it ends them."""
     persistence, scheduling = parts.persistence, parts.scheduling
     return {
         **persistence.tasks(),
@@ -164,9 +164,9 @@ def _tasks_of(parts: Parts) -> dict[str, Begin]:
     }
 
 
-def _ends_of(parts: Parts) -> dict[str, Begin]:
-    """What ends the daemon, by name, beside its listeners; the service manager then starts it anew.
+def _ending_tasks(parts: Parts) -> dict[str, Begin]:
+    """The tasks whose end ends the daemon, by name; the service manager then starts it anew.
 
-    It may not write any more, it belongs to no lab any more, or the fleet, which keeps its own tasks going, has a bug.
+    The daemon may not write any more, its host was removed from the lab, or the fleet has a bug.
     """
-    return {**parts.persistence.ends(), **parts.scheduling.ends(), "fleet": parts.phones.fleet.run}
+    return {**parts.persistence.ending_tasks(), **parts.scheduling.ending_tasks(), "fleet": parts.phones.fleet.run}

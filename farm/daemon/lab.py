@@ -39,7 +39,7 @@ class HeadLetters:
         self.attempts: Attempts  # of this host, from before `tasks`
 
     def tasks(self) -> dict[str, Begin]:
-        """The tasks that run as long as the daemon, by name: the head decides about the attempts of the one before."""
+        """The tasks that run as long as the daemon, by name. The head decides about attempts of the daemon before."""
         return {"letters of the head": self._read, "attempts of the daemon before": self.attempts.end_left}
 
     async def stop(self) -> None:

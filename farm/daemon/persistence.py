@@ -59,8 +59,8 @@ class Persistence:
             tasks["events of the database"] = self.follower.run
         return tasks
 
-    def ends(self) -> dict[str, Begin]:
-        """What ends the daemon, by name: each waits until this process may not write to the database any more."""
+    def ending_tasks(self) -> dict[str, Begin]:
+        """The tasks whose end ends the daemon, by name: this process may not write to the database any more."""
         ends: dict[str, Begin] = {}
         if self.store.term is not None:
             ends["term of the database"] = self.store.term.lost

@@ -94,8 +94,8 @@ class Scheduling:
         """The tasks that run as long as the daemon, by name."""
         return {} if self.letters is None else self.letters.tasks()
 
-    def ends(self) -> dict[str, Begin]:
-        """What ends the daemon, by name: it waits until this host was removed from its lab."""
+    def ending_tasks(self) -> dict[str, Begin]:
+        """The task whose end ends the daemon, by name: this host was removed from its lab."""
         return {} if self.letters is None else {"membership of the lab": self.letters.head.removed}
 
     def problems(self) -> list[str]:
@@ -285,7 +285,7 @@ def _open_leasing(
 
 
 async def check_gate_apart(config: FarmConfig) -> None:
-    """Before a start changes anything: a gate that runs apart must be there, and speak this release's protocol.
+    """Check, before a start changes anything, that a gate apart is there and speaks this release's protocol.
 
     Raises:
         FarmError: it is not there, or does not work for this daemon.
@@ -335,7 +335,7 @@ async def _open_tvm_server(
 
 
 def _may_use(config: FarmConfig) -> Callable[[str], Awaitable[bool]] | None:
-    """Whether a login of this host may use the TVM port; None: every login may. Workers may: their jobs are users'."""
+    """Whether a login of this host may use the TVM port; None: every login may. Workers always may."""
     if config.tvm.local == "any":
         return None
     users, first = LocalUsers(), config.jobs.first_uid

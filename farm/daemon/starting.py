@@ -1,6 +1,6 @@
-"""A start that waits for its database, and says so: to the service manager, and to `farm status` by a note.
+"""A starting daemon waits for its database, and reports that to the service manager and, by a note, to `farm status`.
 
-The note stands in the runtime folder while the start waits. Its lock shows that its daemon lives.
+The note is a file in the runtime folder. Its lock shows that the daemon lives.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Start:
 
 
 class _Note:
-    """The note of a daemon that waits; the file is there from the first text on, and removed at the end."""
+    """The note of a daemon that waits: a file from the first text to the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class _Note:
             os.close(self._file)
 
     def write(self, text: str) -> bool:
-        """Whether the text is new. A note that cannot be written keeps no daemon from its start."""
+        """Write a text, as far as that is possible; returns whether it is new."""
         if text == self.text:
             return False
         self.text = text

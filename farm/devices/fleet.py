@@ -64,7 +64,7 @@ async def no_other_host(_identity: DeviceIdentity, _starting: bool) -> str:
 
 
 VIEWED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left
-LINK_MISSED_S = 30.0  # a link that is gone for longer is replaced by the phone's other link
+LINK_MISSED_S = 30.0  # then the phone's other link is used
 HEALTH_KEPT_EVERY_S = 300.0  # what a power cut may cost: people see the last probe of a phone that is away
 
 log = logging.getLogger(__name__)
@@ -343,13 +343,13 @@ class Fleet:
     def identified(
         self, agent: Agent, identity: DeviceIdentity, boots: Mapping[str, str] = MappingProxyType({})
     ) -> bool:
-        """Put a name to an identity; returns whether the device is adopted and used by this link.
+        """Put a name to an identity; returns whether the device is adopted and this link used.
 
         `boots`: the boot ids of this link and of those beside it, by serial.
         """
         self._answered(agent)
         before, agent.identity = agent.identity, identity
-        used = self._migration.other_link(agent, boots, held=self._gates.holds)
+        used = self._migration.used_link(agent, boots, held=self._gates.holds)
         agent.boot = boots.get(agent.serial, agent.boot)
         agent.other_link = f"{used.name} is this phone, by its link {used.serial}" if used else ""
         if used is None:
@@ -494,7 +494,7 @@ class Fleet:
             self.spawn(self.drop(agent), f"drop {agent.name}")
 
     async def _use_other_link(self, agent: Agent, others: Sequence[Agent]) -> None:
-        """Its link went: another link of the phone is used, unless the first comes back, or farm itself took it."""
+        """Use another link of a phone whose link is gone for LINK_MISSED_S, unless farm itself sent it away."""
         while agent.device is None and self.agents.get(agent.serial) is agent:
             await asyncio.sleep(LINK_MISSED_S)
             if agent.device is None and not agent.state.progress.sent_away:

@@ -182,7 +182,7 @@ class FleetVerbs(VerbGroup):
 
     @verb("uninstall", Role.OPERATOR)
     async def uninstall(self) -> Mapping[str, Any]:
-        """Remove farm from every phone of this host -> {cleaned, failed, ended}: also the leases that ended by it."""
+        """Remove farm from every phone of this host; `ended` has the leases that this ended."""
         held = [
             {"lease": each.lease.id, "device": each.lease.device, "user": each.holder_name}
             for each in self._leasing.active.holders()

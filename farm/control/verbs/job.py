@@ -306,7 +306,7 @@ class JobVerbs(VerbGroup):
     # --- helpers --------------------------------------------------------------------------------------------------
 
     def _drained(self, limits: Sequence[str]) -> bool:
-        """Whether `farm drain` keeps a request waiting; another host of a lab may go on meanwhile."""
+        """Whether `farm drain` keeps a request waiting. Other hosts of the lab may not be drained."""
         return any(self._head.drained and self._head.drained in each for each in limits)
 
     async def _order(

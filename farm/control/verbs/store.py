@@ -48,7 +48,7 @@ class StoreVerbs(VerbGroup):
     async def backup(self, call: ControlCall, send: bool = False) -> Mapping[str, Any]:
         """Copy the database while it serves: beside it, or with `send` to the caller, in raw frames.
 
-        The caller writes its copy where it may: the service sees neither people's folders nor their /tmp.
+        The service cannot write into users' folders or their /tmp.
         """
         made = await asyncio.get_running_loop().run_in_executor(self._whole_reads, back_up, self._where)
         size_bytes = made.stat().st_size

@@ -80,7 +80,7 @@ _KEPT_PROPERTIES = (
     _VIRTUAL_ABI,
 )
 
-# Also as processes.sh reads it; some phones hide the first.
+# As processes.sh reads it. Some phones hide the first file.
 BOOT_ID = 'cat "${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}" 2>/dev/null || grep btime /proc/stat 2>/dev/null'
 
 # For mksh (Android 4.0 and later) and any POSIX sh. `show` prints the first line of each readable file with shell

@@ -3,7 +3,7 @@
 A phone states its own serial number (ro.serialno) itself: another may state the same, by chance (boards and clones ship
 with default numbers) or on purpose. So more must agree, and a number that two devices had at once proves nothing.
 
-Two links with one serial number and one boot id are one phone, by USB and network: farm uses one of them.
+Two links with one serial number and one boot id are one phone, by USB and by network. farm uses one of them.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class SerialMigration:
         """A device was identified; `before` is the last identity at its serial.
 
         A remembered phone that came back under another serial (USB or network, another port) gets its record. Not while
-        adb lists it under the old serial too: then there are two phones with one number (see `other_link` for two links
-        to one), and the new one stays a stranger unless a rule adopts it. A phone
-        whose record moved away and that is there again gets it back; two that have each other's serial trade records.
+        adb lists it under the old serial too: then two phones have one number (`used_link` handles two links to one
+        phone), and the new one stays a stranger unless a rule adopts it. A phone whose record moved away and that is
+        there again gets it back. Two that have each other's serial trade records.
         """
         self._note(agent, identity)
         known = self._fleet.registry.get(agent.serial)
@@ -119,8 +119,8 @@ class SerialMigration:
         ]  # fmt: skip
         return dict(zip((other.serial for other in asked), await asyncio.gather(*map(ask, asked)), strict=True))
 
-    def other_link(self, agent: Agent, boots: Mapping[str, str], held: Callable[[str], bool]) -> Agent | None:
-        """The link by which farm uses the phone of `agent`, whose identity is known; None: by this one.
+    def used_link(self, agent: Agent, boots: Mapping[str, str], held: Callable[[str], bool]) -> Agent | None:
+        """The other link by which farm uses the phone of `agent`; None: farm uses this link.
 
         A link in use stays in use, except that a record goes home while no lease has the phone. Else an adopted link
         comes before a stranger, and USB before the network.

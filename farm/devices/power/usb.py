@@ -60,7 +60,7 @@ def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[st
 
 @dataclass(frozen=True, slots=True)
 class UsbPhone:
-    """A phone on a cable, as the kernel sees it."""
+    """A phone on USB in sysfs."""
 
     folder: Path  # in sysfs; its name is the port's path
     serial: str  # "": it has none
@@ -72,7 +72,7 @@ ADB, FASTBOOT = "ff4201", "ff4203"
 
 
 def phones_on_usb(sysfs: Path) -> list[UsbPhone]:
-    """The phones with adb or in fastboot, and every device that may be one and that the host did not configure."""
+    """Phones with adb or in fastboot, and devices that the host did not configure, which may be phones."""
     try:
         folders = sorted((sysfs / DEVICES).iterdir())
     except OSError:
@@ -94,7 +94,7 @@ def _phone(device: Path) -> UsbPhone | None:
 
 
 def judge_phones(phones: Sequence[UsbPhone]) -> Iterator[Diagnosis]:
-    """The phones on cables that adb does not show, or does not show by a serial of their own."""
+    """Phones on cables that adb does not list, or not by a distinct serial."""
     for phone in phones:
         where, called = phone.folder.name, f" ({phone.serial})" if phone.serial else ""
         if phone.interface == FASTBOOT:
@@ -107,13 +107,12 @@ def judge_phones(phones: Sequence[UsbPhone]) -> Iterator[Diagnosis]:
             fix = "another port, a hub with a supply, or fewer phones at one controller; journalctl -k -g 'set config'"
             yield Diagnosis("usb phones", WARN, f"the host did not configure the device at {where}{called}", fix)
     with_adb = [phone for phone in phones if phone.interface == ADB]
+    fix = "leave each at its port: farm knows it as usb:PORT, adb as `-s usb:PORT`"
     if without := [phone.folder.name for phone in with_adb if not phone.serial]:
-        fix = "leave each at its port: farm knows it as usb:PORT, adb as `-s usb:PORT`"
         yield Diagnosis("usb phones", WARN, f"no serial number: the phones at {', '.join(without)}", fix)
     for serial, count in Counter(phone.serial for phone in with_adb if phone.serial).items():
         if count > 1:
             where = " and ".join(phone.folder.name for phone in with_adb if phone.serial == serial)
-            fix = "leave each at its port: farm knows it as usb:PORT, adb as `-s usb:PORT`"
             yield Diagnosis("usb phones", WARN, f"the phones at {where} have one serial number, {serial}", fix)
 
 

@@ -135,12 +135,12 @@ class Outside:
     def begin(self, stack):
         """Put its parts into the place of the daemon's."""
         store = MagicMock(use=None, tasks=self.tasks("history"))
-        store.ends = self.tasks("term of the database", "changes of the database")
+        store.ending_tasks = self.tasks("term of the database", "changes of the database")
         fleet = SimpleNamespace(run=self.task("fleet"), lasting=MagicMock())
         work = MagicMock(artifacts=SimpleNamespace(keep_tidy=self.task("artifacts")))
         work.server.tasks = self.listener("workers' socket", stack)
         phones = MagicMock(fleet=fleet, tunnels=SimpleNamespace(tasks=self.tasks("tunnels")))
-        leases = MagicMock(tasks=self.tasks("letters of the head"), ends=self.tasks("membership of the lab"))
+        leases = MagicMock(tasks=self.tasks("letters of the head"), ending_tasks=self.tasks("membership of the lab"))
         control = SimpleNamespace(tasks=self.listener("control socket", stack))
         web = MagicMock(tasks=self.listener("web", stack))
         for name, part in {
