@@ -82,7 +82,6 @@ class Scheduling:
         self.quiesce.config = config.quiesce
         self.meters.clear()
         self.meters.update(config.power.meter)
-        self.leasing.tvm.may_use = _may_use(config)
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     @property
