@@ -5,14 +5,14 @@ model:M device:D] [transport_id:N]`. A serial may contain spaces (even in front)
 may be a sentence ("no permissions (...); see [...]"), a devpath may lack its `usb:`: tests/data/adb has genuine lines.
 
 adb 36 also sends protocol buffers, in two forms. Of AOSP's `message Devices { repeated Device device = 1; }` only
-`string serial = 1` of a Device is read; its bytes are passed on unchanged, so fields of later releases survive.
+`string serial = 1` of a Device is read; fields of later releases pass through.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -147,9 +147,6 @@ def usable(devices: Iterable[AdbDevice]) -> tuple[AdbDevice, ...]:
     return tuple(device for device in devices if device.state is AdbState.DEVICE)
 
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
-_MAX_VARINT_BYTES = 10
-_DEVICE_FIELD = _SERIAL_FIELD = 1
 _TEXT_DEVICE = re.compile(r"^device \{\n(?:.*\n)*?\}\n?", re.MULTILINE)
 _TEXT_SERIAL = re.compile(r'^ {2}serial: "(?P<serial>(?:[^"\\]|\\.)*)"$', re.MULTILINE)
 _TEXT_ESCAPE = re.compile(r'(["\\\'])')
@@ -171,13 +168,7 @@ def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
             )
             return "".join(kept).encode("utf-8", "surrogateescape")
         case ListForm.PROTO_BINARY:
-            wanted = serial.encode("utf-8", "surrogateescape")
-            return b"".join(
-                raw
-                for number, raw, value in _fields(block)
-                if number == _DEVICE_FIELD
-                and any(name == _SERIAL_FIELD and text == wanted for name, _, text in _fields(value))
-            )
+            return _only_in_message(block, serial)
         case ListForm.PROTO_TEXT:
             escaped = _TEXT_ESCAPE.sub(r"\\\1", serial)
             return "".join(
@@ -187,33 +178,15 @@ def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
             ).encode("utf-8", "surrogateescape")
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """(number, the whole field, its bytes when it has a length) of each field of a message."""
-    at = 0
-    while at < len(message):
-        begin = at
-        tag, at = _varint(message, at)
-        number, kind = tag >> 3, tag & 7
-        value = b""
-        if kind == _VARINT:
-            _, at = _varint(message, at)
-        elif kind == _LENGTH:
-            size, at = _varint(message, at)
-            value, at = message[at : at + size], at + size
-        elif kind in (_FIXED32, _FIXED64):
-            at += 4 if kind == _FIXED32 else 8
-        else:
-            raise ProtocolError("a list of phones is no protocol buffer", evidence=repr(message[begin : begin + 64]))
-        if at > len(message):
-            raise ProtocolError("a list of phones ends in the middle", evidence=repr(message[begin : begin + 64]))
-        yield number, message[begin:at], value
+def _only_in_message(block: bytes, serial: str) -> bytes:
+    from farm.common.protobuf import DecodeError, message_classes
 
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends."""
-    value = 0
-    for count, byte in enumerate(message[at : at + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << (7 * count)
-        if not byte & 0x80:
-            return value, at + count + 1
-    raise ProtocolError("a list of phones has a number without an end", evidence=repr(message[at : at + 16]))
+    devices = message_classes("adb", Devices={"device": (1, "repeated Device")}, Device={"serial": (1, "bytes")})[
+        "Devices"
+    ]
+    try:
+        listed = devices.FromString(block)
+    except DecodeError as error:
+        raise ProtocolError("a list of phones is no protocol buffer", evidence=repr(block[:64])) from error
+    wanted = serial.encode("utf-8", "surrogateescape")
+    return bytes(devices(device=[each for each in listed.device if each.serial == wanted]).SerializeToString())

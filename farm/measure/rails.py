@@ -9,10 +9,11 @@ and never one whose name says that it is the battery's own voltage, from which a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from farm.measure.energy import PowerReading
 
@@ -23,16 +24,8 @@ MOST_W = 25.0  # of a phone
 MOST_APART_S = 2.0  # between the counts' time and the phone's uptime
 _COUNTED = re.compile(r"CPU|GPU|G3D|TPU|NPU|DDR|MEM|MIF|VDDQ|VDD2", re.IGNORECASE)
 _FEEDS_OTHERS = re.compile(r"VSYS|VPH|VBAT|BATT", re.IGNORECASE)
-_PACKET, _POWER_RAILS = 1, 40  # Trace, TracePacket
-_DESCRIPTOR, _COUNT = 1, 2  # PowerRails
-_INDEX, _RAIL, _SUBSYSTEM = 1, 2, 3  # RailDescriptor
-_AT_MS, _MICROJOULES = 2, 3  # EnergyData; its index is as a descriptor's
-_NUMBER, _BYTES = 0, 2  # wire types
-_FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes of a value
-_MOST_VARINT_BITS = 70
 _MOST_RAILS = 256
 _MOST_MS, _MOST_MICROJOULES = 1 << 43, 1 << 63
-_NO_TRACE = "its perfetto printed no trace"
 
 
 @dataclass(slots=True)
@@ -80,19 +73,17 @@ def read_rails(trace: bytes, before: Sequence[PowerRail] = ()) -> list[PowerRail
         ValueError: it is no trace, or a counter went back; the message is a clause.
     """
     rails = {each.index: replace(each, counts=each.counts[-1:]) for each in before}
-    found = [message for packet in _messages(trace, _PACKET) for message in _messages(packet, _POWER_RAILS)]
-    for descriptor in (each for message in found for each in _messages(message, _DESCRIPTOR)):
-        parts = _parts(descriptor)
-        index = _whole(parts, _INDEX)
+    found = _power_rails(trace)
+    for descriptor in (each for message in found for each in message.rail_descriptor):
+        index = descriptor.index
         if index not in rails and len(rails) < _MOST_RAILS:
-            name = _text(parts, _RAIL)
+            name = _text(descriptor.rail_name)
             if not name or any(rail.name == name for rail in rails.values()):
                 name = f"{name or 'rail'} {index}"
-            rails[index] = PowerRail(index, name, _text(parts, _SUBSYSTEM))
-    for count in (each for message in found for each in _messages(message, _COUNT)):
-        parts = _parts(count)
-        if (rail := rails.get(_whole(parts, _INDEX))) is not None:
-            _append(rail, _whole(parts, _AT_MS), _whole(parts, _MICROJOULES))
+            rails[index] = PowerRail(index, name, _text(descriptor.subsys_name))
+    for count in (each for message in found for each in message.energy_data):
+        if (rail := rails.get(count.index)) is not None:
+            _append(rail, count.timestamp_ms, count.energy)
     return list(rails.values())
 
 
@@ -143,52 +134,25 @@ def _append(rail: PowerRail, at_ms: int, microjoules: int) -> None:
     rail.counts.append((at_s, microjoules))
 
 
-def _parts(message: bytes) -> dict[int, int | bytes]:
-    return dict(_fields(message))
-
-
-def _whole(parts: dict[int, int | bytes], number: int) -> int:
-    """A field's number; 0 where it has none, as for every message of protocol buffers."""
-    value = parts.get(number, 0)
-    return value if isinstance(value, int) else 0
-
-
-def _text(parts: dict[int, int | bytes], number: int) -> str:
-    value = parts.get(number, b"")
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+def _text(value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
     return "".join(each if each.isprintable() else "?" for each in text)[:80]
 
 
-def _messages(data: bytes, number: int) -> Iterator[bytes]:
-    return (value for found, value in _fields(data) if found == number and isinstance(value, bytes))
+def _power_rails(trace: bytes) -> list[Any]:
+    """The messages of a trace that name rails or count."""
+    from farm.common.protobuf import DecodeError, message_classes
 
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message (https://protobuf.dev/programming-guides/encoding): number, and its number or bytes."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        if key & 7 == _NUMBER:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        size = _FIXED_BYTES.get(key & 7, -1)
-        if key & 7 == _BYTES:
-            size, at = _varint(data, at)
-        if not 0 <= size <= len(data) - at:
-            raise ValueError(_NO_TRACE)
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, _MOST_VARINT_BITS, 7):
-        if at == len(data):
-            raise ValueError(_NO_TRACE)
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError(_NO_TRACE)
+    known = message_classes(
+        "rails",
+        Trace={"packet": (1, "repeated TracePacket")},
+        TracePacket={"power_rails": (40, "PowerRails")},
+        PowerRails={"rail_descriptor": (1, "repeated RailDescriptor"), "energy_data": (2, "repeated EnergyData")},
+        RailDescriptor={"index": (1, "uint32"), "rail_name": (2, "bytes"), "subsys_name": (3, "bytes")},
+        EnergyData={"index": (1, "uint32"), "timestamp_ms": (2, "uint64"), "energy": (3, "uint64")},
+    )
+    try:
+        packets = known["Trace"].FromString(trace).packet
+    except DecodeError as error:
+        raise ValueError("its perfetto printed no trace") from error
+    return [packet.power_rails for packet in packets if packet.HasField("power_rails")]

@@ -1,26 +1,36 @@
 """Traces for Perfetto (https://ui.perfetto.dev): tracks of slices and of numbers over time, as a `.pftrace` file. Pure.
 
-A trace is protocol buffers (perfetto/trace/perfetto_trace.proto): the dozen fields that are needed are written here, so
-that a trace needs no further package.
+A trace is protocol buffers: perfetto/trace/perfetto_trace.proto.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from farm.common.protobuf import message_classes
+
 NS = 1e9
-_PACKET = 1  # Trace
-_TIMESTAMP, _SEQUENCE, _EVENT, _FLAGS, _DESCRIPTOR = 8, 10, 11, 13, 60  # TracePacket
-_UUID, _NAME, _PARENT, _COUNTER = 1, 2, 5, 8  # TrackDescriptor
-_UNIT = 6  # CounterDescriptor
-_EVENT_TYPE, _TRACK, _EVENT_NAME, _VALUE = 9, 11, 23, 44  # TrackEvent
 _BEGIN, _END, _NUMBER = 1, 2, 4  # TrackEvent.Type
 _CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED: the sequence begins
-_WHOLE, _DOUBLE, _BYTES = 0, 1, 2  # wire types
+_KNOWN = message_classes(
+    "perfetto",
+    Trace={"packet": (1, "repeated TracePacket")},
+    TracePacket={
+        "timestamp": (8, "uint64"), "trusted_packet_sequence_id": (10, "uint32"), "track_event": (11, "TrackEvent"),
+        "sequence_flags": (13, "uint32"), "track_descriptor": (60, "TrackDescriptor"),
+    },
+    TrackDescriptor={
+        "uuid": (1, "uint64"), "name": (2, "string"), "parent_uuid": (5, "uint64"), "counter": (8, "CounterDescriptor"),
+    },
+    CounterDescriptor={"unit_name": (6, "string")},
+    TrackEvent={
+        "type": (9, "int32"), "track_uuid": (11, "uint64"), "name": (23, "string"),
+        "double_counter_value": (44, "double"),
+    },
+)  # fmt: skip
 
 
 Rows = Sequence[Mapping[str, Any]]  # `session.opened` and `session.ended` of a phone, newest first
@@ -54,16 +64,19 @@ class NumberTrack:
 
 def trace_bytes(title: str, tracks: Iterable[SliceTrack | NumberTrack]) -> bytes:
     """The content of a trace file; its tracks stand below one of that title. Tracks without content are left out."""
-    packets = [_packet(field_bytes(_DESCRIPTOR, _track(1, title)), field_bytes(_FLAGS, _CLEARED))]
+    trace = _KNOWN["Trace"]()
+    _add(trace, sequence_flags=_CLEARED, track_descriptor={"uuid": 1, "name": title})
     for uuid, track in enumerate(tracks, 2):
         if isinstance(track, NumberTrack):
-            unit = field_bytes(_COUNTER, field_bytes(_UNIT, track.unit))
-            events = [_event(at_s, uuid, _NUMBER, field_bytes(_VALUE, float(value))) for at_s, value in track.values]
+            about = {"counter": {"unit_name": track.unit}}
+            events = [(at_s, {"type": _NUMBER, "double_counter_value": float(value)}) for at_s, value in track.values]
         else:
-            unit, events = b"", [packet for each in track.slices for packet in _slice(each, uuid)]
+            about, events = {}, [event for each in track.slices for event in _begin_and_end(each)]
         if events:
-            packets += [_packet(field_bytes(_DESCRIPTOR, _track(uuid, track.name, 1) + unit)), *events]
-    return b"".join(packets)
+            _add(trace, track_descriptor={"uuid": uuid, "name": track.name, "parent_uuid": 1, **about})
+        for at_s, event in events:
+            _add(trace, timestamp=max(0, round(at_s * NS)), track_event={"track_uuid": uuid, **event})
+    return bytes(trace.SerializeToString())
 
 
 def session_tracks(events: Mapping[str, Rows], began_at: datetime, span_s: float) -> list[SliceTrack]:
@@ -96,43 +109,9 @@ def _spans(rows: Rows, began_at: datetime) -> Iterator[tuple[str, float, float]]
         newest = False
 
 
-def _track(uuid: int, name: str, parent: int = 0) -> bytes:
-    below = field_bytes(_PARENT, parent) if parent else b""
-    return field_bytes(_UUID, uuid) + field_bytes(_NAME, name) + below
+def _begin_and_end(each: Slice) -> tuple[tuple[float, dict[str, Any]], ...]:
+    return (each.start_s, {"type": _BEGIN, "name": each.name}), (each.start_s + each.seconds, {"type": _END})
 
 
-def _slice(each: Slice, uuid: int) -> tuple[bytes, bytes]:
-    return (
-        _event(each.start_s, uuid, _BEGIN, field_bytes(_EVENT_NAME, each.name)),
-        _event(each.start_s + each.seconds, uuid, _END),
-    )
-
-
-def _event(at_s: float, uuid: int, kind: int, more: bytes = b"") -> bytes:
-    event = field_bytes(_EVENT_TYPE, kind) + field_bytes(_TRACK, uuid) + more
-    return _packet(field_bytes(_TIMESTAMP, max(0, round(at_s * NS))), field_bytes(_EVENT, event))
-
-
-def _packet(*fields: bytes) -> bytes:
-    return field_bytes(_PACKET, b"".join(fields) + field_bytes(_SEQUENCE, 1))
-
-
-def field_bytes(number: int, value: float | str | bytes) -> bytes:
-    """A field of a message, as its wire type says."""
-    match value:
-        case int():
-            return _varint(number << 3 | _WHOLE) + _varint(value)
-        case float():
-            return _varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
-        case _:
-            data = value.encode() if isinstance(value, str) else value
-            return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
+def _add(trace: Any, **fields: Any) -> None:
+    trace.packet.add(trusted_packet_sequence_id=1, **fields)

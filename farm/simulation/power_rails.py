@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from farm.results.perfetto import field_bytes
+from farm.common.protobuf import message_classes
 from farm.simulation.state import state_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # Name, subsystem, and the part of the physics; "": the sum of all.
@@ -23,7 +23,16 @@ RAILS = (
     ("PPVAR_VSYS_PWR_DISP", "Display", "screen"),
 )
 MODES = ("there", "none", "reset", "refused", "garbage", "hang")
-_PACKET, _SEQUENCE, _POWER_RAILS = 1, 10, 40  # of Trace, TracePacket (perfetto/trace/perfetto_trace.proto)
+_TRACE = message_classes(  # protos/perfetto/trace/perfetto_trace.proto
+    "virtual_rails",
+    Trace={"packet": (1, "repeated TracePacket")},
+    TracePacket={"trusted_packet_sequence_id": (10, "uint32"), "power_rails": (40, "PowerRails")},
+    PowerRails={"rail_descriptor": (1, "repeated RailDescriptor"), "energy_data": (2, "repeated EnergyData")},
+    RailDescriptor={
+        "index": (1, "uint32"), "rail_name": (2, "string"), "subsys_name": (3, "string"), "sampling_rate": (4, "uint32"),
+    },
+    EnergyData={"index": (1, "uint32"), "timestamp_ms": (2, "uint64"), "energy": (3, "uint64")},
+)["Trace"]  # fmt: skip
 _NAMES, _COUNTS, _PERFETTO = "power_rails.names", "power_rails.counts", "perfetto"
 
 
@@ -41,8 +50,11 @@ class PowerRails:
             self._joules = None
         elif mode == "reset" or self._joules is None:
             self._joules = dict.fromkeys((part for _, _, part in RAILS), 0.0)
-        names = b"" if mode == "none" else _packet(*(_descriptor(*each) for each in enumerate(RAILS)))
-        self._write(_NAMES, names)
+        rails = [
+            {"index": index, "rail_name": name, "subsys_name": subsystem, "sampling_rate": 1023}
+            for index, (name, subsystem, _) in enumerate(RAILS)
+        ]
+        self._write(_NAMES, b"" if mode == "none" else _packet(rail_descriptor=rails))
         self._write(_COUNTS, b"")
 
     def count(self, watts: Mapping[str, float], seconds: float, uptime_s: float) -> None:
@@ -51,11 +63,12 @@ class PowerRails:
             return
         for part in self._joules:
             self._joules[part] += (watts.get(part, 0.0) if part else sum(watts.values())) * seconds
-        counts = (
-            field_bytes(2, _fields(index, round(uptime_s * 1e3), round(self._joules[part] * 1e6)))
+        at_ms = round(uptime_s * 1e3)
+        counts = [
+            {"index": index, "timestamp_ms": at_ms, "energy": round(self._joules[part] * 1e6)}
             for index, (_, _, part) in enumerate(RAILS)
-        )
-        self._write(_COUNTS, _packet(*counts))
+        ]
+        self._write(_COUNTS, _packet(energy_data=counts))
 
     def _write(self, name: str, data: bytes) -> None:
         temporary = self._folder / f".{name}.{os.getpid()}"
@@ -63,14 +76,6 @@ class PowerRails:
         temporary.replace(self._folder / name)
 
 
-def _descriptor(index: int, rail: tuple[str, str, str]) -> bytes:
-    return field_bytes(1, _fields(index, rail[0], rail[1], 1023))
-
-
-def _packet(*messages: bytes) -> bytes:
-    return field_bytes(_PACKET, field_bytes(_SEQUENCE, 1) + field_bytes(_POWER_RAILS, b"".join(messages)))
-
-
-def _fields(*values: int | str) -> bytes:
-    """A message whose fields have the numbers 1, 2 ..."""
-    return b"".join(field_bytes(number, value) for number, value in enumerate(values, 1))
+def _packet(**power_rails: Sequence[Mapping[str, int | str]]) -> bytes:
+    packet = {"trusted_packet_sequence_id": 1, "power_rails": power_rails}
+    return bytes(_TRACE(packet=[packet]).SerializeToString())

@@ -126,7 +126,7 @@ async def begin_of(name, kept, stack):
 @pytest.mark.parametrize("name", TASKS)
 async def test_a_task_goes_on_after_a_fault_of_the_database(asked, serving, proxy, name, fault):
     assert set(serving.tasks()) == set(OF_PERSISTENCE)
-    number = itertools.count()
+    number, written = itertools.count(), asyncio.Event()
 
     async def change():
         """Others write all the time; the history has some to store."""
@@ -134,12 +134,14 @@ async def test_a_task_goes_on_after_a_fault_of_the_database(asked, serving, prox
             serving.events.publish("device.ready", f"phone-{next(number)}")
             with suppress(HostError):
                 await asked.write(serving.store.database.writer, lambda _: None)
+                written.set()
             await asyncio.sleep(0.01)
 
     async with AsyncExitStack() as stack:
         lasting = LastingTasks()
         running = lasting.start(name, await begin_of(name, serving, stack))
         stack.push_async_callback(end_tasks, running, lasting.start("changes", change))
+        await written.wait()  # then all connections are there: one that is being made would outlive the fault
         await until(lambda since=asked.done: asked.done > since or running.done())
         match fault:
             case "silent":
