@@ -29,7 +29,8 @@ _TRACE = message_classes(  # protos/perfetto/trace/perfetto_trace.proto
     TracePacket={"trusted_packet_sequence_id": (10, "uint32"), "power_rails": (40, "PowerRails")},
     PowerRails={"rail_descriptor": (1, "repeated RailDescriptor"), "energy_data": (2, "repeated EnergyData")},
     RailDescriptor={
-        "index": (1, "uint32"), "rail_name": (2, "string"), "subsys_name": (3, "string"), "sampling_rate": (4, "uint32"),
+        "index": (1, "uint32"), "rail_name": (2, "string"), "subsys_name": (3, "string"),
+        "sampling_rate": (4, "uint32"),
     },
     EnergyData={"index": (1, "uint32"), "timestamp_ms": (2, "uint64"), "energy": (3, "uint64")},
 )["Trace"]  # fmt: skip
@@ -76,6 +77,6 @@ class PowerRails:
         temporary.replace(self._folder / name)
 
 
-def _packet(**power_rails: Sequence[Mapping[str, int | str]]) -> bytes:
+def _packet(**power_rails: Sequence[Mapping[str, object]]) -> bytes:
     packet = {"trusted_packet_sequence_id": 1, "power_rails": power_rails}
     return bytes(_TRACE(packet=[packet]).SerializeToString())
