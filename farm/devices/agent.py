@@ -198,6 +198,11 @@ class Agent:
         self._wanted = bundle
         self.on_event(m.BundleWanted(bundle.hash))
 
+    @property
+    def server_port(self) -> int:
+        """The port of the RPC server on the phone's loopback; 0: none runs."""
+        return self.server.port if self.server is not None and self._follow is not None else 0
+
     async def dial(self, timeout_s: float) -> tuple[socket.socket, str]:
         """A stream to the RPC server and its secret.
 

@@ -269,6 +269,12 @@ class Fleet:
         """
         return await self.find(name).dial(timeout_s)
 
+    def server_port(self, name: str) -> int:
+        """See `Agent.server_port`; 0 of no such device, too."""
+        with suppress(NoSuchDeviceError):
+            return self.find(name).server_port
+        return 0
+
     def report_broken_session(self, name: str, reason: str) -> None:
         """A session left the device in doubt: it leaves READY at once, is cleaned and checked again."""
         with suppress(NoSuchDeviceError):  # forgotten meanwhile: nothing to clean

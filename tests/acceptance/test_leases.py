@@ -56,6 +56,8 @@ def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     for own in (held["tvm_port"], held["adb_port"], urlsplit(farm.status()["web"]).port):
         assert "a port of farm itself" in adb(held, "reverse", "tcp:6101", f"tcp:{own}").stderr
     forwarded = int(adb(held, "forward", "tcp:0", "tcp:1").stdout)
+    ours = served.split("port=")[1].split()[0]
+    assert f"tcp:{ours} is farm's own RPC server" in adb(held, "forward", "tcp:0", f"tcp:{ours}").stderr
     used = use_tvm(held)
     assert used.stdout == "used\n", used
     row = next(row for row in answer(farm.farm("lease", "list", "--json"))["leases"])

@@ -42,6 +42,7 @@ class LeasedAdb:
         admits: Admits,
         *,
         barred_ports: Callable[[], Collection[int]] = tuple,
+        server_port: Callable[[], int] = int,
         changed: Callable[[], Awaitable[None]] = _no_change,
         used: Callable[[str, bool], None] = lambda _name, _allowed: None,
     ) -> None:
@@ -52,11 +53,13 @@ class LeasedAdb:
             serial: the leased phone's, as that server lists it.
             admits: checks the owner of a loopback connection (farm.adb.lease_proxy.tunnels.Admits).
             barred_ports: where no reverse may lead; asked in a thread.
+            server_port: of farm's RPC server on the phone now, where no forward may lead; 0: none runs.
             changed: awaited when `tunnels` has changed.
             used: called with the name of each service at its first use, and at its first refusal (False).
         """
         self._client = client
         self._serial = serial
+        self._server_port = server_port
         self._used = used
         self._known: set[tuple[str, bool]] = set()
         self._listener = LoopbackListener(admits, self._serve, turn_away)
@@ -113,7 +116,7 @@ class LeasedAdb:
                 if request is None:
                     return
                 self._listener.mark_active(client)
-                verdict = r.judge(request, self._serial, selected=phone is not None)
+                verdict = r.judge(request, self._serial, selected=phone is not None, server_port=self._server_port())
                 decision = verdict.decision
                 if verdict.transport_id is not None and verdict.transport_id != await self._transport_id():
                     decision = r.Refuse(f"no device with transport id '{verdict.transport_id}'")

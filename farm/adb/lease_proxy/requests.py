@@ -119,6 +119,11 @@ _LISTINGS = {
 _FARM_KEEPS_LIST = "farm decides which phones its adb server has"
 _FARM_KEEPS_LINK = "farm looks after the connection to the phone"
 _WOULD_END_LEASE = "the phone would be lost for the lease; farm device reboot is for operators"
+# Whoever gets there waits for an answer: the server knows only the key of farm's own sessions.
+_FARMS_SERVER = (
+    "not on a leased adb: the phone's tcp:{port} is farm's own RPC server: use the lease's TVM key (farm lease show), "
+    "or give your server another port (--port=5101 --port-end=5102)"
+)
 _REFUSED_OF_SERVER = {
     "kill": "this is the adb server of your farm lease; it ends with the lease (farm lease release)",
     "connect": _FARM_KEEPS_LIST,
@@ -159,19 +164,26 @@ MOST_NAME = 32
 _SERVICE_NAME = re.compile(r"[a-z_-]+")
 
 
-def judge(request: str, serial: str, *, selected: bool = False) -> JudgedRequest:
+def judge(request: str, serial: str, *, selected: bool = False, server_port: int = 0) -> JudgedRequest:
     """Decide about one request.
 
     Args:
         request: as read.
         serial: the leased phone's, as the real server lists it.
         selected: whether the connection was switched to the phone before.
+        server_port: of farm's RPC server on the phone; 0: none runs now.
     """
     if request.startswith("host"):
-        return _judge_host(request, serial)
-    if not selected:
+        judged = _judge_host(request, serial)
+    elif not selected:
         return JudgedRequest(Refuse("no phone was chosen on this connection"))
-    return JudgedRequest(_judge_service(request))
+    else:
+        judged = JudgedRequest(_judge_service(request))
+    match judged.decision:
+        case Serve(service=dialled) | OpenTunnel(kind=TunnelKind.FORWARD, dial=dialled):
+            if server_port and _port_dialled(dialled) == server_port:
+                return JudgedRequest(Refuse(_FARMS_SERVER.format(port=server_port)))
+    return judged
 
 
 def change_of(request: str, decision: Decision) -> str:
@@ -317,6 +329,14 @@ def _is_one_of(spec: str, kinds: frozenset[str]) -> bool:
     """Whether `KIND:REST` is of one of these kinds."""
     kind, _, rest = spec.partition(":")
     return kind in kinds and bool(rest)
+
+
+def _port_dialled(service: str) -> int | None:
+    """The port of the phone's loopback that a service dials; None for anything else."""
+    match service.split(":"):
+        case ["tcp", port] | ["tcp", port, "localhost" | "127.0.0.1"] | ["tcp", "localhost" | "127.0.0.1", port]:
+            return _port(f"tcp:{port}")
+    return None
 
 
 def _port(spec: str) -> int | None:

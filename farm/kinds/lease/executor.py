@@ -234,6 +234,7 @@ class LeaseExecutor(Executor):
             facts.serial,
             self.admits(context.job.user),
             barred_ports=self._parts.own_ports,
+            server_port=lambda: self._phones.server_port(facts.device),
             changed=lambda: self._tunnels_changed(context.lease.id),
             used=lambda service, allowed: self.adb_used(context.lease, service, allowed),
         )

@@ -147,6 +147,22 @@ def test_refused_of_the_server(request_):
     assert is_refused(request_)
 
 
+@pytest.mark.parametrize("dialled", ["tcp:5000", "tcp:5000:localhost", "tcp:127.0.0.1:5000"])
+def test_nobody_is_led_to_the_rpc_server_of_farm(dialled):
+    for request_ in (
+        dialled,
+        f"host:forward:tcp:5000;{dialled}",
+        f"host-serial:{MINE}:forward:norebind:tcp:0;{dialled}",
+    ):
+        refused = r.judge(request_, MINE, selected=True, server_port=5000).decision
+        assert isinstance(refused, r.Refuse)
+        assert "the phone's tcp:5000 is farm's own" in refused.message
+        for port in (0, 5001):  # there is none, or another's
+            assert not isinstance(r.judge(request_, MINE, selected=True, server_port=port).decision, r.Refuse)
+    reverse = r.judge("reverse:forward:tcp:6000;tcp:5000", MINE, selected=True, server_port=5000).decision
+    assert reverse == r.OpenTunnel(REVERSE, "tcp:6000", "tcp:5000", rebind=True)  # the host's port
+
+
 @pytest.mark.parametrize(
     "service",
     [

@@ -58,6 +58,7 @@ class Phones:
         self.noted, self.in_hands = [], []
         self.still_in_hands = self.in_hands.append
         self.subscribe = lambda _: lambda: None
+        self.server_port = lambda _: 0
 
     async def note_before_lease(self, name):
         self.noted.append(name)
