@@ -181,9 +181,8 @@ def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
 def _only_in_message(block: bytes, serial: str) -> bytes:
     from farm.common.protobuf import DecodeError, message_classes
 
-    devices = message_classes("adb", Devices={"device": (1, "repeated Device")}, Device={"serial": (1, "bytes")})[
-        "Devices"
-    ]
+    known = message_classes("adb", Devices={"device": (1, "repeated Device")}, Device={"serial": (1, "bytes")})
+    devices = known["Devices"]
     try:
         listed = devices.FromString(block)
     except DecodeError as error:
