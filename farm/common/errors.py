@@ -99,8 +99,10 @@ class Code(StrEnum):
         "driver_missing", Fault.USER, "The phone has no such device, or its driver does not load.", ExitCode.FAILED,
     )  # fmt: skip
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
+    GATE_GONE = "gate_gone", Fault.HOST, "The gate was away, without which no session with a phone begins or goes on."
     GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's gauge or power rails fell silent, or are not understood."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
+    HOST_IMPAIRED = "host_impaired", Fault.HOST, "The host lacks room, memory or files for workers."
     HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     HOST_LOST = "host_lost", Fault.HOST, "The lab's head has not heard of the host that ran the attempt."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
@@ -202,6 +204,16 @@ class Code(StrEnum):
     WORKER_DIED = "worker_died", Fault.HOST, "A worker ended without a result."
     WORKER_SILENT = "worker_silent", Fault.HOST, "A worker stopped sending heartbeats and was killed."
     WRONG_NUMBERS = "wrong_numbers", Fault.PHONE, "A phone computed wrong numbers."
+
+
+# What only an operator of a host can mend, by code: no worker goes on there, or none of such a job. Workers run users'
+# programs: other users and operators are told these words, not the workers'.
+HOST_STANDS = {
+    Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning,
+    Code.GATE_GONE.value: Code.GATE_GONE.meaning,
+    "toolchain_failed": "A toolchain of the host does not start.",
+}
+JOB_LACKS = {each.value: each.meaning for each in (Code.NO_COMPILER, Code.NO_LINKER, Code.NO_TVM)}
 
 
 class FarmError(Exception):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from farm.common.errors import HostError
 
+PROBE_BYTES = 1 << 20
+LEAST_FREE_BYTES = 16 << 20  # more than a candidate with all that is made on the way to it
 _ROOM = "free some room there"
 _WRITABLE = "it must be writable for the user that runs farm"
 _FILES = "raise the limit of open files (ulimit -n), or run less at once"
@@ -58,3 +62,18 @@ def free_in(folder: Path) -> str:
         return f"{shutil.disk_usage(folder).free / 1e6:.0f} MB free"
     except OSError:
         return "its free room is not known"
+
+
+def lacking(folder: Path) -> int:
+    """The errno of a folder in which nothing can be built now; 0: it has room.
+
+    A compiler or a linker that ran out of room crashes or says so in words of its own, so this checks the disk itself.
+    """
+    try:
+        if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+            return errno.ENOSPC
+        with tempfile.TemporaryFile(dir=folder) as probe:  # quotas, and names that have run out
+            os.posix_fallocate(probe.fileno(), 0, PROBE_BYTES)
+    except OSError as error:
+        return host_errno(error)
+    return 0

@@ -123,7 +123,10 @@ class Daemon:
         def checking_key(device: str) -> str:
             return scheduling.leasing.checking_key(device)
 
-        checker = FarmChecker(workers.supervisor, key=checking_key, gate=gate)
+        def gate_gone_at() -> float:
+            return scheduling.tvm_server.gone_at
+
+        checker = FarmChecker(workers.supervisor, key=checking_key, gate=gate, gate_gone_at=gate_gone_at)
         phones = await open_phones(config, stack, persistence, workers.bundles, workers.toolchains, checker, problems)
         running: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the listeners are closed
         stack.push_async_callback(lambda: end_tasks(*running))

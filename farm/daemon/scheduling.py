@@ -73,6 +73,7 @@ class Scheduling:
     poison: PoisonLedger
     quiesce: QuiesceController
     meters: dict[str, Sequence[str]]
+    attempts: Attempts
 
     def use(self, config: FarmConfig) -> None:
         """Share by it from now on; leases and sessions that have begun go on as they are."""
@@ -98,8 +99,8 @@ class Scheduling:
         return {} if self.letters is None else {"membership of the lab": self.letters.head.removed}
 
     def problems(self) -> list[str]:
-        """The current problems of the TVM server."""
-        return [self.tvm_server.problem] if self.tvm_server.problem else []
+        """The current problems of the TVM server, and what attempts found that only an operator mends."""
+        return [*filter(None, [self.tvm_server.problem]), *self.attempts.problems()]
 
     def clock_jumped(self) -> None:
         """The wall clock was set."""
@@ -173,11 +174,13 @@ async def open_scheduling(
         lab=_lab_parts(workers, store, leasing, phones.fleet.quiesce),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
-    attempts = _attempts(persistence, phones, leasing, executors, tasks)
+    attempts = _attempts(persistence, phones, leasing, executors, tasks, tvm_server)
     await _take_up(stack, persistence, phones, leasing, tvm_server, attempts, letters)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce, parts.meters)
+    return Scheduling(
+        gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce, parts.meters, attempts
+    )
 
 
 def _reach_other_hosts(host: str, link: HostLink, leasing: Leasing, tvm_server: TvmServer) -> None:
@@ -208,6 +211,7 @@ def _attempts(
     leasing: Leasing,
     executors: Mapping[str, Executor],
     tasks: BackgroundTasks,
+    tvm_server: TvmServer,
 ) -> Attempts:
     """The attempts of this host."""
     store, events = persistence.store, persistence.events
@@ -219,6 +223,7 @@ def _attempts(
         leases=leasing,
         devices=phones.fleet,
         others=None if persistence.hosts is None else LabDevices(store.mailbox.devices_elsewhere(persistence.hosts)),
+        gate_gone_at=lambda: tvm_server.gone_at,
     )
     return Attempts(
         store=store,

@@ -18,7 +18,17 @@ from datetime import UTC, datetime
 from itertools import islice
 from weakref import WeakValueDictionary
 
-from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, log_error, stopping_error
+from farm.common.errors import (
+    HOST_STANDS,
+    JOB_LACKS,
+    Code,
+    FarmError,
+    Fault,
+    PhoneError,
+    error_to_wire,
+    log_error,
+    stopping_error,
+)
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
@@ -394,10 +404,26 @@ class Dispatcher(JobRequester):
     def attempt_ended(self, message: AttemptEnded) -> Job:
         """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""
         outcome, job = message.outcome, self._queue.job(message.job)
+        views = self._requests.views()
+        host = next((view.host for view in views if view.name == outcome.device), "")
+        self._note_host(host, outcome, job)
         if outcome.state is AttemptState.FAILED and job is not None:
             avoid = self._queue.avoided(job.id) | {outcome.device}
-            outcome = replace(outcome, another_phone=another_phone(job, self._requests.views(), avoid))
+            if (outcome.error or {}).get("code") in JOB_LACKS:
+                avoid |= {view.name for view in views if view.host == host}
+            outcome = replace(outcome, another_phone=another_phone(job, views, avoid))
         return self._queue.attempt_ended(message.job, outcome, m.ClockReading(self._clock().s, message.at))
+
+    def _note_host(self, host: str, outcome: m.Outcome, job: Job | None) -> None:
+        """Learn from the end of an attempt whether workers go on at its host."""
+        error, kind = outcome.error or {}, None if job is None else self._kinds.get(job.kind)
+        if (code := str(error.get("code"))) in HOST_STANDS:
+            where = f" on {host}" if host else ""
+            self._requests.workers_stand(host, f"no job runs{where}: {HOST_STANDS[code]}")
+            return
+        worked = outcome.state is AttemptState.DONE or error.get("fault") in (Fault.USER, Fault.PHONE)
+        if kind is not None and kind.worker and worked and outcome.state is not AttemptState.CANCELLED:
+            self._requests.workers_go_on(host)
 
     # --- time and phones ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVarTuple
 
+from farm.common.durations import BackOff
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.limits import DEFAULT_PRIORITY
 from farm.common.selector import Selector
@@ -52,6 +53,7 @@ from farm.store.mailbox import Letter
 FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
+STANDS = BackOff(1.0, 60.0)  # of a host on which no worker goes on, between two tries
 
 Facts = TypeVarTuple("Facts")
 
@@ -98,6 +100,8 @@ class RequestQueue(WaitingRequests):
         self.drained = ""  # why an operator wants that nothing is granted
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_at_s = 0.0  # when it fires
+        # Hosts whose workers stand: how often in a row that was found, and until when none is tried.
+        self._standing: dict[str, tuple[int, asyncio.TimerHandle | None]] = {}
         self.use_quotas(policy)
 
     def connect(
@@ -214,6 +218,27 @@ class RequestQueue(WaitingRequests):
         if not self._closed:
             self.decide(self.allocator.paused, NOT_WRITABLE if self._failing else self.drained)
 
+    def workers_stand(self, host: str, why: str) -> None:
+        """An attempt ended by what lets no worker of the host go on: after a while, one is tried again."""
+        failures, timer = self._standing.get(host, (0, None))
+        if timer is None and not self._closed:
+            delay_s = STANDS.delay_s(failures + 1)
+            timer = self._loop.call_later(delay_s, self._try_a_worker, host, why)
+            self._standing[host] = failures + 1, timer
+            self.decide(self.allocator.workers_stopped, host, 0, why)
+
+    def _try_a_worker(self, host: str, why: str) -> None:
+        self._standing[host] = self._standing[host][0], None
+        self.decide(self.allocator.workers_stopped, host, 1, why)
+
+    def workers_go_on(self, host: str) -> None:
+        """A worker of the host did its work."""
+        if host in self._standing:
+            _, timer = self._standing.pop(host)
+            if timer is not None:
+                timer.cancel()
+            self.decide(self.allocator.workers_stopped, host, 0, "")
+
     def close(self, reason: str) -> None:
         """Grant nothing any more, and undo undelivered grants; requests stay unanswered."""
         self._closed = True
@@ -224,6 +249,8 @@ class RequestQueue(WaitingRequests):
         if self._check_timer is not None:
             self._check_timer.cancel()
             self._check_timer = None
+        for host in tuple(self._standing):
+            self.workers_go_on(host)
 
     # --- questions ------------------------------------------------------------------------------------------------
 

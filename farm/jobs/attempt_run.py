@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from farm.common.errors import Code, FarmError, HostError, PhoneError, error_to_wire
+from farm.common.errors import HOST_STANDS, JOB_LACKS, Code, FarmError, HostError, PhoneError, error_to_wire
 from farm.common.events import EventLog
 from farm.common.limits import MAX_RESULT_BYTES
+from farm.common.os_errors import hint_for, host_errno
 from farm.devices.fleet import Fleet
 from farm.head.planning import request_of
 from farm.head.queue.model import Error, Outcome
@@ -61,6 +63,7 @@ class AttemptRun:
         self._devices = contexts.devices
         self.pool = Pool(job, lease, contexts.leases, contexts.devices, contexts.others) if attempt.pooled else None
         self._step = "starting"
+        self._began_s = asyncio.get_running_loop().time()
         self._stop: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def stop(self, state: AttemptState, error: Error | None = None) -> None:
@@ -93,9 +96,8 @@ class AttemptRun:
         """
         try:
             return _storable(await self._work(executor))
-        except Exception as error:
-            log.exception("attempt %s failed inside farm", self.attempt.id)
-            return _failed(error)
+        except Exception as error:  # noqa: BLE001
+            return self._failed_inside(error)
         finally:
             if self.pool is not None:  # before the end is written: no phone may be granted to a job that is over
                 self.pool.settle()
@@ -173,6 +175,8 @@ class AttemptRun:
         except YieldedError:
             return Outcome(AttemptState.YIELDED)
         except PhoneError as error:
+            if self._contexts.gate_gone_at() >= self._began_s:
+                return _failed(HostError(code=Code.GATE_GONE, hint="see `farm doctor`", evidence=error.message))
             # A pulled cable breaks the session first and is noticed a moment later: name the real cause.
             lost = None if self.pool is not None else await self._loss_while_recovering(revoked)
             return _failed(error) if lost is None else await self._outcome_of_loss(lost, work)
@@ -180,9 +184,13 @@ class AttemptRun:
             return Outcome(AttemptState.FAILED, error_to_wire(error), result=error.result)
         except FarmError as error:
             return _failed(error)
-        except Exception as error:  # the executor's bug must not take the others' attempts down
-            log.exception("attempt %s failed inside farm", self.attempt.id)
-            return _failed(error)
+        except Exception as error:  # noqa: BLE001 - the executor's bug must not take the others' attempts down
+            return self._failed_inside(error)
+
+    def _failed_inside(self, error: Exception) -> Outcome:
+        if not host_errno(error):  # what the host lacks is no bug, and `OperatorCauses` tells it once
+            log.error("attempt %s failed inside farm", self.attempt.id, exc_info=error)
+        return _failed(error)
 
     async def _loss_while_recovering(self, revoked: asyncio.Future[FarmError]) -> FarmError | None:
         """Why the lease of a phone that failed was revoked; None when it is ready again, or not yet after a while."""
@@ -233,11 +241,14 @@ def _storable(outcome: Outcome) -> Outcome:
 
 
 def _failed(error: BaseException) -> Outcome:
-    if isinstance(error, ToolchainError):  # nothing was begun: the queue waits for the toolchain, however long it takes
-        return Outcome(AttemptState.INTERRUPTED, error_to_wire(error))
     if isinstance(error, OSError) and error.errno is not None:  # a disk, a folder that is gone, no descriptors
-        error = HostError(f"this host failed the attempt: {error}", hint=HOST_HINT)
-    return Outcome(AttemptState.FAILED, error_to_wire(error))
+        code, hint = (Code.HOST_IMPAIRED, hint_for(error.errno)) if host_errno(error) else (None, HOST_HINT)
+        error = HostError(f"this host failed the attempt: {error}", code, hint=hint)
+    if isinstance(error, FarmError) and error.code in HOST_STANDS | JOB_LACKS:
+        error.hint = f"an operator of the host has to mend that: {error.hint}".removesuffix(": ")
+    # Without a toolchain nothing was begun: the queue waits for it, however long it takes.
+    state = AttemptState.INTERRUPTED if isinstance(error, ToolchainError) else AttemptState.FAILED
+    return Outcome(state, error_to_wire(error))
 
 
 async def _stop_work(work: asyncio.Future[Any], attempt: str) -> None:
@@ -265,8 +276,20 @@ class AttemptContextFactory:
         leases: Leasing,
         devices: Fleet,
         others: LabDevices | None = None,
+        gate_gone_at: Callable[[], float] = lambda: -math.inf,
     ) -> None:
-        """`store_log`: `AttemptLogs.store`; `others`: devices of other hosts; None: there are none."""
+        """Keep the parts.
+
+        Args:
+            kinds: of jobs.
+            jobs: the store's.
+            events: get the progress of attempts.
+            store_log: `AttemptLogs.store`.
+            leases: of this host.
+            devices: of this host.
+            others: devices of other hosts; None: there are none.
+            gate_gone_at: when the gate was last away, in the loop's time.
+        """
         self.kinds = kinds
         self._jobs = jobs
         self._events = events
@@ -274,6 +297,7 @@ class AttemptContextFactory:
         self.leases = leases
         self.devices = devices
         self.others = others or LabDevices()
+        self.gate_gone_at = gate_gone_at
 
     def create(self, job: Job, attempt: Attempt, lease: Lease) -> AttemptContext:
         """The context for the executor of that attempt.

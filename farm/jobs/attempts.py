@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from farm.common.errors import JOB_LACKS, Code
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner
@@ -26,8 +27,44 @@ from farm.model.job import Attempt, AttemptState, Job
 from farm.store.store import Store
 
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
+TOLD = {**JOB_LACKS, Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning}
+MAX_COUNTED = 10_000  # jobs of one cause
+REMEMBERED_S = 900.0  # a cause that no job has met for so long; of a host that stands, one is tried each minute
 
 log = logging.getLogger(__name__)
+
+
+class OperatorCauses:
+    """What only an operator can mend of this host: each cause is logged once, and its jobs are counted.
+
+    A toolchain that does not start and a gate that is away are told by their own parts.
+    """
+
+    def __init__(self) -> None:
+        self._met: dict[str, tuple[set[str], str, float]] = {}  # by cause: jobs, the latest, and when (monotonic)
+
+    def ended(self, job: str, outcome: Outcome, now_s: float) -> None:
+        """An attempt of the job has ended."""
+        if cause := TOLD.get(str((outcome.error or {}).get("code"))):
+            if cause not in self._met:
+                log.warning("%s It is told once: farm job show %s", cause, job)
+            jobs = self._met.get(cause, (set[str](), "", 0.0))[0]
+            if len(jobs) < MAX_COUNTED:
+                jobs.add(job)
+            self._met[cause] = jobs, job, now_s
+        for cause, (jobs, _, at_s) in tuple(self._met.items()):
+            mended = outcome.state is AttemptState.DONE and cause == Code.HOST_IMPAIRED.meaning
+            if mended or now_s - at_s > REMEMBERED_S:
+                log.info("That is over, after %d jobs: %s", len(jobs), cause)
+                del self._met[cause]
+
+    def problems(self, now_s: float) -> list[str]:
+        """One line for each cause."""
+        return [
+            f"{cause} {len(jobs)} job{'s' * (len(jobs) > 1)} met that, the latest: farm job show {latest}"
+            for cause, (jobs, latest, at_s) in self._met.items()
+            if now_s - at_s <= REMEMBERED_S
+        ]
 
 
 class Attempts(AttemptRunner):
@@ -60,6 +97,7 @@ class Attempts(AttemptRunner):
         self._runs: dict[str, AttemptRun] = {}  # by attempt
         self._tasks = tasks
         self._left = Left((), (), ())
+        self._causes = OperatorCauses()
         self._stopping = False
 
     async def recover(self, adopted: Collection[str] = (), hosts: Collection[str] | None = None) -> None:
@@ -118,6 +156,10 @@ class Attempts(AttemptRunner):
                     if run.job.id == job_id and attempt_id in ("", run.attempt.id):
                         run.stop(state, error)
 
+    def problems(self) -> list[str]:
+        """One line for each cause that only an operator can mend, with how many jobs have met it."""
+        return self._causes.problems(self._clock().s)
+
     def letter(self, message: RunAttempt) -> None:
         """See `AttemptRunner.letter`."""
 
@@ -144,8 +186,9 @@ class Attempts(AttemptRunner):
         self._head.job_saved(became)
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:
-        at, outcome = self._clock().at, replace(outcome, device=run.lease.device)
-        return await self._keep_end(run.attempt, outcome, at, partial(self._head.decide_end, run.job))
+        now, outcome = self._clock(), replace(outcome, device=run.lease.device)
+        self._causes.ended(run.job.id, outcome, now.s)
+        return await self._keep_end(run.attempt, outcome, now.at, partial(self._head.decide_end, run.job))
 
     async def _keep_end(
         self, attempt: Attempt, outcome: Outcome, at: datetime, decide: Callable[[AttemptEnded], Awaitable[Job]]

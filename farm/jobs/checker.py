@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from farm.bundle.model import Bundle
-from farm.common.errors import Code, PhoneError
+from farm.common.errors import Code, HostError, PhoneError
 from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_such_verb_error
 from farm.jobs.supervisor import Supervisor
 
@@ -65,12 +66,17 @@ class FarmChecker:
         *,
         key: Callable[[str], str],
         gate: Callable[[], tuple[str, int]],
+        gate_gone_at: Callable[[], float] = lambda: -math.inf,
         limit_s: float = CHECK_LIMIT_S,
     ) -> None:
-        """`key`: a match key for a phone that is being checked (Leasing.checking_key). `gate`: the TVM server."""
+        """`key`: a match key for a phone that is being checked (Leasing.checking_key). `gate`: the TVM server.
+
+        `gate_gone_at`: when it was last away, in the loop's time.
+        """
         self._workers = workers
         self._key = key
         self._gate = gate
+        self._gate_gone_at = gate_gone_at
         self._limit_s = limit_s
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -79,12 +85,12 @@ class FarmChecker:
 
         Raises:
             PhoneError: the phone hangs, or the phone failed in the session.
-            HostError: the worker or its toolchain failed.
+            HostError: the worker or its toolchain failed, or the gate was away.
         """
         async with self._places:
             payload = {"golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
-            host = _Host(device, self._key, self._gate)
+            host, began_s = _Host(device, self._key, self._gate), asyncio.get_running_loop().time()
             try:
                 found = await self._workers.run(bundle.toolchain, task, host)
             except AttemptTimeoutError as error:
@@ -93,4 +99,8 @@ class FarmChecker:
                     Code.CHECK_TIMEOUT,
                     evidence=error.message,
                 ) from error
+            except PhoneError as error:
+                if self._gate_gone_at() < began_s:
+                    raise
+                raise HostError(code=Code.GATE_GONE, evidence=error.message) from error
             return bool(found["ok"]), str(found["detail"])

@@ -15,13 +15,14 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from farm.common.durations import BackOff
-from farm.common.errors import Code, HostError, UserError
+from farm.common.errors import HOST_STANDS, Code, HostError, UserError
+from farm.common.os_errors import lacking
 from farm.common.tasks import at_most, end_tasks
 from farm.jobs.attempt import (
     AttemptHost,
@@ -174,13 +175,14 @@ class Supervisor:
             folder, user = await asyncio.to_thread(self._attempt_folder, task)
             output = WorkerOutput(lambda text: host.logged(text, "info"))
         except OSError as error:
-            raise HostError(f"this host cannot start a worker: {error.strerror or error}", hint=LACKS_HINT) from error
+            message = f"this host cannot start a worker: {error.strerror or error}"
+            raise HostError(message, Code.HOST_IMPAIRED, hint=LACKS_HINT) from error
         token = self._listener.admit(task.attempt, task.fence, attempt)
         try:
             pid = await zygote.spawn(self._order(task, token, folder, user), output.writer)
             output.handed_on()
             logger.debug("attempt %s runs as pid %d", task.attempt, pid)
-            return await self._outcome(attempt, zygote, output)
+            return await _believed(self._outcome(attempt, zygote, output), self._folder)
         finally:
             self.ends[zygote.toolchain.name, _how_ended(sys.exception())] += 1
             self._listener.dismiss(task.attempt)
@@ -268,16 +270,31 @@ class Supervisor:
                 logger.warning("the zygote of toolchain %s died; starting another", slot.toolchain.name)
                 await _change(slot, None, None)
             except ToolchainError as error:
-                logger.warning("%s", error)
+                if str(error) != str(slot.problem):  # told once, not at each try
+                    logger.warning("%s", error)
                 await _change(slot, None, error)
             except OSError as error:  # out of descriptors, processes ...: the next may succeed
-                logger.warning("cannot keep a zygote of toolchain %s: %s", slot.toolchain.name, error)
-                await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
+                problem = ToolchainError(f"cannot keep a zygote: {error}")
+                if str(problem) != str(slot.problem):
+                    logger.warning("cannot keep a zygote of toolchain %s: %s", slot.toolchain.name, error)
+                await _change(slot, None, problem)
             except Exception as error:  # a mistake of ours
                 logger.exception("cannot keep a zygote of toolchain %s", slot.toolchain.name)
                 await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
             failures = 1 if time.monotonic() - started_s > STEADY_S else failures + 1
             await asyncio.sleep(RESTART.delay_s(failures))
+
+
+async def _believed(report: Awaitable[Mapping[str, Any]], folder: Path) -> Mapping[str, Any]:
+    """A worker's report. That the host stops workers is a user's word until it finds the same in `folder`."""
+    try:
+        return await report
+    except HostError as error:
+        if await asyncio.to_thread(lacking, folder):
+            error.code = Code.HOST_IMPAIRED.value
+        elif error.code in HOST_STANDS:
+            raise HostError(error.message, hint=error.hint, evidence=error.evidence) from error
+        raise
 
 
 def _how_ended(error: BaseException | None) -> str:

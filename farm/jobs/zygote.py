@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import farm
-from farm.common.errors import HostError, ProtocolError
+from farm.common.errors import Code, HostError, ProtocolError
 from farm.common.install import pip_install
 from farm.common.tasks import at_most
 from farm.jobs.messages import (
@@ -232,7 +232,8 @@ class Zygote:
                 if not self._greeting.done():
                     self._greeting.set_result(message)
             case Spawned(attempt, 0, problem):
-                _fail(self._spawning.get(attempt), HostError(f"the host cannot start a worker: {problem}"))
+                why = f"this host cannot start a worker: {problem}"
+                _fail(self._spawning.get(attempt), HostError(why, Code.HOST_IMPAIRED, hint="`farm doctor` looks"))
             case Spawned(attempt, pid):
                 self._pids[attempt] = pid
                 _set(self._spawning.get(attempt), pid)

@@ -34,11 +34,10 @@ from typing import Any
 
 from farm.bundle.model import Abi, Platform
 from farm.common.frames import FrameReader, frame
-from farm.common.os_errors import host_errno
+from farm.common.os_errors import host_errno, lacking
 from farm.compiler.link import exporter
 from farm.compiler.nodes import OF_TUNING, load_nodes
 from farm.compiler.tvm_errors import die_with_parent, first_line
-from farm.tuning.host_faults import lacking
 
 ERROR_CHARS = 2000
 CRASHES = {signal.SIGSEGV: "crashed", signal.SIGABRT: "aborted", signal.SIGBUS: "crashed", signal.SIGKILL: "was killed"}

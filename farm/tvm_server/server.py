@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -74,6 +75,11 @@ class TvmServer(ABC):
     def problem(self) -> str:
         """Why no client, or no client of some user, can connect now; "" when all can."""
         return ""
+
+    @property
+    def gone_at(self) -> float:
+        """When no process held the port last, in the loop's time; -inf: it was always held."""
+        return -math.inf
 
     @property
     def orphans(self) -> tuple[OrphanedSession, ...]:

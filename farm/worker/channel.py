@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from farm.common.errors import Code, FarmError, HostError, UserError, error_to_wire
-from farm.common.os_errors import free_in, hint_for, host_errno
+from farm.common.os_errors import free_in, hint_for, host_errno, lacking
 from farm.compiler.tvm_errors import first_line
 from farm.control.client import ControlClient
 from farm.jobs.attempt import SILENCE_LIMIT_S, SessionOffer, YieldedError, check_report
 from farm.jobs.messages import Spawn
 from farm.jobs.progress_schema import MAX_TEXT_CHARS
 from farm.measure.conditions import PhoneCondition
-from farm.tuning.host_faults import lacking
 from farm.tuning.phones import PooledPhone, PoolState
 
 HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without one
@@ -241,7 +240,7 @@ def _unforeseen(error: Exception, order: Spawn) -> FarmError:
     if number not in _HOSTS:
         number = lacking(folder)  # TVM and linkers say in words of their own that a disk is full
     if number in _HOSTS:
-        what = f"a worker cannot go on in {folder} ({free_in(folder)}): {os.strerror(number)}"
+        what = f"{os.strerror(number)} in {folder} ({free_in(folder)})"
         return HostError(what, hint=hint_for(number), evidence=evidence)
     what = f"{order.task} failed: {type(error).__name__}: {first_line(error)}"
     return FarmError(what, Code.WORKER_BUG, evidence=evidence)

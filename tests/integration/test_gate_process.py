@@ -120,18 +120,20 @@ async def test_a_phones_descriptor_that_cannot_be_passed_ends_its_session_in_wor
 
 async def test_a_gate_that_ends_tells_its_sessions_ends_and_the_daemon_finds_the_next_one():
     async with Lab() as lab:
-        daemon = await lab.daemon()
+        daemon, began_s = await lab.daemon(), asyncio.get_running_loop().time()
         await lab.session()
+        assert daemon.door.gone_at < began_s
         lab.stop.set()
         await lab.task
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
         await until(lambda: "the gate is gone" in daemon.door.problem)
-        assert daemon.door.pid == 0
+        assert (daemon.door.pid, daemon.door.gone_at >= began_s) == (0, True)
         lab.stop = asyncio.Event()
         lab.gate = GateProcess(lab.wait_s)
         lab.task = asyncio.create_task(lab.gate.run(*sockets_of("127.0.0.1", 0, lab.path), lab.stop))
         await until(lambda: not daemon.door.problem)
         assert (daemon.door.port, daemon.door.pid) == (lab.gate.port, os.getpid())
+        assert began_s <= daemon.door.gone_at <= asyncio.get_running_loop().time()
         assert await echo(await lab.session())
         await daemon.leasing.revoke("pixel", "kicked")
         await daemon.stop()

@@ -244,6 +244,11 @@ class Allocator:
         self._at(now_s).paused = reason
         return self._decide(everything=True)
 
+    def workers_stopped(self, host: str, most: int, why: str, now_s: float) -> tuple[Grant, ...]:
+        """For `why`, at most so many workers may run on the host; "": as many as usual."""
+        self._at(now_s).stop_workers(host, most, why)
+        return self._decide(everything=True)
+
     def clock_advanced(self, now_s: float) -> tuple[Grant, ...]:
         """Nothing but the time has changed; `next_check_s` has come."""
         self._at(now_s)

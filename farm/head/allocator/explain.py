@@ -233,7 +233,8 @@ def limits(state: AllocatorState, request: LeaseRequest) -> tuple[str, ...]:
         held, limit = ledger.held(request.user), ledger.quota(request.user).devices
         facts.append(f"{request.user} holds {held} device{'s' * (held != 1)} of at most {limit}")
     if request.worker and all(state.slots_full(host) for host in state.hosts):
-        facts.append(f"all {state.policy.workers} worker slots are taken" + " on each host" * (len(state.hosts) > 1))
+        taken = f"all {state.policy.workers} worker slots are taken" + " on each host" * (len(state.hosts) > 1)
+        facts.append(next(filter(None, map(state.stopped, sorted(state.hosts))), taken))
     return tuple(facts)
 
 
@@ -251,7 +252,8 @@ def _facts(
     if holding is not None and (closed := view.closed.get(request.lease_class)) is not None:
         facts.append(str(closed))
     if request.worker and view.host and state.slots_full(view.host):
-        facts.append(f"all {state.policy.workers} worker slots of {view.host} are taken")
+        taken = f"all {state.policy.workers} worker slots of {view.host} are taken"
+        facts.append(state.stopped(view.host) or taken)
     if request.quiet_hub and (beside := state.leased_beside(view.name)):
         facts.append(f"{', '.join(beside)} on the same hub {'is' if len(beside) == 1 else 'are'} in use")
     facts.extend(

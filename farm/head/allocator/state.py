@@ -57,6 +57,7 @@ class AllocatorState:
         self._holders: set[str] = set()  # request ids
         self._at: Counter[str] = Counter()  # devices by host
         self._workers: Counter[str] = Counter()  # worker slots that are taken, by host
+        self._stopped: dict[str, tuple[int, str]] = {}  # by host: how many workers may run for now, and why no more
         self._unassigned = 0  # requests with a worker that are being served and have no device yet
         self.slots: dict[str, Holding] = {}  # worker slots that outlast their leases, by who keeps them
 
@@ -194,11 +195,24 @@ class AllocatorState:
     @property
     def spare_slots(self) -> int:
         """How many more workers may run."""
-        return sum(max(0, self.policy.workers - self._workers[host]) for host in self.hosts)
+        return sum(max(0, self._most_workers(host) - self._workers[host]) for host in self.hosts)
 
     def slots_full(self, host: str) -> bool:
-        """Whether every worker slot of the host is taken."""
-        return self._workers[host] >= self.policy.workers
+        """Whether the host runs as many workers as it may."""
+        return self._workers[host] >= self._most_workers(host)
+
+    def stopped(self, host: str) -> str:
+        """Why fewer workers than usual may run on the host; "": as many as usual."""
+        return self._stopped.get(host, (0, ""))[1]
+
+    def stop_workers(self, host: str, most: int, why: str) -> None:
+        """Let at most so many workers run on the host; `why` "": as many as usual."""
+        self._stopped.pop(host, None)
+        if why:
+            self._stopped[host] = most, why
+
+    def _most_workers(self, host: str) -> int:
+        return min(self.policy.workers, self._stopped[host][0]) if host in self._stopped else self.policy.workers
 
     def host_of(self, device: str) -> str:
         """The device's host; "" of one that is not known yet."""
@@ -226,7 +240,7 @@ class AllocatorState:
         return {device for device in devices if self._has_slot(self.host_of(device), freed)}
 
     def _has_slot(self, host: str, freed: str | None) -> bool:
-        return self._workers[host] + self._unassigned - (host == freed) < self.policy.workers
+        return self._workers[host] + self._unassigned - (host == freed) < self._most_workers(host)
 
     def overlooked(self, most: int) -> int:
         """How many requests of the `most` queues that wait longest could have an idle device; 0 unless there is a bug.

@@ -151,7 +151,7 @@ class Yields:
                 if waiting.id in self._promised:
                     continue
                 if (allowed := state.allowed(waiting, suiting)) and not state.with_slot(queue.group, allowed):
-                    yield waiting, {state.host_of(device) for device in allowed}
+                    yield waiting, self._hosts_in_order(allowed)
                     break
 
     def _ask_reserved(self) -> None:
@@ -234,7 +234,11 @@ class Yields:
         """The hosts of free devices that suit the request, which lacks only a worker slot; none if it does not."""
         state, group = self._state, waiting.queue.group
         suiting = state.suiting(group, state.free)
-        return set() if state.with_slot(group, suiting) else {state.host_of(device) for device in suiting}
+        return set() if state.with_slot(group, suiting) else self._hosts_in_order(suiting)
+
+    def _hosts_in_order(self, devices: set[str]) -> set[str]:
+        """The devices' hosts on which one worker that ends makes room for another."""
+        return {host for device in devices if not self._state.stopped(host := self._state.host_of(device))}
 
     def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
         return self._entitlement(device, self._state.held[device])

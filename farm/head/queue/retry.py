@@ -1,7 +1,9 @@
 """The next state of a job after an attempt. Pure.
 
 The fault decides, never the message: a phone's fault means another phone at once, a user's fault ends the job, the
-host's or farm's own waits a little and tries again. Yielded and interrupted attempts are no tries of the job's own.
+host's or farm's own waits a little and tries again. Yielded and interrupted attempts are no tries of the job's own, nor
+are those that ended by what stops every worker of a host until its operator mends it (`HOST_STANDS`). What a host lacks
+for such jobs only (`JOB_LACKS`) is not tried there again.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from farm.common.durations import BackOff
-from farm.common.errors import Code, FarmError, Fault, error_to_wire
+from farm.common.errors import HOST_STANDS, JOB_LACKS, Code, FarmError, Fault, error_to_wire
 from farm.head.queue.model import ClockReading, Error, Outcome
 from farm.model.job import Attempt, AttemptState, Job, JobState
 from farm.model.specs import Kinds
@@ -81,16 +83,19 @@ def failed_instead(job: Job, error: Error, at: datetime) -> Job:
 
 
 def _after_failure(job: Job, outcome: Outcome, now: ClockReading) -> Job:
-    fault = (outcome.error or {}).get("fault")
+    fault, code = ((outcome.error or {}).get(name) for name in ("fault", "code"))
+    stands, lacks = code in HOST_STANDS and job.max_attempts > 1, code in JOB_LACKS
+    elsewhere = outcome.another_phone and not job.device
+    job = replace(job, error=outcome.error, uncounted=job.uncounted + stands)
     tries = job.attempts - job.uncounted
-    job = replace(job, error=outcome.error)
-    if fault == Fault.USER or tries >= job.max_attempts:
+    if fault == Fault.USER or tries >= job.max_attempts or (lacks and not elsewhere):
         return replace(job, state=JobState.FAILED, ended_at=now.at)
-    if fault == Fault.PHONE:
+    if fault == Fault.PHONE or lacks:
         # With no other phone left the ones that failed get another chance, all of them.
-        avoid = job.avoid | {outcome.device} if outcome.another_phone and not job.device else frozenset()
+        avoid = job.avoid | {outcome.device} if elsewhere else frozenset()
         return _again(replace(job, avoid=avoid))
-    return replace(_again(job), not_before=now.at + timedelta(seconds=BACK_OFF.delay_s(tries)))
+    delay_s = BACK_OFF.delay_s(job.uncounted if stands else tries)
+    return replace(_again(job), not_before=now.at + timedelta(seconds=delay_s))
 
 
 def _again(job: Job) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -176,6 +177,7 @@ class GateTvmServer(TvmServer):
         self._keeper: asyncio.Task[None] | None = None
         self._disconnected = asyncio.Event()
         self._last_phone_byte_at = 0.0
+        self._gone_at = -math.inf
         self._checks_since_message = 0
         self._silent = False  # for so long that it is reported
         self.detached = 0  # sessions that go on after `stop`
@@ -204,6 +206,11 @@ class GateTvmServer(TvmServer):
     def problem(self) -> str:
         """See `TvmServer.problem`."""
         return self._problem or self._refused_users
+
+    @property
+    def gone_at(self) -> float:
+        """See `TvmServer.gone_at`."""
+        return self._gone_at if self._linked else self._loop.time()
 
     @property
     def last_phone_byte_at(self) -> float:
@@ -296,6 +303,7 @@ class GateTvmServer(TvmServer):
                 continue
             try:
                 await self._reach()
+                self._gone_at = self._loop.time()
                 log.warning("the gate is back (port %d)", self.port)
                 self._set_problem("")
                 self._accept_clients()

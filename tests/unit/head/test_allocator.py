@@ -375,3 +375,28 @@ def test_a_place_that_is_kept_outlasts_its_lease():
     assert grant.request_id == "bench"
     assert lab.decide(Allocator.slot_freed, "slot") == []
     assert lab.want("other", worker=True) == ""
+
+
+def test_a_host_whose_workers_stand_serves_who_needs_none():
+    lab = Lab(phone("a", host="lab1"), phone("b", host="lab1"), phone("c", host="lab2"), workers=2)
+    lab.decide(Allocator.workers_stopped, "lab1", 0, "no job runs on lab1: its disk is full")
+    assert lab.want("elsewhere", worker=True) == "c"
+    assert lab.want("waits", worker=True) == ""
+    assert lab.why("waits", worker=True)["a"] == "no job runs on lab1: its disk is full"
+    assert lab.want("shell") == "a"
+    assert lab.allocator.overlooked(9) == 0
+    assert lab.decide(Allocator.workers_stopped, "lab1", 1, "no job runs on lab1: its disk is full")
+    assert lab.want("second", worker=True) == ""
+    lab.end("a")
+    assert lab.allocator.overlooked(9) == 0
+    assert [each.request_id for each in lab.decide(Allocator.workers_stopped, "lab1", 0, "")] == ["second"]
+
+
+def test_no_tuning_makes_way_for_a_worker_that_may_not_run():
+    lab = Lab("a", "b", workers=1, min_slice_s=10.0)
+    lab.want("tuning", device="a", worker=True, lease_class=LeaseClass.TUNE)
+    lab.decide(Allocator.slot_kept, "a", "slot")
+    lab.decide(Allocator.workers_stopped, "", 0, "no job runs: its disk is full")
+    lab.want("bench", priority=5, user="bob", device="b", worker=True)
+    lab.later(60.0)
+    assert (lab.slots, lab.limits(worker=True)) == ([], ("no job runs: its disk is full",))

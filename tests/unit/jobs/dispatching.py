@@ -1,6 +1,7 @@
 """A dispatcher over a real store, with leasing, phones and executors played by the test."""
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -33,6 +34,7 @@ class Farm:
         self.leases = FakeLeases(self.store, self.devices, fence=self.store.epoch << 32)
         self.executor = FakeExecutor()
         self.log = []
+        self.gate_gone_at = -math.inf
         self.tasks = BackgroundTasks()
         self.dispatcher = Dispatcher(
             store=self.store,
@@ -58,6 +60,7 @@ class Farm:
                 ),
                 leases=self.leases,
                 devices=self.devices,
+                gate_gone_at=lambda: self.gate_gone_at,
             ),
             head=self.head,
             tasks=self.tasks,

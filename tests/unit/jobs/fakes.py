@@ -51,6 +51,7 @@ class FakeLeases:
         self.restored = []
         self.released = []
         self.slots = []  # worker slots kept beyond their leases
+        self.standing = {}  # hosts on which no worker goes on, and why
         self.yielding = set()  # leases asked to give their phones back
         self._granting = set()
 
@@ -146,6 +147,12 @@ class FakeLeases:
 
     def yield_wanted(self, lease_id):
         return lease_id in self.yielding
+
+    def workers_stand(self, host, why):
+        self.standing[host] = why
+
+    def workers_go_on(self, host):
+        self.standing.pop(host, None)
 
     def why(self, request_ids):
         return {each: "every phone is busy" if each in self.waiting else "" for each in request_ids}

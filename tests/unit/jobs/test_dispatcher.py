@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import os
 from dataclasses import replace
 
@@ -152,6 +153,56 @@ async def test_an_error_is_told_with_whose_fault_it_is(farm, raised, tries, faul
     assert (job.state, job.error["fault"]) == (JobState.FAILED, fault)
     assert said in job.error["message"]
     assert ("bug" in job.error["hint"]) is (fault == "farm")
+
+
+async def test_what_stops_a_hosts_workers_is_told_once_with_its_jobs_and_is_no_try_of_theirs(farm, caplog):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/attempts")
+    first, second = await farm.one(max_attempts=2), await farm.one(max_attempts=2)
+    for job_id in (first, second):
+        await farm.started()
+        await farm.ends(job_id, full)
+    for _ in range(2):  # each once more
+        await farm.ends((await farm.started()).job.id, full)
+    assert [(job.state, job.attempts, job.uncounted) for job in map(farm.job, (first, second))] == [
+        (JobState.QUEUED, 2, 2)
+    ] * 2
+    error = farm.job(first).error
+    assert error["code"] == Code.HOST_IMPAIRED
+    assert error["hint"].startswith("an operator of the host has to mend that: free some room")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    (problem,) = farm.attempts.problems()
+    assert problem.startswith(f"{Code.HOST_IMPAIRED.meaning} 2 jobs met that, the latest: farm job show ")
+    assert farm.leases.standing == {"": f"no job runs: {Code.HOST_IMPAIRED.meaning}"}
+    await farm.ends((await farm.started()).job.id, {})
+    assert (farm.attempts.problems(), farm.leases.standing) == ([], {})
+
+
+async def test_a_job_that_may_be_tried_once_fails_by_its_host(farm):
+    job = await farm.tried(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), max_attempts=1)
+    assert (job.state, job.error["code"]) == (JobState.FAILED, Code.HOST_IMPAIRED)
+
+
+@pytest.mark.parametrize(("elsewhere", "state"), [("", JobState.FAILED), ("lab2", JobState.QUEUED)])
+async def test_what_a_host_lacks_for_a_job_is_not_tried_there_again(farm, caplog, elsewhere, state):
+    farm.devices.change(phone("p2", Life.STARTING, host=elsewhere))
+    for _ in range(2):
+        job = await farm.tried(HostError("no linker for armv7", Code.NO_LINKER, hint="install lld"), max_attempts=3)
+        assert (job.state, job.attempts) == (state, 1)
+        assert job.avoid == ({"p1"} if elsewhere else frozenset())
+    assert farm.leases.standing == {}
+    (problem,) = farm.attempts.problems()
+    assert problem.startswith(f"{Code.NO_LINKER.meaning} 2 jobs met that")
+    assert len(caplog.records) == 1
+
+
+async def test_a_session_that_the_gate_ended_is_not_the_phones_fault(farm):
+    job_id = await farm.one(max_attempts=2)
+    await farm.started()
+    farm.gate_gone_at = math.inf
+    await farm.ends(job_id, PhoneError("opening the session failed: connection refused"))
+    job = farm.job(job_id)
+    assert (job.error["code"], job.error["fault"], job.uncounted, job.avoid) == (Code.GATE_GONE, "host", 1, frozenset())
+    assert "" in farm.leases.standing
 
 
 @pytest.mark.parametrize("error", [ToolchainError("toolchain default is not up"), YieldedError()])

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import os
 import shutil
 import sys
@@ -12,12 +13,14 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from farm.common.durations import BackOff
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError, PhoneError
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import SILENCE_LIMIT_S, HeartbeatWatch, LiveAttempt, Task
+from farm.jobs.checker import FarmChecker
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import ToolchainError, Zygote
 from farm.model.toolchain import Toolchain
+from tests.support.errors import raises_code
 from tests.support.waiting import until
 
 NO_DESCRIPTOR = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -153,13 +156,32 @@ async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(supervisor, monkey
 
 
 @pytest.mark.parametrize(("error", "traceback"), [(NO_DESCRIPTOR, False), (LookupError("ours"), True)])
-async def test_a_host_that_starts_no_zygote_is_one_line_and_a_mistake_of_ours_is_told_with_its_place(
+async def test_a_host_that_starts_no_zygote_is_one_line_for_all_tries_and_a_mistake_is_told_with_its_place(
     supervisor, monkeypatch, caplog, error, traceback
 ):
-    monkeypatch.setattr(Zygote, "start", AsyncMock(side_effect=error))
+    start = AsyncMock(side_effect=error)
+    monkeypatch.setattr(Zygote, "start", start)
     await supervisor.start()
-    await until(lambda: caplog.records)
+    await until(lambda: start.call_count > 1 and caplog.records)
     await supervisor.stop()
+    assert len(caplog.records) == 1 or traceback
     assert caplog.records[0].message.startswith("cannot keep a zygote of toolchain default")
     assert str(error) in caplog.text
     assert bool(caplog.records[0].exc_info) is traceback
+
+
+@pytest.mark.parametrize(("gone_at", "code"), [(-math.inf, Code.SESSION_FAILED), (math.inf, Code.GATE_GONE)])
+async def test_a_check_that_lost_the_gate_is_not_the_phones_fault(gone_at, code):
+    broken = SimpleNamespace(run=AsyncMock(side_effect=PhoneError("connection refused", Code.SESSION_FAILED)))
+    bundle = SimpleNamespace(golden_dir=Path("golden"), golden_kinds=(), toolchain="default")
+    checker = FarmChecker(broken, key=str, gate=lambda: ("127.0.0.1", 9190), gate_gone_at=lambda: gone_at)
+    with raises_code(code):
+        await checker.check("p1", bundle)
+
+
+@pytest.mark.parametrize(("folder", "code"), [("/sys", Code.HOST_IMPAIRED), ("", "host")])  # /sys has no room
+async def test_a_worker_that_blames_the_host_is_believed_where_the_host_finds_the_same(tmp_path, folder, code):
+    report = asyncio.get_running_loop().create_future()
+    report.set_exception(HostError("the gate is gone", Code.GATE_GONE))
+    with raises_code(code):
+        await module._believed(report, Path(folder or tmp_path))

@@ -1,6 +1,7 @@
 """A lease is decided, kept, delivered, ended: what happens when something goes wrong in each of these moments."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -213,3 +214,21 @@ async def test_foreign_words_in_a_reason_do_not_keep_a_phone(tmp_path):
     assert store.leases.get(first.id).reason == "adb said \\udcff"
     await lab.leasing.close()
     store.close()
+
+
+@virtual_time
+async def test_a_host_whose_workers_stand_is_tried_by_one_until_one_goes_on():
+    lab, worker = Lab("a", "b"), replace(ANDROID, worker=True)
+    lab.requests.workers_stand("", "no job runs: its disk is full")
+    lab.requests.workers_stand("", "no job runs: its disk is full")  # of an attempt that ran beside the first
+    requests = [lab.ask(worker) for _ in range(2)]
+    await lab.lease()
+    assert lab.got == []
+    assert lab.why(requests[0]) == "no job runs: its disk is full"
+    await until(lambda: lab.got)
+    assert time.monotonic() == pytest.approx(1001.0, abs=0.5)
+    lab.requests.workers_stand("", "no job runs: its disk is full")
+    lab.leasing.release(lab.got.pop().id, "")
+    await until(lambda: lab.got)
+    assert time.monotonic() == pytest.approx(1003.0, abs=0.5)
+    lab.requests.workers_go_on("")
