@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -121,7 +121,7 @@ class Dispatcher(JobRequester):
         self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
-        # By user and key: of two submissions of the same jobs, the second waits and gets those of the first.
+        # By user and key: a second submission of the same jobs waits for the first, and gets its jobs.
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._usable: dict[str, bool] = {}
         self._wall_ahead_s = clock().wall_ahead_s
@@ -184,9 +184,7 @@ class Dispatcher(JobRequester):
             UserError: the spec cannot be met: a wrong selector, `after` names nothing, a quota.
             HostError: the farm is stopping, or its store cannot write.
         """
-        if not key:
-            return await self._submit(spec, user, key, must_match=must_match)
-        async with self._turns.setdefault((user, key), asyncio.Lock()):
+        async with self._turns.setdefault((user, key), asyncio.Lock()) if key else nullcontext():
             return await self._submit(spec, user, key, must_match=must_match)
 
     async def _submit(self, spec: JobSpec, user: str, key: str, *, must_match: bool) -> Submission:

@@ -272,9 +272,9 @@ def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Le
 
 
 def _end_of_lease(attempt: Attempt, record: LeaseRecord | None) -> Outcome:
-    """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away.
+    """The outcome of an attempt whose person has had the phone: its time is over, or the phone was taken away.
 
-    `record`: of its lease, which may have ended before the attempt was written as ended; None: it was deleted.
+    `record`: its lease, which may have ended; None: it was deleted.
     """
     reason = "" if record is None else record.reason
     if record is not None and (record.ended_at is None or _ended_in_order(record)):

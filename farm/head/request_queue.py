@@ -156,7 +156,7 @@ class RequestQueue(WaitingRequests):
     # --- for jobs -------------------------------------------------------------------------------------------------
 
     def ask(self, request: LeaseRequest, requester: JobRequester, place_s: float | None = None) -> str:
-        """Request a device for the request's job, which waits since `place_s`; returns the request's id.
+        """Request a device for the request's job; returns the request's id. `place_s`: as in `PendingRequest`.
 
         `requester.granted` is called once, later, when the lease is armed; never after `withdraw`.
         """

@@ -52,7 +52,7 @@ class PendingRequest:
     request: LeaseRequest
     since: float  # monotonic
     requester: JobRequester | None = None  # asked at the head; None: it comes from a host
-    place_s: float | None = None  # since when its job waits (monotonic): its place among its user's; None: `since`
+    place_s: float | None = None  # the time of its job's place among its user's (monotonic); None: `since`
     grant: PendingGrant | None = None
 
 

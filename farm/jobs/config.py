@@ -26,5 +26,5 @@ class JobsConfig:
     # attempts at once: each compiles on one core and holds some 100 MB of its own
     workers: Annotated[int, Field(gt=0)] = 8
     user: str = "farm-job"  # whom workers become when the daemon is root and there is such a user
-    # then workers of each user have a uid and gid, the first free ones of 10,000 from here; 0: all are `user`
+    # the first of 10,000 uids and gids, of which the workers of each user get their own; 0: all are `user`
     first_uid: Annotated[int, Field(ge=0, le=2**31 - 1 - MAX_USERS)] = 0x7000_0000  # used by no login or container

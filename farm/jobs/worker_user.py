@@ -68,13 +68,12 @@ class WorkerUser:
 class UserFolders:
     """<folder>/<digest>/: what workers keep for one user of the farm, named by the user's digest.
 
-    The folder's owner, or its group where the daemon is not root, is the uid and gid of that user's workers: others
-    reach neither the folder nor the processes. A folder that was not used for a week goes when another is made, and its
-    ids are free.
+    The folder's owner, or its group where the daemon is not root, is the uid and gid of that user's workers. Other
+    workers reach neither folder nor processes. Making a folder removes those that were not used for a week.
     """
 
     def __init__(self, folder: Path, shared: WorkerUser | None, first_id: int = 0) -> None:
-        """`shared`: the configured user; None: workers stay who the daemon is. `first_id`: 0: all are `shared`."""
+        """`shared`: the configured user; None: the daemon's own. `first_id`: of the users' ids; 0: all are `shared`."""
         self._folder = folder
         self._shared = shared
         self._ids = range(first_id, first_id + MAX_USERS) if first_id else range(0)
@@ -116,13 +115,13 @@ class UserFolders:
         return self._shared if found == shared else None
 
     def tidy(self) -> None:
-        """Remove folders of other owners than theirs would be today, and those of users who ran nothing for a week."""
+        """Remove folders whose owner is not today's, and those that were not used for a week."""
         oldest_s = time.time() - UNUSED_S
         for folder in self._folder.iterdir():
             owner = self.owner(folder)
             own = self._shared is None and folder.lstat().st_uid == os.geteuid()
-            right = own or (owner is not None and (owner == self._shared) != bool(self._ids))
-            if not (right and _DIGEST.fullmatch(folder.name) and folder.lstat().st_mtime >= oldest_s):
+            current = own or (owner is not None and (owner == self._shared) != bool(self._ids))
+            if not (current and _DIGEST.fullmatch(folder.name) and folder.lstat().st_mtime >= oldest_s):
                 remove_tree(folder, owner)
 
     def _new(self) -> WorkerUser:

@@ -41,7 +41,7 @@ class HostBundles:
             table: the bundles that hosts share.
             groups: ABI and platform of the phones here.
             changed: called with the hash of each bundle that was taken in.
-            offered: a file that is there once the bundles from before this host was one of a lab are offered.
+            offered: a file that is there once the bundles from before this host joined are offered.
         """
         self._host = host
         self._library = library
@@ -92,7 +92,7 @@ class HostBundles:
         self._seen = shared, groups
 
     async def _offer(self, taken: Collection[str]) -> None:
-        """Offer the bundles that this host had before the lab, once: phones of hosts without one are quarantined."""
+        """Offer, once, the bundles from before this host joined: hosts without a bundle quarantine their phones."""
         for bundle in await asyncio.to_thread(self._library.list):
             whole = not await asyncio.to_thread(self._library.verify, bundle.hash)
             for name in bundle.names if whole else ():

@@ -1,4 +1,4 @@
-"""Follows what other hosts change in the database and whether they can be reached, and writes readings for them."""
+"""Follows other hosts: their changes in the database and their reach. Writes this host's readings for them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def follow_other_hosts(looks: Mapping[str, Callable[[], Awaitable[None]]])
 
 
 class HostReach:
-    """Whether this host can connect to each other host of its lab that runs and listens, by trying it."""
+    """Tries whether this host can connect to the other hosts of its lab that run and listen."""
 
     def __init__(self, link: HostLink) -> None:
         """Answer the tries of other hosts from now on."""
@@ -53,18 +53,18 @@ class HostReach:
         link.serve(REACH, LinkCall.accept)
 
     def problem_of(self, host: str) -> str | None:
-        """Why the host cannot be reached, of two tries one after the other; "": it can; None: that is not known."""
+        """Why the last two tries to reach the host failed; "": the last one did not; None: not known."""
         found = self._found.get(host)
         return found if not found or self._before.get(host) else None
 
     async def still_unreached(self, host: str) -> str:
-        """Why the host cannot be reached now, by another try; "": it can, or nothing is known against it."""
+        """Why another try to reach an unreached host fails; "": it succeeds, or the host was not unreached."""
         if self.problem_of(host):
             self._found = {**self._found, host: await self._try(host)}
         return self.problem_of(host) or ""
 
     async def look(self) -> None:
-        """Try every host; of those that were reached every third time."""
+        """Try every host, but a reached one only every third time."""
         self._looks += 1
         hosts = [each.name for each in (await self._link.hosts()).values() if each.address and each.beat_at is not None]
         tried = [name for name in hosts if self._found.get(name) != "" or self._looks % REACHED_EVERY == 0]

@@ -78,7 +78,7 @@ class TlsThreads:
         self._open: set[Secured] = set()
 
     async def secure(self, sock: socket.socket, context: ssl.SSLContext) -> Secured:
-        """Shake hands over a connected socket, which the thread owns from now on. Cancelling this ends the handshake.
+        """Shake hands over a connected socket, which the thread owns from now on. Cancellation ends the handshake.
 
         Raises:
             TlsError: the other side has no certificate of the context, refuses this host, or is too slow.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from farm.leasing.leases import Leasing
 
 log = logging.getLogger(__name__)
-TELL_EVERY_S = 10.0  # of keys that no phone has; clients may ask for thousands, and `farm status` names them all
+LOG_EVERY_S = 10.0  # a key that no phone has: clients may ask for thousands, and `farm status` names all
 
 
 class TvmLeases:
@@ -50,7 +50,7 @@ class TvmLeases:
         self.users_at = ""  # see `farm.common.peers.name_at`
         # Whether a login of this host may use the TVM port ([tvm] local); None: every login may.
         self.may_use: Callable[[str], Awaitable[bool]] | None = None
-        self._told_s = -TELL_EVERY_S  # of the latest key that no phone has
+        self._logged_s = -LOG_EVERY_S  # the latest key that no phone has
 
     def admit(self, peer: Peer) -> Awaitable[None] | None:
         """Whether a client may use the port; None: it may, and nobody need be asked.
@@ -94,8 +94,8 @@ class TvmLeases:
         priority = min(priority, self._leasing.quota_of(user).priority)
         lease_class = self._leasing.policy.class_of(key)
         selector, match_key = Selector.parse(key), invented_key(key)
-        if not (selector.labels or self.serves(key)) and self._clock() - self._told_s >= TELL_EVERY_S:
-            self._told_s = self._clock()
+        if not (selector.labels or self.serves(key)) and self._clock() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = self._clock()
             log.warning("%s (%s) waits for the key %s, which no phone has: farm explain key", user, peer, plain(key))
         lease = await self._leasing.acquire(
             LeaseRequest(

@@ -47,7 +47,7 @@ def state_of(view: DeviceView, *, leased: bool, fault: str = "", lost_with: str 
 
 
 def interrupted(state: StateAndCause) -> bool:
-    """Whether a lost link or a fault keeps it from users; cleaning after a lease is neither."""
+    """Whether a lost link or a fault keeps it from users. Cleaning after a lease does not count."""
     life, cause = state
     return life in LINK_DOWN or (life in _RECOVERING_IN and bool(cause))
 

@@ -66,7 +66,7 @@ def check_paths(state_dir: Path, runtime: Path) -> None:
 
 
 def unusable_paths(state_dir: Path) -> Iterator[Path]:
-    """What a start opens and the owner of the state folder may not: root's files after a restore by hand."""
+    """Paths that a start opens and the state folder's owner may not open, such as root's after a restore by hand."""
     owner = state_dir.stat().st_uid
     for name in (*STATE_FOLDERS, *STATE_FILES, "farm.db"):
         for path in state_dir.glob(name) if "*" in name else [state_dir / name]:
@@ -77,7 +77,7 @@ def unusable_paths(state_dir: Path) -> Iterator[Path]:
 
 
 def give_to_owner(made: Path | int, folder: Path) -> None:
-    """What root makes in the state folder belongs to the owner of that folder, like everything in it."""
+    """Give what root made in the state folder to the folder's owner."""
     if os.geteuid() == 0:
         owner = folder.stat()
         os.chown(made, owner.st_uid, owner.st_gid)

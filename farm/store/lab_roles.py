@@ -130,7 +130,7 @@ class LabRoles:
             )
 
     def prepare(self, lab: str) -> None:
-        """Give the hosts' group and earlier owners their rights, and nobody more than those.
+        """Give the hosts' group and earlier owners their rights, and revoke all others.
 
         Raises:
             HostError: the group may create things in the database, or belongs to another lab.

@@ -159,7 +159,7 @@ def back_up(where: Path | str) -> Path:
     """Copy a database; returns the copy, beside it.
 
     Raises:
-        UserError: it is on a server, there is none, or there is a copy of this second.
+        UserError: it is on a server, or there is none.
         HostError: it cannot be read, or there is no room.
     """
     if isinstance(where, str):
@@ -203,7 +203,7 @@ def restore(copy: Path, path: Path) -> Path | None:
 
 
 def _check_copy(part: Path, name: Path) -> None:
-    """Refuse a copy that no daemon could serve from; an earlier release's is brought up to date at the start."""
+    """Refuse a copy that no daemon could serve. The start brings an earlier release's up to date."""
     engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(part), poolclass=NullPool)
     try:
         with engine.connect() as connection:

@@ -1,10 +1,9 @@
 """Membership of hosts in a lab: its id, tokens, joining and removal, in the lab's database itself. Blocking.
 
-All but joining is an administrator's, whose URL is given for that call: no daemon logs in with that role. A token is a
-role of the server with a password that is good for a day, and a row of `host_token`. Joining replaces the password by
-one that only the new host knows and the row by one of `host`, in one transaction. Removing a host takes its role's
-right to log in, ends its connections and marks its row; the head ends its leases and attempts and deletes the row
-(farm.head.host_watch).
+Only an administrator does all but joining, by a URL with a role that no daemon has. A token is a role of the server
+with a password that is good for a day, and a row of `host_token`. Joining replaces the password by one that only the
+new host knows and the row by one of `host`, in one transaction. Removing a host takes its role's right to log in, ends
+its connections and marks its row. The head ends its leases and attempts and deletes the row (farm.head.host_watch).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class StoreRole(StrEnum):
 
 
 class DatabaseAwayError(HostError):
-    """The database's server cannot be used now, and may be later: nobody need change a setting."""
+    """The database's server cannot be used now, but may be later without a changed setting."""
 
     code = Code.DATABASE_UNUSABLE
 
@@ -311,7 +311,7 @@ def _lock(connection: Connection, name: str) -> int | None:
 
 
 def bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
-    """Make the tables, if there are none, or those of this release out of an earlier one's."""
+    """Make the tables, or migrate those of an earlier release."""
     if version is None:
         create_tables(connection)
     elif version < SCHEMA_VERSION:

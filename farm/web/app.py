@@ -107,13 +107,13 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_middleware(
         Guard, host=config.host, allow_hosts=config.allow_hosts, on_forged=_audit_forged, pace=app.state.web.pace,
-        caller=partial(_payer, app.state.web),
+        client=partial(_client, app.state.web),
     )  # fmt: skip
     return app
 
 
-def _payer(web: Web, scope: Scope) -> str:
-    return web.payer_of(HTTPConnection(scope))
+def _client(web: Web, scope: Scope) -> str:
+    return web.client_of(HTTPConnection(scope))
 
 
 async def _audit_forged(scope: Scope) -> None:
@@ -141,7 +141,7 @@ async def metrics(request: Request) -> Response:
     """For Prometheus. One rendering serves all who ask at once."""
     web, begun_s = web_of(request), time.monotonic()
     body, content_type = await request.app.state.metrics(request.headers.get("accept", ""))
-    web.pace.charge(web.payer_of(request), time.monotonic() - begun_s)
+    web.pace.charge(web.client_of(request), time.monotonic() - begun_s)
     return Response(body, headers={"content-type": content_type})
 
 

@@ -93,57 +93,57 @@ TOO_MANY = (429, "There are too many requests from here", "Wait a few seconds, a
 OUR_MISTAKE = "It is a mistake of the farm, not yours; the daemon's log has the trace."
 
 REQUEST_S = 0.005  # the loop's time for any request, as it is charged
-SHARE = 0.25  # of the loop's time, for one account or address
-SAVED_S = 10.0  # so much time without a request is saved up: a page with its parts, and a few more
+SHARE = 0.25  # of the loop's time, for one client
+SAVED_S = 10.0  # of a client without requests: a page with its parts, and a few more
 MAX_WAIT_S = 3.0  # a request that would wait for longer is answered 429 then
-MAX_CALLERS = 4096
-FREE_AT_ONCE = 4  # requests of a caller that never wait: a browser has no more for one page
-MAX_AT_ONCE = 128  # requests of a caller, waiting ones too
+MAX_CLIENTS = 4096
+FREE_AT_ONCE = 4  # requests of a client that never wait: a browser has no more for one page
+MAX_AT_ONCE = 128  # requests of a client, waiting ones too
 STREAM = "/events"
 
 log = logging.getLogger(__name__)
 
 
 class Pace:
-    """Bounds the part of the daemon's loop that each caller's requests take: a request waits until its turn.
+    """Bounds the part of the daemon's loop that each client's requests take: a request waits for its turn.
 
-    A caller is an account, or the address of readers without a sign-in. A few requests at once never wait.
+    A client is an account, or the address of readers without a sign-in. A few requests at once never wait.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._under_way: Limiter[str] = Limiter()
-        self._until: dict[str, float] = {}  # by caller: when it has paid for what it has had, the latest last
+        self._until: dict[str, float] = {}  # by client: when its share covers its requests, the latest client last
 
-    def wait_s(self, caller: str) -> float:
-        """The time until the caller's next request may begin."""
-        return max(0.0, self._until.get(caller, 0.0) - self._clock() - SAVED_S)
+    def wait_s(self, client: str) -> float:
+        """The time until the client's next request may begin."""
+        return max(0.0, self._until.get(client, 0.0) - self._clock() - SAVED_S)
 
-    def charge(self, caller: str, seconds: float) -> None:
-        """Count the loop's time for a caller."""
+    def charge(self, client: str, seconds: float) -> None:
+        """Count the loop's time for a client."""
         now = self._clock()
-        self._until[caller] = max(self._until.pop(caller, now), now) + seconds / SHARE
-        while len(self._until) > MAX_CALLERS:
+        self._until[client] = max(self._until.pop(client, now), now) + seconds / SHARE
+        while len(self._until) > MAX_CLIENTS:
             del self._until[next(iter(self._until))]
 
     @asynccontextmanager
-    async def turn(self, caller: str) -> AsyncIterator[bool]:
-        """A request: wait for its turn, and charge it; False: the caller has asked for too much."""
-        at_once = self._under_way.of(caller)
+    async def turn(self, client: str) -> AsyncIterator[bool]:
+        """Wait for a request's turn, and charge the request; False: the client has asked for too much."""
+        at_once = self._under_way.of(client)
         if at_once >= MAX_AT_ONCE:
             yield False
             return
-        wait_s = 0.0 if at_once < FREE_AT_ONCE else self.wait_s(caller)
+        wait_s = 0.0 if at_once < FREE_AT_ONCE else self.wait_s(client)
         admitted = wait_s <= MAX_WAIT_S
         if admitted:
-            self.charge(caller, REQUEST_S)
-        self._under_way.take(caller)
+            self.charge(client, REQUEST_S)
+        self._under_way.take(client)
         try:
-            if wait_s:  # a refusal waits too: who asks again at once would else ask the more
+            if wait_s:  # a refusal waits too, or the client would ask again at once
                 await asyncio.sleep(min(wait_s, MAX_WAIT_S))
             yield admitted
         finally:
-            self._under_way.give_back(caller)
+            self._under_way.give_back(client)
 
 
 class BodyTooLarge(Exception):  # noqa: N818 (no error of farm: it never leaves this module)
@@ -155,21 +155,21 @@ class Guard:
 
     def __init__(
         self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str], on_forged: Callable[[Scope], Awaitable[None]],
-        pace: Pace, caller: Callable[[Scope], str],
+        pace: Pace, client: Callable[[Scope], str],
     ) -> None:  # fmt: skip
-        """Wrap the application.
+        """Prepare.
 
         Args:
-            app: it.
+            app: the application.
             host: where the page listens.
             allow_hosts: further names of it.
             on_forged: gets actions that another site sent, or that came under a name that is not ours.
             pace: of the requests.
-            caller: whose request it is.
+            client: of a request.
         """
         self._app = app
         self._pace = pace
-        self._caller = caller
+        self._client = client
         self._on_forged = on_forged
         self._names = allowed_names(host, allow_hosts)
 
@@ -199,12 +199,12 @@ class Guard:
                     await self._on_forged(scope)
                 await _answer(with_headers, *refused)
                 return
-            async with self._pace.turn(self._caller(scope)) as admitted:
+            async with self._pace.turn(self._client(scope)) as admitted:
                 if not admitted:
                     await _answer(with_headers, *TOO_MANY)
                 elif scope["path"] != STREAM:
                     await self._app(scope, _bounded(receive), with_headers)
-            if admitted and scope["path"] == STREAM:  # under way for as long as a page is open: it is not counted
+            if admitted and scope["path"] == STREAM:  # not counted: it lasts as long as a page is open
                 await self._app(scope, _bounded(receive), with_headers)
         except ClientDisconnect:  # in the middle of a form: there is no client to answer; or all is answered
             return

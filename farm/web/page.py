@@ -65,7 +65,7 @@ class SignIn:
 
 
 class SignIns:
-    """Sign-ins by the value of their cookie; the account's one unused for longest makes room."""
+    """Sign-ins by the value of their cookie. The account's longest unused one makes room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -137,17 +137,17 @@ class Web:
     pace: Pace = field(default_factory=Pace)
     heavy_work: asyncio.Lock = field(default_factory=asyncio.Lock)  # plots and CSV files are made one at a time
 
-    def payer_of(self, connection: HTTPConnection) -> str:
-        """Whose part of the daemon's time a request takes: the account that is signed in, else the address."""
+    def client_of(self, connection: HTTPConnection) -> str:
+        """Whom `pace` charges for a request: the account that is signed in, else the address."""
         cookie = connection.cookies.get(COOKIE)
         sign_in = self.sign_ins.get(cookie) if cookie else None
         return f"account {sign_in.account}" if sign_in is not None else address_of(connection)
 
 
 class PageRoute(APIRoute):
-    """The route of a page. One rendering serves all who ask for it at once from one address, without a sign-in.
+    """The route of a page. One rendering serves all readers of one address who ask at once without a sign-in.
 
-    Who is signed in gets a rendering that began after the request: it shows what the reader has just ordered.
+    A reader who is signed in gets a rendering of their own, which shows what they have just ordered.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -259,7 +259,7 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
         request=request,
         **context,
     )
-    web.pace.charge(web.payer_of(request), time.monotonic() - begun_s)
+    web.pace.charge(web.client_of(request), time.monotonic() - begun_s)
     return HTMLResponse(body, status)
 
 

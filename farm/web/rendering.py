@@ -257,7 +257,7 @@ def read_assets() -> Mapping[str, Asset]:
 
 
 def make_templates(assets: Mapping[str, Asset]) -> Environment:
-    """The templates; whatever is put into them is escaped, and characters that turn or hide text are spelled out."""
+    """The templates. Inserted values are escaped, and characters that turn or hide text are spelled out."""
     environment = Environment(
         loader=ChoiceLoader((PackageLoader("farm.web"), FunctionLoader(_kind_template))),
         autoescape=True,

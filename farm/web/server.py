@@ -20,7 +20,7 @@ from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.tasks import BackgroundTasks, log_failure
 from farm.tvm_server.listener import Acceptor
 
-# For a further one the one that asks nothing for longest is cut, else it is answered 503.
+# A further one replaces the longest idle one, or is answered 503.
 MAX_CONNECTIONS = 256
 MAX_OF_ADDRESS = 192  # of those; a proxy, or ssh -L, has all its users at one address
 MAX_REFUSED = 32  # connections that stay to be answered 503

@@ -125,7 +125,7 @@ class HintReaders:
 
 
 class HintStream(StreamingResponse):
-    """The answer to one reader. `leave` is called at its end, also if the reader has left before the first byte."""
+    """The answer to one reader. It calls `leave` at its end, also if the reader left before the first byte."""
 
     def __init__(self, hints: AsyncIterator[bytes] | tuple[()], leave: Callable[[], None]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

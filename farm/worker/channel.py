@@ -208,7 +208,7 @@ def _client(order: Spawn) -> ControlClient:
     )
 
 
-_HOSTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENFILE, errno.ENOMEM)  # no bug of a worker's
+_HOST_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENFILE, errno.ENOMEM)  # no worker's bug
 Main = Callable[[Mapping[str, Any], DaemonChannel], dict[str, Any]]
 
 
@@ -234,12 +234,12 @@ def run(order: Spawn) -> None:
 
 
 def _unforeseen(error: Exception, order: Spawn) -> FarmError:
-    """The error of a worker that farm did not foresee: the host's, where that has run out of something."""
+    """The error for an unforeseen exception of a worker: the host's if it has run out of something."""
     folder, evidence = Path(order.folder), traceback.format_exc()
     number = host_errno(error)
-    if number not in _HOSTS:
+    if number not in _HOST_ERRNOS:
         number = lacking(folder)  # TVM and linkers say in words of their own that a disk is full
-    if number in _HOSTS:
+    if number in _HOST_ERRNOS:
         what = f"{os.strerror(number)} in {folder} ({free_in(folder)})"
         return HostError(what, hint=hint_for(number), evidence=evidence)
     what = f"{order.task} failed: {type(error).__name__}: {first_line(error)}"

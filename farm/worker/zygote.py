@@ -66,9 +66,8 @@ class Zygote:
         self._link = link
         self._run = run
         self._attempts: dict[int, str] = {}  # pid (and process group) -> attempt
-        # uid and gid of children that are not ours; those of ended ones may still have strays
-        self._users: dict[int, tuple[int, int]] = {}
-        self._had: set[tuple[int, int]] = set()
+        self._users: dict[int, tuple[int, int]] = {}  # uid and gid of children that are not ours
+        self._all_users: set[tuple[int, int]] = set()  # ended children's too, which may have left strays
         self._wake: tuple[int, ...] = ()
 
     def serve(self, versions: dict[str, str]) -> None:
@@ -118,7 +117,7 @@ class Zygote:
                 selector.close()
                 self._link.close()
                 signal.set_wakeup_fd(-1)
-                for end in self._wake:  # a child that read it would keep the ends of others from us
+                for end in self._wake:  # a child that read it would hide the ends of others
                     os.close(end)
                 _be_child(order, zygote, output, token, self._run)
         finally:
@@ -126,7 +125,7 @@ class Zygote:
             os.close(token)
         if order.uid is not None and order.gid is not None:
             self._users[pid] = order.uid, order.gid
-            self._had.add(self._users[pid])
+            self._all_users.add(self._users[pid])
         self._attempts[pid] = order.attempt
         self._report(Spawned(order.attempt, pid))
         return True
@@ -159,8 +158,8 @@ class Zygote:
             self._signal(pid, signal.SIGKILL)
 
     def _signal(self, pid: int, signum: int) -> None:
-        """Signal a child's process group, as its user where we may not ourselves; a stray may be any user's."""
-        _signal_group(pid, signum, [self._users[pid]] if pid in self._users else self._had)
+        """Signal a process group, as its user where we may not ourselves. A stray may be any user's."""
+        _signal_group(pid, signum, [self._users[pid]] if pid in self._users else self._all_users)
 
     def _report(self, message: FromZygote) -> None:
         self._link.sendall(encode(message))
@@ -241,7 +240,7 @@ def _limit(which: int, most: int) -> None:
 
 
 def _signal_group(pid: int, signum: int, users: Iterable[tuple[int, int]] = ()) -> None:
-    """Signal a child's process group, as the one of `users` (uid, gid) that may where we may not ourselves."""
+    """Signal a process group, as the first of `users` (uid, gid) that may, where we may not ourselves."""
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:

@@ -160,7 +160,7 @@ class Allocator:
     def request_added(
         self, request_id: str, request: LeaseRequest, now_s: float, *, place_s: float | None = None
     ) -> tuple[Grant, ...]:
-        """A request for a device was added. `place_s`: since when its user has waited for it; None: since now.
+        """A request for a device was added. `place_s`: the time of its place among its user's; None: now.
 
         Raises:
             ValueError: `request_id` came before.

@@ -63,8 +63,8 @@ class AllocatorState:
 
     # --- requests and leases --------------------------------------------------------------------------------------
 
-    def request_added(self, request_id: str, request: LeaseRequest, place_s: float | None = None) -> QueuedRequest:
-        """A request waits from now on, at the place of one that waits since `place_s`; None: since now.
+    def request_added(self, request_id: str, request: LeaseRequest, place_s: float | None) -> QueuedRequest:
+        """A request waits from now on. `place_s`: the time of its place among its user's; None: now.
 
         Raises:
             ValueError: it came before.

@@ -249,7 +249,7 @@ class QueuedRequest:
     id: str
     request: LeaseRequest
     queue: UserQueue
-    place: tuple[float, int]  # since when it waits (monotonic), and its number: 1 for the first request ever
+    place: tuple[float, int]  # time (monotonic) and number: 1 for the first request ever
     lasts_s: float  # how long its lease is taken to last
 
 

@@ -155,7 +155,7 @@ class QueuedJob:
     phase: Phase
     deadline_s: float | None
     ready_s: float  # end of its back-off
-    place_s: float  # its place among its user's jobs: when it was added, or gave way to others
+    place_s: float  # the time of its place among its user's jobs: when it was added, or gave way
     missing: set[str] = field(default_factory=set)  # of `after`: not done yet
     saving: Job | None = None
     offered: bool = False  # while it is starting: its phone's host has not answered the offer

@@ -62,7 +62,7 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
 
 
 def keeps_place(outcome: Outcome) -> bool:
-    """Whether the job's next request has the place of the one before: no other job was meant to go first."""
+    """Whether the job's next request has the place of the last one."""
     code = (outcome.error or {}).get("code")
     lost = code in (Code.DAEMON_DIED, Code.HOST_LINK_LOST, Code.HOST_LOST)
     return outcome.state is AttemptState.FAILED or lost
@@ -112,9 +112,9 @@ def _given_up(job: Job, now: ClockReading) -> Job:
 
 
 def broken_off(kinds: Kinds, job: Job, error: FarmError) -> tuple[AttemptState, Mapping[str, object]]:
-    """Interrupted, which counts as no try; or failed, where what it has done already is not done more often than asked.
+    """State and error of an attempt of `job` that `error` ended.
 
-    The state is that of an attempt of `job` which ended by `error`.
+    Interrupted, which counts as no try, or failed if its work may be done only as often as its user allows.
     """
     kind = kinds.get(job.kind)
     if kind is None or not kind.once:

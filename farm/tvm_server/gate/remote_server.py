@@ -311,7 +311,7 @@ class GateTvmServer(TvmServer):
                 log.exception("the gate is not reached")
 
     def _look_at_silence(self, silent_s: float) -> None:
-        """A gate that is stopped for a moment keeps its sessions: their phones are nobody else's meanwhile."""
+        """Report a silent gate, which keeps its sessions and phones for now; give up one that is silent for long."""
         if self._link is None:
             return
         if silent_s >= GIVEN_UP_S:
