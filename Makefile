@@ -97,7 +97,7 @@ man: setup ## man/farm.1 from the commands; -E: Sphinx does not see that code ch
 	$(PY) -m sphinx -E -q -b man docs build/man
 	cp build/man/farm.1 man/farm.1
 
-LOCK := uv pip compile pyproject.toml --extra tvm --extra tui --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q
+LOCK := uv pip compile pyproject.toml --extra tvm --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q
 lock: ## write requirements.lock (to run farm) and requirements-dev.lock (to work on it) anew from pyproject.toml
 	$(LOCK) -o requirements.lock
 	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock

@@ -1,9 +1,8 @@
-"""`farm top`: phones, jobs and events as they change; with the extra `tui` keys and panes."""
+"""`farm top`: phones, jobs and events as they change."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
@@ -22,7 +21,6 @@ from farm.cli.output.terminal import interruptible
 from farm.cli.top_picture import PhoneOrder, Snapshot, followed, snapshot
 from farm.common.durations import parse_duration, within
 from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
-from farm.common.install import cache_home, pip_install
 
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
@@ -34,15 +32,11 @@ LIVE_STATES = ("running", "queued", "blocked", "held")
 WHOLE_COLUMNS = 200  # not at a terminal: hardly anything is cut off
 FRAME_S = 0.5  # a new size is seen at the latest then
 LEAVE_S = 1.0  # for the poller's thread
-HINT = f"keys and panes in farm top: {pip_install('tui')}"
 
 
 def top(
     interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two pictures.")] = "2s",
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and stop.")] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Do without keys and panes, even with the extra `tui`.")
-    ] = False,
     sort: Annotated[PhoneOrder, typer.Option(help="Order of phones; state: what needs a look goes first.")] = "state",
     only: Annotated[str, typer.Option(help="Only phones and jobs that have these words.")] = "",
     json: JsonFlag = False,
@@ -50,8 +44,7 @@ def top(
     """Show phones, jobs and events as they change.
 
     It adapts to the terminal's size: where a table has no room, phones stand side by side. If the daemon restarts, it
-    waits. With the extra `tui` there are keys: `?` lists them. Not at a terminal it prints one picture; with --json one
-    document per picture, a line each.
+    waits. Not at a terminal it prints one picture; with --json one document per picture, a line each.
     """
     interval_s = within("--interval", interval, parse_duration(interval), 0.2, 3600)
     reader = FarmReader()
@@ -65,23 +58,11 @@ def top(
             else:
                 _print_documents(reader, farm, interval_s)
         return
-    keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
-    code = 0
     try:
         with interruptible(), Poller(reader, interval_s) as poller:
-            if keys:
-                from farm.cli.top_app import TopApp
-
-                screen = TopApp(poller, by=sort, wanted=only)
-                screen.run()
-                code = screen.return_code or 0
-            else:
-                _draw(poller, sort, only)
-    except (KeyboardInterrupt, OSError, OutputError) as error:  # the terminal is gone
-        if not keys and not plain and isinstance(error, KeyboardInterrupt):
-            _hint_once()
+            _draw(poller, sort, only)
+    except (KeyboardInterrupt, OSError, OutputError):  # the terminal is gone
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    raise typer.Exit(code)
 
 
 class FarmReader:
@@ -131,7 +112,6 @@ class Poller:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farm top", daemon=True)
         self.changed = threading.Event()  # set after each read
-        self.on_snapshot: Callable[[], object] = self.changed.set
         self.farm = reader.farm
         self.away = ""  # why the daemon does not answer; "" while it does
 
@@ -159,7 +139,7 @@ class Poller:
                 self.away = f"a mistake of farm top itself: {type(error).__name__}: {error}"
             if self._stopped.is_set():
                 break
-            self.on_snapshot()
+            self.changed.set()
             self._stopped.wait(self._interval_s)
         self._reader.close()
 
@@ -225,14 +205,3 @@ def _read_again(reader: FarmReader) -> Snapshot:
             if waited:
                 print_note("the farm daemon is back")
             return farm
-
-
-def _hint_once() -> None:
-    """Once for each user."""
-    folder = cache_home() / "farm"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tui-hint-shown").open("x").close()
-    except OSError:
-        return
-    print_note(HINT)

@@ -33,7 +33,7 @@ CELL = 30  # columns of a phone where all of them stand beside each other
 WIDE = 100  # columns from which on there is room for what a phone is and why
 BAR = 10
 LOW_BATTERY_PERCENT = 20
-# Column -> its width in a line of text; textual's tables find their own.
+# Column -> its width; 0: the rest of the line.
 PHONE_COLUMNS = {
     "PHONE": 20, "HOST": 10, "STATE": 12, "HEAT": 7, "BATT": 5, "SOC": 14, "GPU": 14, "HOLDER": 12, "AGE": 8,
     "REASON": 0,

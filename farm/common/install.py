@@ -48,7 +48,7 @@ def pip_install(extra: str = "", python: str = "") -> str:
 _EXTRAS = {  # what is imported -> the extra that brings it
     "tvm": ("cloudpickle", "onnx", "tflite", "tornado", "tvm", "tvm_ffi", "xgboost"), "torch": ("torch",),
     "keras": ("h5py", "keras", "onnxscript"), "postgres": ("psycopg",), "lab": ("cryptography",),
-    "objectstore": ("obstore",), "builders": ("dask", "distributed"), "tui": ("textual",),
+    "objectstore": ("obstore",), "builders": ("dask", "distributed"),
     "results": ("mlflow", "pyarrow"),
 }  # fmt: skip
 

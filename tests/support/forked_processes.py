@@ -220,8 +220,6 @@ def _import_commands() -> None:
     tree = typer.main.get_command(farm.cli.main.app)
     for name in tree.commands:  # type: ignore[attr-defined]
         tree.get_command(None, name)  # type: ignore[attr-defined]  # imports it
-    with contextlib.suppress(ModuleNotFoundError):  # without the extra `tui`
-        import farm.cli.top_app
 
 
 def _begin(request: Mapping[str, Any], files: Sequence[int]) -> None:

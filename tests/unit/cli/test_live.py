@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from farm.cli.top_picture import WIDE
 from farm.common.errors import PhoneError, error_to_wire
 from tests.support.fake_daemon import FARM
 from tests.support.terminal import Terminal
@@ -40,34 +39,22 @@ def submit(daemon, **facts):
     return daemon.run(add())
 
 
-def test_keys_end_top(at_terminal):
-    pytest.importorskip("textual", reason="the extra `tui` is not installed")
-    for key, code in (("q", 0), ("\x03", 130)):
-        top = at_terminal("top", "--interval", "0.2")
-        top.shows("galaxy")
-        top.type(key)
-        assert top.ends() == code
-        assert LEAVE_ALTERNATE in top.raw
-
-
-@pytest.mark.parametrize("keys", [(), ("--plain",)], ids=["keys", "plain"])
 @pytest.mark.parametrize(
     ("columns", "environ"), [(40, {}), (80, {"NO_COLOR": "1"}), (121, {}), (200, {"NO_COLOR": "1"})]
 )
-def test_top_shows_a_live_job_on_every_terminal(at_terminal, daemon, columns, keys, environ):
+def test_top_shows_a_live_job_on_every_terminal(at_terminal, daemon, columns, environ):
     job = submit(daemon)
     daemon.begin(job, "pixel")
-    top = at_terminal("top", *keys, "--interval", "0.2", size=(40, columns), more=environ)
+    top = at_terminal("top", "--interval", "0.2", size=(40, columns), more=environ)
     assert "Traceback" not in top.read(lambda seen: job[:8] in seen and "pixel" in seen)
     top.process.send_signal(signal.SIGINT)
     assert top.ends() == 130
     assert "Traceback" not in top.raw
 
 
-@pytest.mark.parametrize("keys", [(), ("--plain",)], ids=["keys", "plain"])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_top_leaves_the_terminal_as_it_was(at_terminal, sent, keys):
-    top = at_terminal("top", *keys, "--interval", "0.2")
+def test_top_leaves_the_terminal_as_it_was(at_terminal, sent):
+    top = at_terminal("top", "--interval", "0.2")
     top.shows("galaxy")
     top.process.send_signal(sent)
     assert top.ends() == 130
@@ -77,7 +64,7 @@ def test_top_leaves_the_terminal_as_it_was(at_terminal, sent, keys):
 
 
 def test_top_outlives_the_daemon_and_says_so(at_terminal, daemon):
-    top = at_terminal("top", "--plain", "--interval", "0.2")
+    top = at_terminal("top", "--interval", "0.2")
     top.shows("galaxy")
     daemon.kill()
     top.read(lambda text: "pixel" in text.partition("this is how it was")[2])
@@ -88,7 +75,7 @@ def test_top_outlives_the_daemon_and_says_so(at_terminal, daemon):
 
 
 def test_top_follows_the_terminals_size(at_terminal):
-    top = at_terminal("top", "--plain", "--interval", "0.2", size=(24, 120))
+    top = at_terminal("top", "--interval", "0.2", size=(24, 120))
     assert "SOC" in top.shows("REASON")
     top.resize(10, 40)
     frame = top.shows("● galaxy").replace("\r", "").rpartition("farm 0.1.0")[2]  # cells, where columns do not fit
@@ -96,22 +83,7 @@ def test_top_follows_the_terminals_size(at_terminal):
     assert all(len(line) <= 40 for line in frame.split("\n"))
 
 
-def test_top_with_keys_is_resized_beside_a_live_job(at_terminal, daemon):
-    pytest.importorskip("textual", reason="the extra `tui` is not installed")
-    job = submit(daemon)
-    daemon.begin(job, "pixel")
-    top = at_terminal("top", "--interval", "0.2", size=(40, 60))
-    top.read(lambda seen: job[:8] in seen and "pixel" in seen)
-    for columns in (200, 60, 120, 99):
-        top.resize(40, columns)
-        titles = "SOC" if columns >= WIDE else "BATT  HOLDER"
-        top.read(lambda seen, titles=titles: job[:8] in seen.rpartition(titles)[2])
-    top.type("q")
-    assert top.ends() == 0
-    assert "Traceback" not in top.raw
-
-
-@pytest.mark.parametrize("arguments", [("top", "--plain"), ("watch", "job-0001")])
+@pytest.mark.parametrize("arguments", [("top",), ("watch", "job-0001")])
 def test_a_terminal_that_closes_ends_it(at_terminal, daemon, arguments):
     submit(daemon)
     shown = at_terminal(*arguments)

@@ -1,7 +1,5 @@
 """The thread that polls for `farm top`, and one picture of it."""
 
-import queue
-
 from typer.testing import CliRunner
 
 from farm.cli.main import app
@@ -10,30 +8,31 @@ from tests.support.waiting import HANG_S
 
 
 class Reader:
-    """Gives its looks one after the other, then the last again."""
+    """Gives its look, or raises it."""
 
-    def __init__(self, *looks):
-        self.looks = list(looks)
+    def __init__(self, look):
+        self.look = look
         self.farm = None
 
     def read(self):
-        seen = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        if isinstance(seen, Exception):
-            raise seen
-        return seen
+        if isinstance(self.look, Exception):
+            raise self.look
+        return self.look
 
     def close(self):
         pass
 
 
 def test_a_mistake_while_reading_is_told_and_it_reads_on():
-    poller = Poller(Reader(ZeroDivisionError("of farm"), "the farm"), 0.01)
-    said = queue.Queue()
-    poller.on_snapshot = lambda: said.put((poller.farm, poller.away))
-    with poller:
-        farm, away = said.get(timeout=HANG_S)
-        assert (farm, "ZeroDivisionError: of farm" in away) == (None, True)
-        assert said.get(timeout=HANG_S) == ("the farm", "")
+    reader = Reader(ZeroDivisionError("of farm"))
+    with Poller(reader, 0.01) as poller:
+        assert poller.changed.wait(HANG_S)
+        assert (poller.farm, "ZeroDivisionError: of farm" in poller.away) == (None, True)
+        reader.look = "the farm"
+        while poller.away:
+            poller.changed.clear()
+            assert poller.changed.wait(HANG_S)
+        assert poller.farm == "the farm"
 
 
 def test_one_picture_is_as_wide_as_columns_says(daemon, monkeypatch):
