@@ -262,30 +262,21 @@ def init(
         )
     name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
     file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
-    if passfile_of(loaded.state_dir).exists() or not (loaded.state_dir / "farm.db").exists():
-        found, hosts = found_lab(url)
-        own = url if hosts and name not in hosts else _login(loaded, url, name)
-        answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
-        steps = _joining(name, hosts) if hosts and name not in hosts else _next(file, own, name)
-        emit(answer, ("the lab's tables are there; this host has nothing to move", *steps), json=json)
-        return
-    moved = _move(loaded, url)
+    moves = not passfile_of(loaded.state_dir).exists() and (loaded.state_dir / "farm.db").exists()
+    moved = _move(loaded, url) if moves else None
     found, hosts = found_lab(url)
-    own = _login(loaded, url, name)
-    own = moved.url if own == url else own
-    answer = {
-        "url": own, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before,
-        "lab": found, "hosts": hosts,
-    }  # fmt: skip
-    emit(
-        answer,
-        (
+    joins = moved is None and hosts and name not in hosts
+    own = url if joins else _login(loaded, url, name)
+    answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
+    lines = ["the lab's tables are there; this host has nothing to move"]
+    if moved is not None:
+        own = moved.url if own == url else own
+        answer |= {"url": own, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
+        lines = [
             f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
             f"the copy of before is {moved.backup}",
-            *_next(file, own, name),
-        ),
-        json=json,
-    )
+        ]
+    emit(answer, (*lines, *(_joining(name, hosts) if joins else _next(file, own, name))), json=json)
 
 
 def _login(loaded: FarmConfig, url: str, name: str) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from html import escape
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -199,13 +199,14 @@ class Guard:
                     await self._on_forged(scope)
                 await _answer(with_headers, *refused)
                 return
-            async with self._pace.turn(self._client(scope)) as admitted:
-                if not admitted:
-                    await _answer(with_headers, *TOO_MANY)
-                elif scope["path"] != STREAM:
+            async with AsyncExitStack() as turn:
+                admitted = await turn.enter_async_context(self._pace.turn(self._client(scope)))
+                if scope["path"] == STREAM:  # it lasts as long as a page is open
+                    await turn.aclose()
+                if admitted:
                     await self._app(scope, _bounded(receive), with_headers)
-            if admitted and scope["path"] == STREAM:  # not counted: it lasts as long as a page is open
-                await self._app(scope, _bounded(receive), with_headers)
+                else:
+                    await _answer(with_headers, *TOO_MANY)
         except ClientDisconnect:  # in the middle of a form: there is no client to answer; or all is answered
             return
         except BodyTooLarge:
