@@ -154,7 +154,7 @@ def submit_to_end(
     json: bool,
     show: Callable[[Event, str], None] | None = None,
 ) -> NoReturn:
-    """As `submit_and_wait`; in the end, or at Ctrl-C after a first result, `finish` prints and ends the command."""
+    """Call `submit_and_wait`, then `finish`, which prints and ends the command; at Ctrl-C after a result, too."""
     finish(*submit_and_wait(farm, spec, detach=detach, wait=wait, json=json, show=show, finish=finish))
 
 
@@ -289,7 +289,7 @@ class WaitLine:
 
 
 def _left_to_operator(farm: Client, waiting: Sequence[JobInfo], jobs: int, *, leave: bool) -> bool:
-    """Whether only an operator can free all that waits, which is printed; unless `leave`, it is cancelled.
+    """Whether only an operator can help all waiting jobs, which is printed. Unless `leave`, these are cancelled.
 
     Raises:
         NoPhoneError: all of the so many jobs wait for an operator.

@@ -32,7 +32,7 @@ class TorchModel(SourceModel):
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """The ranges that it was exported for; torch's infinity (int_oo) is no int."""
+        """The exported ranges. torch's infinity (int_oo) is no int."""
         return {
             str(symbol): (int(max(allowed.lower, 1)), int(min(allowed.upper, MAX_DIMENSION)))
             for symbol, allowed in self.program.range_constraints.items()

@@ -59,7 +59,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def run_in_child(work: Callable[[], None], doing: str, hint: str = "another target, precision or TVM version") -> None:
+def run_in_child(work: Callable[[], None], doing: str, hint: str) -> None:
     """Call `work` in a child process and wait for it. Its results must be files. `hint`: for a crash.
 
     Raises:

@@ -361,7 +361,7 @@ def _dialled(host: str) -> str:
 
 
 def _open_ports() -> Iterator[int]:
-    """The TCP ports where this process and its children listen, whoever chose them."""
+    """The TCP ports where this process and its children listen."""
     daemon = psutil.Process()
     for process in (daemon, *daemon.children(recursive=True)):
         with contextlib.suppress(psutil.Error):  # it has ended, or is another user's

@@ -149,7 +149,7 @@ class Supervisor:
         return (await _ready(self._slot(toolchain), host, self._patience_s)).versions
 
     def cache_folder(self, toolchain: str, user: str) -> Path:
-        """Where a toolchain's workers keep compiled libraries for a user; they make it."""
+        """The folder for a toolchain's compiled libraries of a user, which workers make."""
         return self._users.path(user) / toolchain
 
     async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
@@ -232,7 +232,7 @@ class Supervisor:
         )
 
     def _attempt_folder(self, task: Task) -> tuple[Path, WorkerUser | None]:
-        """The attempt's own folder, and whom its worker becomes, which has it."""
+        """Make the attempt's folder; returns it and its owner, whom the worker becomes."""
         user = self._users.open(task.user)
         folder = self._folder / "attempts" / task.attempt
         if folder.exists():
@@ -243,7 +243,7 @@ class Supervisor:
         return folder, user
 
     def _clear(self) -> None:
-        """Delete the folders that attempts of a killed daemon left, and caches that are of no use."""
+        """Delete useless caches and the folders that attempts of a killed daemon left."""
         for left in (self._folder / "attempts").iterdir():
             remove_tree(left, self._users.owner(left))
         self._users.tidy()

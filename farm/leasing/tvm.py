@@ -53,7 +53,7 @@ class TvmLeases:
         self._logged_s = -LOG_EVERY_S  # the latest key that no phone has
 
     def admit(self, peer: Peer) -> Awaitable[None] | None:
-        """Whether a client may use the port; None: it may, and nobody need be asked.
+        """An awaitable that checks whether a client may use the port; None: it may.
 
         Raises:
             NotAllowedError: when awaited: it is a process of a login of this host that may not.

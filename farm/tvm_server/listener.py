@@ -461,7 +461,7 @@ class _Sniffer:
         self._timer: asyncio.TimerHandle | None = None  # None before `begin`
 
     def begin(self, user: str, limit_s: float) -> None:
-        """Read from now on; it is of that user."""
+        """Begin to read; the connection belongs to `user`."""
         self.peer = replace(self.peer, user=user)
         self._timer = self._loop.call_later(limit_s, self.close)
         self._loop.add_reader(self.sock.fileno(), self._readable)

@@ -40,7 +40,7 @@ class TrackerBackend(Protocol):
         """
 
     def admit(self, peer: Peer) -> Awaitable[None] | None:
-        """Whether a client may use the port; None: it may, and nobody need be asked.
+        """An awaitable that checks whether a client may use the port; None: it may.
 
         Raises:
             NotAllowedError: when awaited: it may not.

@@ -181,14 +181,14 @@ def test_this_machine_as_a_target_runs_here(small):
 
 
 def test_a_crash_in_a_process_of_its_own_is_one_error():
-    run_in_child(lambda: None, "nothing")
+    run_in_child(lambda: None, "nothing", "")
     with raises_code(Code.TVM_CRASHED, match="crashed \\(SIGKILL\\) while dying"):
-        run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying")
+        run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying", "")
     with raises_code(Code.TVM_CRASHED, match="ZeroDivisionError"):
-        run_in_child(lambda: 1 // 0, "dividing")
+        run_in_child(lambda: 1 // 0, "dividing", "")
 
     def refuse():
         raise ModelError("no such thing")
 
     with pytest.raises(ModelError, match="no such thing"):
-        run_in_child(refuse, "refusing")
+        run_in_child(refuse, "refusing", "")

@@ -353,7 +353,7 @@ def _is_for_gpu(custom: Mapping[str, Any]) -> bool:
 
 
 def _guess(text: str, names: Collection[str]) -> str:
-    """A question after the name that was meant, with a blank behind it; "" where none is near."""
+    """'did you mean NAME? ', or "" where no name is near."""
     near = [CLML] if "clml" in text else nearest(text, names)  # never one without what was asked for
     return f"did you mean {near[0]!r}? " if near else ""
 

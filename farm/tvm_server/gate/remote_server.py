@@ -61,7 +61,7 @@ def _waited_long(state: RetryCallState) -> bool:
 
 
 async def check_gate(path: Path, farm: str, idle_s: float) -> None:
-    """Wait for the gate, and see that it works for this daemon; then leave it as it was.
+    """Wait for the gate and check that it works for this daemon, without changing it.
 
     Args:
         path: of the gate's socket.
