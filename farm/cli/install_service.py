@@ -8,24 +8,27 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import typer
 
-from farm.cli.connection import JsonFlag
+from farm import __version__
+from farm.cli.connection import JsonFlag, call
 from farm.cli.output import emit, print_line, print_note
-from farm.common.errors import HostError, NotAllowedError, UserError
+from farm.common.errors import FarmError, HostError, NotAllowedError, UserError
 from farm.common.install import pip_install
 
 Commands = tuple[tuple[str, ...], ...]
 
 SYSTEM = Path("/")
 RELOAD = ("systemctl", "daemon-reload")
+GATE_ANSWERS_S = 3.0
 SETTLE_TIMEOUT_S = 120.0  # systemctl stop waits for a daemon that ends its sessions
 NEXT = """\
 next:
@@ -39,6 +42,14 @@ LEFT = """\
 what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""
 UNITS = ("farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket", "farm-head.service")
+# By unit: the command that restarts it, and what that ends.
+RESTARTS = {
+    "farm-adb.service": ("systemctl restart farm-adb", "ends every session, and the phones' links for a second or two"),
+    "farm-gate.socket": ("systemctl stop farm-gate && systemctl restart farm-gate.socket", "ends every session"),
+    "farm-gate.service": ("systemctl restart farm-gate", "ends every session"),
+    "farm-head.service": ("systemctl restart farm-head", "nothing is handed out for some 5 s"),
+    "farm.service": ("systemctl restart farm", "repeats running jobs; sessions and people's leases go on"),
+}
 UNIT_FOLDER = "etc/systemd/system"
 SYSUSERS = "etc/sysusers.d/farm.conf"
 CONFIG = "etc/farm/farm.toml"
@@ -60,7 +71,8 @@ def install_service(
     """Install the systemd units that run farm with this interpreter (root; docs/service.md).
 
     farm.service, farm-adb.service (owns the phones), farm-gate.service and .socket (the one TVM port), the users farm
-    and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
+    and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date: it
+    first says what must be restarted afterwards, and what that ends.
     """
     folders = used_folders()
     wanted = files(shipped(), _nameable(folders), folders)
@@ -81,8 +93,11 @@ def install_service(
     doing = [step for step in steps if step.doing in CHANGES]
     before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
     runs = systemd_runs()
+    running = _running() if runs and prefix == SYSTEM and not uninstall else Running()
+    later = tuple(restarts(steps, running))
     done = [{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps]
-    emit({"steps": done}, _step_lines(prefix, steps, before, after, runs=runs), json=json)
+    lines = _step_lines(prefix, steps, before, after, runs=runs)
+    emit({"steps": done, "restarts": [*map(asdict, later)]}, (*lines, *map(str, later)), json=json)
     root_lacks = prefix == SYSTEM and os.geteuid() != 0 and bool(doing)
     as_root = f"sudo {sys.executable} -m farm install-service{' --uninstall' if uninstall else ''}"
     if dry_run:
@@ -241,6 +256,52 @@ class FileStep:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What of farm runs on this host."""
+
+    units: frozenset[str] = frozenset()
+    release: str = ""  # of the daemon; "": it does not answer
+    gate_fits: bool = True  # a daemon of this release can work with the gate
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A restart for the operator to make."""
+
+    command: str
+    why: str
+    ends: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{'later':9} {self.command} ({self.why}): {self.ends}"
+
+
+def _running() -> Running:
+    command = ("systemctl", "is-active", *RESTARTS)
+    states = subprocess.run(command, capture_output=True, text=True, timeout=SETTLE_TIMEOUT_S, check=False).stdout
+    units = frozenset(unit for unit, state in zip(RESTARTS, states.split(), strict=False) if state == "active")
+    release = ""
+    with contextlib.suppress(FarmError):
+        release = str(call("status")["version"])
+    socket_unit = shipped()["farm-gate.socket"]
+    path = next(line.partition("=")[2] for line in socket_unit.splitlines() if line.startswith("ListenSequential"))
+    return Running(units, release, "farm-gate.service" not in units or gate_fits(path))
+
+
+def gate_fits(path: str) -> bool:
+    """Whether a daemon of this release can work with the gate at that socket, which is left as it was."""
+    from farm.tvm_server.gate import messages as m
+
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(GATE_ANSWERS_S)
+        sock.connect(path)
+        sock.send(m.encode(m.Notice(m.Signal.DAEMON_READY)))  # no hello: the gate answers that it refuses
+        return m.version_of(sock.recv(m.MAX_MESSAGE_BYTES)) == m.VERSION
+    return True  # the daemon's start will say what is wrong
+
+
 def shipped() -> Mapping[str, str]:
     """Name -> text of the files that ship with farm: inside the installed package, or beside it in a source tree."""
     package = Path(__file__).parents[1]
@@ -292,6 +353,21 @@ def hidden(folders: Sequence[str]) -> tuple[str, ...]:
 def unwritable(paths: Sequence[str]) -> tuple[str, ...]:
     """Paths that mean something else in a unit, however they are written: systemd reads some values twice."""
     return tuple(path for path in paths if any(each in "\"'\\$" or not each.isprintable() for each in path))
+
+
+def restarts(steps: Sequence[FileStep], running: Running) -> Iterator[Restart]:
+    """The restarts that are left to the operator: of units that run, and are another's now."""
+    replaced = {step.path.rpartition("/")[2] for step in steps if step.doing == "replace"}
+    for unit, (command, ends) in RESTARTS.items():
+        of_gate = unit == "farm-gate.service"
+        if unit not in running.units or (of_gate and "farm-gate.socket" in replaced):
+            continue
+        if unit in replaced:
+            yield Restart(command, "its unit changes", ends)
+        elif of_gate and not running.gate_fits:
+            yield Restart(command, "its release does not fit this one", ends)
+        elif unit in ("farm.service", "farm-head.service") and running.release != __version__:
+            yield Restart(command, "to run this release", ends)
 
 
 def install_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:

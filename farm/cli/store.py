@@ -252,6 +252,7 @@ def init(
     """
     from farm.cli.host import passfile_of
     from farm.config import load
+    from farm.head.wire import UNDERSTOOD
     from farm.store.membership import found_lab
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
@@ -264,7 +265,7 @@ def init(
     file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
     moves = not passfile_of(loaded.state_dir).exists() and (loaded.state_dir / "farm.db").exists()
     moved = _move(loaded, url) if moves else None
-    found, hosts = found_lab(url)
+    found, hosts = found_lab(url, UNDERSTOOD)
     joins = moved is None and hosts and name not in hosts
     own = url if joins else _login(loaded, url, name)
     answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}

@@ -16,6 +16,7 @@ from farm.control.audit import AuditTrail
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.problems import Problems
 from farm.daemon.starting import Start
+from farm.head.wire import UNDERSTOOD
 from farm.jobs.logs import AttemptLogs
 from farm.leasing.lab_view import LabView
 from farm.store.event_follower import EventFollower
@@ -86,7 +87,9 @@ async def open_persistence(
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = database_of(config)
     role = StoreRole.HOST if config.lab.head_apart else StoreRole.DAEMON
-    open_store = partial(Store.open, where, config.lab.host, state_dir=config.state_dir, role=role)
+    open_store = partial(
+        Store.open, where, config.lab.host, state_dir=config.state_dir, role=role, protocols=UNDERSTOOD
+    )
     store = await start.open_database(open_store, config.runtime_dir) if config.store.url else open_store()
     stack.callback(store.close)
     events = EventLog(store.epoch)

@@ -135,7 +135,9 @@ class HeadProcess:
                 wait_s = await asyncio.to_thread(standby.rest_s)
                 problem, self.status = "", WAITING
                 if wait_s <= 0:
-                    return await asyncio.to_thread(Store.open, self._url, role=StoreRole.HEAD)
+                    return await asyncio.to_thread(
+                        Store.open, self._url, role=StoreRole.HEAD, protocols=wire.UNDERSTOOD
+                    )
             except TermHeldError:
                 wait_s = LOOK_AGAIN_S
             except HostError as error:

@@ -18,6 +18,7 @@ from farm.common.field_errors import one_line
 from farm.head.messages import AttemptEnded, ToHead, ToHost
 
 PROTOCOL = 1  # grows when a receiver must know more than which messages there are
+UNDERSTOOD = range(PROTOCOL - 1, PROTOCOL + 1)  # this release's, and that of the release before
 
 M = TypeVar("M")
 
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 def speaks(protocol: int) -> bool:
-    """Whether this release understands a host that speaks this protocol: its own, or that of the release before."""
-    return PROTOCOL - 1 <= protocol <= PROTOCOL
+    """Whether this release understands a host that speaks this protocol."""
+    return protocol in UNDERSTOOD
 
 
 def encode(message: ToHead | ToHost, now_s: float) -> dict[str, Any]:

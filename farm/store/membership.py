@@ -9,7 +9,7 @@ its connections and marks its row. The head ends its leases and attempts and del
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,16 +63,17 @@ class OrderedBy:
     origin: str  # "uid 0 on lab1"
 
 
-def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
+def found_lab(url: str, protocols: Collection[int] | None = None) -> tuple[str, tuple[str, ...]]:
     """Make the tables of a lab in an empty database, or bring them and the rights of its hosts up to date.
 
-    With a role that may make no roles the tables are made for one daemon, which has that role.
+    With a role that may make no roles the tables are made for one daemon, which has that role. `protocols`: those
+    between hosts and head that this release understands; None: any.
 
     Returns:
         The lab's id, and the names of the hosts that it has already.
 
     Raises:
-        HostError: the database cannot be used, or is of another release or program.
+        HostError: the database cannot be used, is of another release or program, or a daemon runs that could not go on.
     """
 
     def begin(connection: Connection, roles: LabRoles) -> tuple[str, tuple[str, ...]]:
@@ -81,7 +82,7 @@ def found_lab(url: str) -> tuple[str, tuple[str, ...]]:
             roles.prepare(lab)
         return lab, tuple(connection.scalars(_NAMES))
 
-    return _in_one_go(url, begin, create=True)
+    return _in_one_go(url, begin, create=True, protocols=protocols)
 
 
 def first_login(url: str, name: str, keep: Callable[[str], None], *, kept: bool) -> str:
@@ -266,7 +267,9 @@ def _leads_here_from_elsewhere(url: URL) -> bool:
 
 
 @contextmanager
-def _operating(url: str, *, create: bool = False) -> Iterator[tuple[Connection, LabRoles]]:
+def _operating(
+    url: str, *, create: bool = False, protocols: Collection[int] | None = None
+) -> Iterator[tuple[Connection, LabRoles]]:
     """One transaction over a lab's database, of this schema; a daemon that begins meanwhile waits.
 
     It gives the tables to the URL's role before it reads them.
@@ -287,7 +290,7 @@ def _operating(url: str, *, create: bool = False) -> Iterator[tuple[Connection, 
             if version is None and not create:
                 raise database_error(f"there is no lab in {name}", hint="on its first host: farm lab init")
             if create:
-                bring_up_to_date(connection, name, version)
+                bring_up_to_date(connection, name, version, protocols=protocols)
             elif version is not None and version < SCHEMA_VERSION:
                 raise database_error(f"{name} is of an earlier farm release", hint=UPGRADE)
             yield connection, roles
@@ -299,10 +302,16 @@ def _operating(url: str, *, create: bool = False) -> Iterator[tuple[Connection, 
         engine.dispose()
 
 
-def _in_one_go(url: str, change: Callable[[Connection, LabRoles], T], *, create: bool = False) -> T:
+def _in_one_go(
+    url: str,
+    change: Callable[[Connection, LabRoles], T],
+    *,
+    create: bool = False,
+    protocols: Collection[int] | None = None,
+) -> T:
     for _ in range(TRIES):
         try:
-            with _operating(url, create=create) as operating:
+            with _operating(url, create=create, protocols=protocols) as operating:
                 return change(*operating)
         except DatabaseError:  # see `is_locked`
             pause()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from farm.store.files import read_starts, write_starts
 from farm.store.lab_state import adopt_rows
 from farm.store.opening import OpenDatabase, create_tables, database_error, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION, meta
+from farm.store.schema import host as host_table
 from farm.store.server_facts import read_facts
 from farm.store.server_rules import CHECK, DOCTOR_ONLY, GUIDE, JOIN, UPGRADE, ServerFacts, findings_of
 from farm.store.term import Term, rest_of_term, take_term
@@ -47,6 +49,12 @@ LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 MOST_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
 NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
+# Of any earlier schema: a column may be missing.
+_RUNNING = sql(
+    "SELECT name, to_jsonb(host)->>'version', protocol FROM host WHERE name <> :own AND "
+    "extract(epoch FROM clock_timestamp()) - beat_at < :silent_s AND to_jsonb(host)->>'removed_at' IS NULL "
+    "ORDER BY name"
+)
 _BELONGS = sql("SELECT removed_at IS NULL FROM host WHERE name = :name")
 EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
@@ -72,7 +80,11 @@ class TermHeldError(HostError):
 
 
 def open_server(
-    url: str, state: Path | None = None, role: StoreRole = StoreRole.DAEMON, host: str = ""
+    url: str,
+    state: Path | None = None,
+    role: StoreRole = StoreRole.DAEMON,
+    host: str = "",
+    protocols: Collection[int] | None = None,
 ) -> OpenDatabase:
     """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
 
@@ -81,6 +93,7 @@ def open_server(
         state: the state folder, which knows the number of this host's latest start.
         role: a daemon waits until the term of one that has gone is over, a head does not, a host takes none.
         host: the host's name, of that role.
+        protocols: those between hosts and head that this release understands; None: any.
 
     Raises:
         TermHeldError: another head, or a daemon, has the term.
@@ -100,9 +113,9 @@ def open_server(
             while epoch is None:
                 with engine.begin() as connection:
                     if role is StoreRole.HOST:
-                        epoch = _begin_host(connection, name, host, seen if state else None)
+                        epoch = _begin_host(connection, name, host, seen if state else None, protocols)
                         break
-                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role)
+                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role, protocols)
                     if epoch is not None:
                         adopt_rows(connection, host)
                 time.sleep(min(rest_s, LOOK_AGAIN_S))
@@ -234,7 +247,7 @@ def _served(name: str, role: StoreRole) -> HostError:
 
 
 def _begin_on_server(
-    connection: Connection, name: str, held_until: int, seen: int, role: StoreRole
+    connection: Connection, name: str, held_until: int, seen: int, role: StoreRole, protocols: Collection[int] | None
 ) -> tuple[int | None, int, float]:
     """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
 
@@ -249,7 +262,7 @@ def _begin_on_server(
         if role is StoreRole.HEAD or held_until not in (0, holds_until):
             raise _served(name, role)
         return None, holds_until, rest_s
-    bring_up_to_date(connection, name, version)
+    bring_up_to_date(connection, name, version, protocols=protocols)
     insert_new(connection, meta, {"name": NUMBER, "value": 0})
     known = start_number(connection, STARTS) or 0
     if role is StoreRole.HEAD:  # it has no state folder: a number may have been used every second since the latest term
@@ -260,7 +273,9 @@ def _begin_on_server(
     return epoch, 0, 0.0
 
 
-def _begin_host(connection: Connection, name: str, host: str, seen: int | None) -> int:
+def _begin_host(
+    connection: Connection, name: str, host: str, seen: int | None, protocols: Collection[int] | None
+) -> int:
     """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new.
 
     `seen`: of its latest start, by its state folder; None: it has no state folder.
@@ -269,7 +284,7 @@ def _begin_host(connection: Connection, name: str, host: str, seen: int | None) 
         HostError: another daemon has the host's name.
     """
     version = _lock(connection, name)
-    bring_up_to_date(connection, name, version)
+    bring_up_to_date(connection, name, version, own=host, protocols=protocols)
     if seen is not None:
         _refuse_namesake(connection, host, seen)
     adopt_rows(connection, host)
@@ -310,16 +325,56 @@ def _lock(connection: Connection, name: str) -> int | None:
     return version_of(connection, name)
 
 
-def bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
-    """Make the tables, or migrate those of an earlier release."""
+def bring_up_to_date(
+    connection: Connection, name: str, version: int | None, *, own: str = "", protocols: Collection[int] | None = None
+) -> None:
+    """Make the tables, if there are none, or those of this release out of an earlier one's.
+
+    Args:
+        connection: in a transaction, with the lock.
+        name: of the database.
+        version: of its schema; None: it is empty.
+        own: the name of the host that this is.
+        protocols: see `open_server`.
+
+    Raises:
+        HostError: a daemon runs that could not go on afterwards.
+    """
     if version is None:
         create_tables(connection)
     elif version < SCHEMA_VERSION:
-        from farm.store.migrations import migrate
+        from farm.store.migrations import keeps_daemons, migrate
 
+        _refuse_beside(connection, name, own, protocols, keeps=keeps_daemons(version))
         logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
         with without_limits(connection):
             migrate(connection, version)
+
+
+def _refuse_beside(
+    connection: Connection, name: str, own: str, protocols: Collection[int] | None, *, keeps: bool
+) -> None:
+    """Refuse a migration of a lab's database that a running daemon could not work with.
+
+    Raises:
+        HostError: names the hosts.
+    """
+    known = inspect(connection).has_table(host_table.name)
+    unfit = [
+        f"{host} (farm {version or 'of another release'}, protocol {protocol})"
+        for host, version, protocol in (
+            connection.execute(_RUNNING, {"own": own, "silent_s": NAMESAKE_S}) if known else ()
+        )
+        if not keeps or (protocols is not None and protocol not in protocols)
+    ]
+    if not keeps and rest_of_term(connection)[1] > 0:
+        unfit.append("its head")
+    if unfit:
+        raise HostError(
+            f"{name} is of an earlier release, with which these still run: {', '.join(unfit)}; nothing was changed",
+            Code.BAD_HOST_VERSION,
+            hint="stop farm and farm-head there, do this again, then start them with this release",
+        )
 
 
 def named_engine(url: str, program: str = PROGRAM) -> tuple[str, Engine]:

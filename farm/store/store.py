@@ -6,7 +6,7 @@ writer thread and return after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,7 +68,13 @@ class Store:
 
     @classmethod
     def open(
-        cls, where: Path | str, host: str = "", *, state_dir: Path | None = None, role: StoreRole = StoreRole.DAEMON
+        cls,
+        where: Path | str,
+        host: str = "",
+        *,
+        state_dir: Path | None = None,
+        role: StoreRole = StoreRole.DAEMON,
+        protocols: Collection[int] | None = None,
     ) -> Store:
         """Open or create the database and begin a new epoch, durably.
 
@@ -77,13 +83,14 @@ class Store:
             host: whose phones it is about; "" is the only host of a database.
             state_dir: the daemon's state folder, which remembers the starts with a server's database.
             role: of this process, with a server's database.
+            protocols: those between hosts and head that this release understands; None: any.
 
         Raises:
             TermHeldError: another process has the term, and this is to be the head.
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            opened = open_server(where, state_dir, role, host)
+            opened = open_server(where, state_dir, role, host, protocols)
             mark = mark_of(host) if role is StoreRole.HOST else NUMBER
             writer = Writer(opened.writing, epoch=opened.epoch, mark=mark, term=opened.term)
             return cls(opened, writer, None, host, role)

@@ -1,17 +1,22 @@
 """`farm install-service` into a root folder of its own, looked at by systemd's own tools."""
 
+import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from farm import __version__
 from farm.cli import install_service
-from farm.cli.install_service import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, FileStep, hidden, used_folders
+from farm.cli.install_service import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, FileStep, Running, hidden, used_folders
 from farm.common.errors import NotAllowedError
+from farm.tvm_server.gate.messages import VERSION
 from tests.support.forked_commands import run_farm
+from tests.support.gate_lab import Lab, echo
 from tests.support.needs import needs
 
 MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
@@ -127,6 +132,45 @@ def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(runs, tmp_pa
     assert f"{'run' if runs else 'not run':9} systemctl daemon-reload" in said
     assert ("systemd does not run on this host" in said) is not runs
     assert done == ([("systemd-sysusers",), ("systemctl", "daemon-reload")] if runs else [])
+
+
+SERVICE, ADB, GATE, SOCKET = "farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket"
+
+
+@pytest.mark.parametrize(
+    ("running", "replaced", "commands"),
+    [
+        (Running(), UNITS, []),
+        (Running(frozenset(UNITS), __version__), (), []),
+        (Running(frozenset({SERVICE, ADB, GATE}), "0.0.9"), (), ["restart farm"]),
+        (Running(frozenset({SERVICE, GATE}), "", gate_fits=False), (), ["restart farm-gate", "restart farm"]),
+        (Running(frozenset({ADB, GATE, SOCKET}), __version__), (ADB, GATE), ["restart farm-adb", "restart farm-gate"]),
+        (Running(frozenset({GATE, SOCKET})), (SOCKET, GATE), ["stop farm-gate && systemctl restart farm-gate.socket"]),
+    ],
+)
+def test_what_is_left_to_restart_is_said_with_what_it_ends(running, replaced, commands):
+    steps = [FileStep("replace" if unit in replaced else "unchanged", f"{UNIT_FOLDER}/{unit}") for unit in UNITS]
+    later = tuple(install_service.restarts(steps, running))
+    assert [each.command for each in later] == [f"systemctl {each}" for each in commands]
+    assert all(each.ends and each.why in str(each) for each in later)
+
+
+async def test_a_gate_is_asked_for_its_version_and_left_as_it_was(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as older:
+        older.bind(str(tmp_path / "gate.sock"))
+        older.listen()
+        asked = asyncio.create_task(asyncio.to_thread(install_service.gate_fits, str(tmp_path / "gate.sock")))
+        answering, _ = await asyncio.to_thread(older.accept)
+        with answering:
+            answering.send(json.dumps({"kind": "rejected", "v": VERSION - 1}).encode())
+            assert not await asked
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        link = await lab.session()
+        assert await asyncio.to_thread(install_service.gate_fits, str(lab.path))
+        assert await asyncio.to_thread(install_service.gate_fits, "/absent")
+        assert await echo(link)
+        await daemon.stop()
 
 
 def test_units_that_are_gone_are_not_stopped():

@@ -5,6 +5,9 @@ the oldest tables that are known. To change a table: change farm.store.schema, c
 `v<number>_<subject>.py` with `revision`, `down_revision` and `upgrade()`, which alters a database of the preceding
 revision. None imports the schema, which goes on changing. A new database is created from the schema directly and
 passes no revision. There is no downgrade: before each migration the database is copied.
+
+A revision that lets daemons of the schema before it go on, reading and writing, says `keeps_daemons = True`. Without it
+a lab's database is not migrated while another host or a head of the lab runs.
 """
 
 from __future__ import annotations
@@ -33,6 +36,12 @@ def migrate(connection: Connection, version: int) -> None:
         for step in steps:
             step.upgrade()
     connection.execute(update(meta).where(meta.c.name == "schema_version").values(value=SCHEMA_VERSION))
+
+
+def keeps_daemons(version: int) -> bool:
+    """Whether daemons of that schema can go on while the database is brought up from it to SCHEMA_VERSION."""
+    steps = (_revision(number) for number in range(version + 1, SCHEMA_VERSION + 1))
+    return all(getattr(step, "keeps_daemons", False) for step in steps)
 
 
 def _revision(number: int) -> Any:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,11 +19,12 @@ from sqlalchemy import CheckConstraint, inspect
 
 from farm.common.errors import Code, HostError
 from farm.model.health import BatteryDay, Quarantine
-from farm.store import migrations
+from farm.store import migrations, opening
 from farm.store.devices import DeviceRecord, RecoveryRecord
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrations import v9_tables, v10_hosts
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.support.waiting import HANG_S
@@ -54,6 +57,13 @@ def changing(where):
     engine = server_engine(where) if server else sqlite_engine(where, begin="BEGIN IMMEDIATE", foreign_keys=False)
     with engine.begin() as connection:
         yield connection
+    engine.dispose()
+
+
+@contextmanager
+def closing_engine(url):
+    engine = server_engine(url)
+    yield engine
     engine.dispose()
 
 
@@ -245,3 +255,49 @@ def test_files_that_another_farm_left_between_the_revisions(numbers, tmp_path):
     with pytest.raises(HostError, match="2 revisions of schema version 10") as error:
         migrations._revision(10)
     assert str(tmp_path / "v10_old.py") in error.value.evidence
+
+
+HOST_ROW = (
+    "INSERT INTO host (name, beat_at, protocol, version) "
+    "VALUES ('{}', extract(epoch FROM clock_timestamp()) - {}, {}, '0.1.0')"
+)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "silent_s", "protocol", "refused"),
+    [
+        (False, 1, 5, True),
+        (False, 60, 5, False),  # it was stopped, or is lost
+        (True, 1, 5, False),
+        (True, 1, 3, True),  # which the next release does not understand
+    ],
+)
+async def test_a_labs_database_is_not_migrated_beside_a_daemon_that_could_not_go_on(
+    opened, tables, numbers, tmp_path, keeps, silent_s, protocol, refused
+):
+    url = tables.as_new()
+    await asyncio.to_thread(write_this_release, url)
+    with closing_engine(url) as engine, engine.begin() as connection:
+        for name, age_s in (("lab1", 0), ("lab2", silent_s)):
+            connection.exec_driver_sql(HOST_ROW.format(name, age_s, protocol))
+    next_release.install(lambda module, name, value: numbers(module, **{name: value}))
+    revision = (Path(next_release.__file__).parent / "v14_names.py").read_text()
+    (tmp_path / "v14_names.py").write_text(f"{revision}\nkeeps_daemons = {keeps}\n")
+    numbers(migrations, VERSION_LOCATIONS=[tmp_path])
+    begin = partial(opened, url, "lab1", role=StoreRole.HOST, protocols=range(4, 6))
+    if not refused:
+        assert begin().jobs.get("j1").id == "j1"
+        return
+    with raises_code(Code.BAD_HOST_VERSION, match=rf"lab2 \(farm 0.1.0, protocol {protocol}\); nothing") as caught:
+        begin()
+    assert "lab1" not in str(caught.value)
+    with closing_engine(url) as engine, engine.connect() as connection:
+        assert opening.version_of(connection, url) == next_release.VERSION - 1
+
+
+async def test_a_labs_database_is_not_migrated_beside_a_head(opened, tables, monkeypatch):
+    url = tables.as_new()
+    opened(url, role=StoreRole.HEAD)
+    next_release.install(monkeypatch.setattr)
+    with raises_code(Code.BAD_HOST_VERSION, match="still run: its head; nothing was changed"):
+        opened(url, "lab1", role=StoreRole.HOST)
