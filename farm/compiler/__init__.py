@@ -6,5 +6,6 @@ linker, `reference` knows what the outputs should be, and `build.build` does all
 is a compiled model with what checks it, in one file; `records` and `record_files` hold tuning records.
 
 `inputs`, `model`, `package`, `records` and `record_files` import no TVM: clients use them, too. Nothing read
-here is trusted: archives are bounded, TVM's JSON is read by lists of nodes (`nodes`), TVMScript is never run as Python.
+here is trusted: archives are bounded, TVM's JSON is read by lists of nodes (`nodes`), and a Python program runs only
+where its user imports it (`relax_script`).
 """

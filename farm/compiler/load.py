@@ -32,6 +32,7 @@ from farm.compiler.model import (
 )
 from farm.compiler.onnx_model import OnnxModel
 from farm.compiler.relax_passes import dimensions, without_clips
+from farm.compiler.relax_script import refuse_script
 from farm.compiler.shape_option import check_dtype
 
 IMPORT = 2  # raise it when the same file becomes another module: what was kept by key is then not used
@@ -40,7 +41,7 @@ _READERS: Mapping[str, Callable[[bytes, str], SourceModel]] = {
     "torch": torch_model.read,
     "keras": onnx_model.read_keras,
     "relax": relax_model.read_json,
-    "script": relax_model.read_script,
+    "script": refuse_script,
     "tflite": tflite_model.read,
 }  # the other formats; each module imports its framework when it reads a file
 

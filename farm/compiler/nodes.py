@@ -17,7 +17,7 @@ _PLAIN = ("None", "bool", "int", "float", "ffi.Array", "ffi.Map", "ffi.String", 
 _IR = (
     "Call", "DictAttrs", "FloatImm", "FuncType", "GenericConst", "GlobalVar", "IRModule", "IntImm", "Op", "PointerType",
     "PrimType", "Range", "SequentialSpan", "SourceMap", "SourceName", "Span", "StringImm", "StringType", "TensorLoad",
-    "TensorRegion", "Tuple", "TupleGetItem", "TupleType", "Var",
+    "TensorRegion", "Tuple", "TupleGetItem", "TupleType", "Type", "Var",
 )  # fmt: skip
 _PRIM = (
     "Add", "And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Broadcast", "Cast", "Div", "EQ", "FloorDiv",

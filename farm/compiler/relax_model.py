@@ -1,4 +1,4 @@
-"""Relax modules: TVMScript (.py), the JSON of `tvm.ir.save_json`, and the farm's own file of an imported model.
+"""Relax modules: the JSON of `tvm.ir.save_json`, and the farm's own file of an imported model.
 
 The farm's file is one JSON document: what the model is called, where it came from, its inputs and outputs, the TVM
 version, and the module. TVM promises no compatibility of this JSON, so another version's is refused.
@@ -19,7 +19,6 @@ from farm.common.errors import ModelError
 from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, SourceModel
 from farm.compiler.nodes import load_nodes
 from farm.compiler.relax_passes import bound, parameters, sizes_by_name
-from farm.compiler.relax_script import parse
 from farm.compiler.tvm_errors import first_line
 
 KIND = "farm relax model"
@@ -93,20 +92,7 @@ def read_json(data: bytes, name: str) -> RelaxModel:
             "version that wrote it",
             hint="import the original model again with this toolchain",
         )
-    return _model(load_nodes(module, name), name, hashlib.sha256(data).hexdigest(), outputs)
-
-
-def read_script(data: bytes, name: str) -> RelaxModel:
-    """Read TVMScript: parsed, never run as Python (farm.compiler.relax_script).
-
-    Raises:
-        ModelError: it is no TVMScript, has more in it, or has no Relax function `main`.
-    """
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{name} is no text", hint="TVMScript is UTF-8") from error
-    return _model(parse(text, name), name, hashlib.sha256(data).hexdigest(), ())
+    return relax_model(load_nodes(module, name), name, hashlib.sha256(data).hexdigest(), outputs)
 
 
 def _checked(document: Mapping[str, Any], name: str) -> tuple[str, str, tuple[str, ...]]:
@@ -126,7 +112,18 @@ def _checked(document: Mapping[str, Any], name: str) -> tuple[str, str, tuple[st
         raise ModelError(f"{name} is no whole model file of the farm", hint="import it again") from error
 
 
-def _model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...]) -> RelaxModel:
+def relax_model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...] = ()) -> RelaxModel:
+    """The model of a module, or of one function.
+
+    Args:
+        loaded: what a file holds.
+        name: of the file, for messages.
+        sha256: of the file.
+        outputs: their names, as far as they are known.
+
+    Raises:
+        ModelError: it is something else, has no function `main`, or is not well-formed.
+    """
     if isinstance(loaded, relax.Function):
         loaded = tvm.IRModule({"main": loaded.with_attr("global_symbol", "main")})
     if not isinstance(loaded, tvm.IRModule):

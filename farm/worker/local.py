@@ -20,10 +20,12 @@ from farm.common.selector import HOST
 from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import open_shapes
-from farm.compiler.load import file_bytes, import_model, load, outline, read, summarise
+from farm.compiler.load import file_bytes, import_model, outline, read, summarise
+from farm.compiler.model import format_of
 from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
+from farm.compiler.relax_script import run_script
 from farm.compiler.targets import (
     OWN_TEXTURES,
     TargetRefusedError,
@@ -149,13 +151,16 @@ def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a model as the farm's file of an imported model.
+    """Write a model as the farm's file of an imported model. TVMScript is run: it is a program of who asks.
 
     Raises:
-        ModelError: as `farm.compiler.load.load`.
+        ModelError: as `farm.compiler.load.load` and `farm.compiler.relax_script.run_script`.
         UserError: it cannot be written there.
     """
-    data = saved(load(Path(request["model"]), shapes=request["shapes"], dtypes=request["dtypes"]))
+    path = Path(request["model"])
+    data = file_bytes(path)
+    source = run_script(path) if format_of(data, path.name) == "script" else read(data, path.name)
+    data = saved(import_model(source, request["shapes"], request["dtypes"]))
     _write(Path(request["output"]), data)
     return {"bytes": len(data), "tvm": tvm.__version__}
 

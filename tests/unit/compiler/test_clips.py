@@ -8,11 +8,12 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.load import load, summarise
+from farm.compiler.load import import_model, load, summarise
+from farm.compiler.relax_script import run_script
 from tests.support.needs import needs
 from tests.support.onnx_files import onnx_model
 
-SCRIPT = b"""@R.function
+SCRIPT = """@R.function
 def main(x: R.Tensor((2, 4), dtype="float32")):
     with R.dataflow():
         y = R.clip(x, 0, 6)
@@ -29,8 +30,10 @@ def run(model, *arrays, precision="float32"):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "float16_acc32"])
-def test_a_clip_of_relax_compiles_in_every_precision(precision):
-    model = load(SCRIPT, name="clip.py")
+def test_a_clip_of_relax_compiles_in_every_precision(precision, tmp_path):
+    script = tmp_path / "clip.py"
+    script.write_text(SCRIPT)
+    model = import_model(run_script(script))
     assert summarise(model)["operators"] == {"maximum": 1, "minimum": 1, "add": 1}
     assert np.allclose(run(model, VALUES, precision=precision), 2 * VALUES.clip(0, 6), rtol=1e-3)
 
