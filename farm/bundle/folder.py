@@ -22,6 +22,7 @@ from farm.bundle.model import (
 )
 from farm.bundle.versions import TvmVersions, known_builds
 from farm.common.errors import HostError, UserError
+from farm.common.install import SERVICE_SEES
 from farm.common.selector import did_you_mean
 from farm.common.toml import parse_toml
 
@@ -47,14 +48,16 @@ def read_folder(folder: Path) -> Inspection:
     try:
         if not folder.is_dir():
             what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
-            raise UserError(what, hint="give a folder on the daemon's host that holds tvm_rpc and its libraries")
+            raise UserError(
+                what, hint=f"give a folder on the daemon's host with tvm_rpc and its libraries; {SERVICE_SEES}"
+            )
         _refuse_what_no_bundle_holds(folder)
         description = _read_description(folder / DESCRIPTION)
         files = read_files(folder)
     except OSError as error:
         raise HostError(
             f"cannot read {error.filename or folder}: {error.strerror}",
-            hint="the user that the daemon runs as must be able to read it: check owner and mode",
+            hint=f"the user that the daemon runs as must be able to read it: check owner and mode; {SERVICE_SEES}",
         ) from error
     return inspect(files, description)
 

@@ -111,7 +111,7 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
-    socket, needed, found = config.adb_socket, config.state_dir.exists(), []
+    socket, needed, found = config.adb_socket, os.access(config.state_dir, os.F_OK), []
     try:
         status = call("status")
     except DaemonUnreachableError as error:
@@ -198,7 +198,7 @@ def checks(config: FarmConfig) -> Iterator[Diagnosis]:
 def folders(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether the disks of the state and runtime folders have room."""
     for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
-        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        existing = next(parent for parent in (path, *path.parents) if os.access(parent, os.F_OK))
         yield judge_folder(name, path, shutil.disk_usage(existing).free, exists=existing == path)
 
 

@@ -366,8 +366,16 @@ def _run() -> Any:
 
 
 def _unforeseen(error: Exception) -> FarmError:
-    """The error and its places in farm."""
+    """What the host refuses about a file, in words; any other error with its places in farm."""
     from traceback import extract_tb
+
+    from farm.common.os_errors import HINTS, hint_for
+
+    if isinstance(error, OSError) and error.filename and error.errno in HINTS:
+        if isinstance(error, PermissionError):
+            closed = "it or a folder above it is closed to you: name another, or ask its owner"
+            return UserError(f"cannot use {error.filename}: {error.strerror}", hint=closed)
+        return HostError(f"cannot use {error.filename}: {error.strerror}", hint=hint_for(error.errno))
 
     trace = extract_tb(error.__traceback__)
     places = [f"{Path(each.filename).name}:{each.lineno}" for each in trace if f"{os.sep}farm{os.sep}" in each.filename]

@@ -99,17 +99,17 @@ def _new_file(path: Path) -> Iterator[BufferedWriter]:
     Raises:
         UserError: there is one, or it cannot be made.
     """
-    if path.exists():
-        raise UserError(f"{path} exists already", hint="name a new file")
     part = path.with_name(f"{path.name}.part")
     try:
+        if path.exists():
+            raise UserError(f"{path} exists already", hint="name a new file")
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             yield file
         publish(part, path)
     except OSError as error:
-        there = path.parent.is_dir()
-        problem = f"cannot write {path}: {error.strerror}" if there else f"there is no folder {path.parent}"
+        missing = isinstance(error, FileNotFoundError)
+        problem = f"there is no folder {path.parent}" if missing else f"cannot write {path}: {error.strerror}"
         raise UserError(problem, hint="name a file in a folder of yours with room") from error
     finally:
         with suppress(OSError):

@@ -55,8 +55,9 @@ def check_writable(path: Path) -> None:
         elif not os.access(path, os.W_OK):
             raise PermissionError(EACCES, os.strerror(EACCES))
     except OSError as error:
-        hint = "make it first" if not path.parent.is_dir() else "name a file in a folder that is there and yours"
-        why = f"there is no folder {path.parent}" if not path.parent.is_dir() else error.strerror
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        hint = "make it first" if missing else "name a file in a folder that is there and yours"
+        why = f"there is no folder {path.parent}" if missing else error.strerror
         raise UserError(f"cannot write {path}: {why}", hint=hint) from error
 
 

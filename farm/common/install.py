@@ -13,6 +13,7 @@ ENDED_DEMO_HINT = (
     "if a farm demo that has ended exported it: unset FARM_SOCKET FARM_CONFIG TVM_TRACKER_HOST TVM_TRACKER_PORT "
     "ADB_SERVER_SOCKET, or start it again and take its new exports; else correct it"
 )
+SERVICE_SEES = "a service sees nothing in /home, /root and /tmp: use /opt or /srv"
 TVM_SOURCE_VARIABLE = "FARM_TVM_SOURCE"  # of the environment: the folder of a checkout of TVM
 
 

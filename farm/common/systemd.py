@@ -193,5 +193,5 @@ def journal_reads() -> bool:
 
 
 def error_mark() -> str:
-    """The priority before a line that says an error, for the journal only."""
+    """The priority before each line of an error, for the journal only."""
     return f"<{PRIORITIES[logging.ERROR]}>" if journal_reads() else ""

@@ -64,7 +64,8 @@ Where = Path | Remote
 def _of_this_host(service: Path = SERVICE_SOCKET, unit: Path = SERVICE_UNIT) -> Path:
     """One's own daemon if it has a socket, else the service's if there is one, up or down (docs/service.md)."""
     own = default_runtime_dir() / SOCKET_NAME
-    return service if not own.exists() and (service.parent.is_dir() or unit.exists()) else own
+    mine = os.access(own, os.F_OK)  # a folder of another user's has none
+    return service if not mine and (service.parent.is_dir() or unit.exists()) else own
 
 
 def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os.environ) -> Where:
@@ -272,7 +273,7 @@ def _probe_remote(where: Remote) -> None:
 def _client_file(environ: Mapping[str, str]) -> dict[str, str]:
     base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", ""), ".config")  # noqa: PTH118 (thin)
     path = Path(base, "farm", "client.toml")
-    return _values(path) if path.is_file() else {}
+    return _values(path) if os.access(path, os.F_OK) else {}  # a closed home has none
 
 
 def _values(path: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from farm.adb.program import find_adb
 from farm.adb.server import AdbServer, ensure_key
 from farm.common.errors import FarmError
+from farm.common.systemd import error_mark
 from farm.config import AdbConfig, ConfigError, load
 
 PAUSE_S = 5.0  # before the service manager tries again; it starts one that was killed at once
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     except FarmError as error:
         _print_error(error)
     except OSError as error:
-        sys.stderr.write(f"error: cannot start adb: {error}\n")
+        _print_lines(f"error: cannot start adb: {error}")
     time.sleep(PAUSE_S)
     return 1
 
@@ -49,12 +50,16 @@ def _config() -> AdbConfig:
         return load().adb
     except ConfigError as error:
         _print_error(error)
-        sys.stderr.write("  adb starts with the defaults of [adb]\n")
+        _print_lines("  adb starts with the defaults of [adb]")
         return AdbConfig()
 
 
 def _print_error(error: FarmError) -> None:
-    sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
+    _print_lines(f"error: {error.message}", *([f"  hint: {error.hint}"] if error.hint else []))
+
+
+def _print_lines(*lines: str) -> None:
+    sys.stderr.writelines(f"{error_mark()}{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

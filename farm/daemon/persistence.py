@@ -19,6 +19,7 @@ from farm.daemon.starting import Start
 from farm.head.wire import UNDERSTOOD
 from farm.jobs.logs import AttemptLogs
 from farm.leasing.lab_view import LabView
+from farm.model.event_kinds import TROUBLE
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory
 from farm.store.retention import Retention
@@ -117,7 +118,8 @@ async def open_persistence(
 
 
 def _log_event(event: Event) -> None:
-    log.info(
+    log.log(
+        logging.WARNING if event.kind in TROUBLE else logging.INFO,
         "%s %s %s",
         event.kind,
         event.subject,

@@ -27,7 +27,7 @@ from farm.bundle.model import Bundle
 from farm.bundle.versions import PAIR_HINT, TvmVersions, checked, of_packages
 from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
-from farm.common.install import pip_install
+from farm.common.install import SERVICE_SEES, pip_install
 from farm.common.selector import nearest
 from farm.common.tasks import at_most
 from farm.jobs.config import ToolchainConfig
@@ -279,10 +279,15 @@ def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> str:
 
 
 def _check_program(python: Path) -> None:
-    if python.is_dir():
-        raise toolchain_error(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
-    if not python.exists():
-        raise toolchain_error(f"there is no {python}", hint="give the path of an environment's bin/python")
+    try:
+        if python.is_dir():
+            raise toolchain_error(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
+        if not python.exists():
+            raise toolchain_error(
+                f"there is no {python}", hint=f"give the path of an environment's bin/python; {SERVICE_SEES}"
+            )
+    except OSError as error:
+        raise toolchain_error(f"cannot use {python}: {error.strerror}", hint=SERVICE_SEES) from error
     if not os.access(python, os.X_OK):
         raise toolchain_error(f"{python} is not executable", hint="give the path of an environment's bin/python")
 

@@ -163,4 +163,10 @@ _OTHERS = (
     EventKind("daemon.started", "a daemon began to serve", "daemon", ("epoch", "version")),
 )
 
+# Of these the log warns: an operator may have to act.
+TROUBLE = frozenset({
+    "adb.clash", "adb.hangs", "adb.lost", "builder.excluded", "bundle.failed", "bundle.refused", "config.refused",
+    "device.quarantined", "gate.lost", "host.lost", "host.usb_lost", "hub.lost", "poison.reported", "store.full",
+})  # fmt: skip
+
 KINDS: Mapping[str, EventKind] = MappingProxyType({each.kind: each for each in (*_LIFE, *_JOBS, *_OTHERS)})

@@ -75,7 +75,9 @@ def test_a_reload_is_done_or_fails_for_everybody_to_see(debian, configured):
     debian.output("systemctl", "reload", "farm")
     configured(MISTAKE)
     assert debian.run("systemctl", "reload", "farm").returncode != 0
-    assert "unknown key 'quota.devises'" in warnings(debian)
+    assert "error: /etc/farm/farm.toml: unknown key 'quota.devises'" in warnings(debian)
+    refused(debian.run("farm", "reload"), 2, "unknown key 'quota.devises'")
+    assert "config.refused daemon by=root" in warnings(debian)
     assert debian.unit("farm", "ActiveState", "MainPID") == ["active", *daemon]
 
 
@@ -100,6 +102,12 @@ def test_a_backup_is_where_the_operator_wants_it(debian):
         with sqlite3.connect(copy) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert (copy.owner(), copy.stat().st_mode & 0o777) == ("root", 0o600)
+
+
+def test_what_the_sandbox_hides_is_refused_with_where_to_put_it(debian):
+    for command in (("bundle", "add", "/root"), ("toolchain", "add", "other", "--python", "/root/bin/python")):
+        done = debian.run("farm", *command)
+        assert ("Permission denied" in done.stderr, "use /opt or /srv" in done.stderr) == (True, True), done
 
 
 def test_members_of_the_group_have_phones_and_strangers_have_not(debian, configured):

@@ -61,12 +61,16 @@ async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
         await daemon.stop()
 
 
-async def test_a_start_asks_the_gate_and_leaves_it_as_it_was():
+async def test_a_start_asks_the_gate_and_leaves_it_as_it_was(caplog):
+    caplog.set_level(logging.INFO)
     async with Lab() as lab:
         daemon = await lab.daemon()
         session = await lab.session()
         await daemon.die()
         await check_gate(lab.path, "this farm", 600.0)
+        await until(lambda: caplog.text.count("the daemon is gone") == 2)
+        levels = [record.levelname for record in caplog.records if "the daemon is gone" in record.message]
+        assert levels == ["WARNING", "INFO"]  # only the first has served
         again = await lab.daemon(2)
         assert await echo(session)
         await again.stop()

@@ -151,9 +151,9 @@ def print_error(error: FarmError) -> int:
         line = evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
         shown = line.strip()[:300]
         if shown not in error.message and not shown.endswith(error.message):
-            print_note(f"  evidence: {shown}")
+            print_note(f"{mark}  evidence: {shown}")
     if error.hint:
-        print_note(f"  hint: {error.hint}")
+        print_note(f"{mark}  hint: {error.hint}")
     return error.exit_code
 
 

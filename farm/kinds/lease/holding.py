@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, TypeVar
 
@@ -81,7 +80,7 @@ def run(
     The phone is released when the command ends; the command is ended when the lease is.
     """
     limit_s = work.wait_s(wait)
-    if shutil.which(command[0]) is None and not Path(command[0]).exists():  # before a phone is waited for
+    if shutil.which(command[0]) is None and not os.access(command[0], os.F_OK):  # before a phone is waited for
         print_note(f"error: {command[0]}: command not found")
         raise typer.Exit(NOT_FOUND)
 

@@ -148,6 +148,7 @@ class GateProcess:
         """A message of the daemon that has this gate."""
         match message:
             case m.Notice(Signal.DAEMON_READY):
+                daemon.ready = True
                 self._route.daemon_ready()
                 self._handoff.daemon_ready(daemon.link)
             case m.IdleLimit(idle_s=idle_s):
@@ -174,8 +175,11 @@ class GateProcess:
         elif accepted:
             self._route.daemon_disconnected()
             self._handoff.daemon_disconnected()
-            log.warning(
-                "the daemon is gone (%s): %d sessions go on, new clients wait for it", reason, self._route.open_sessions
+            log.log(
+                logging.WARNING if daemon.ready else logging.INFO,
+                "the daemon is gone (%s): %d sessions go on, new clients wait for it",
+                reason,
+                self._route.open_sessions,
             )
 
     def _send_problem(self, problem: str) -> None:
@@ -202,6 +206,7 @@ class _DaemonLink:
         self._gate = gate
         self.pid = pid
         self._greeted = False
+        self.ready = False  # one that starts only asks whether this gate fits
         self.link = GateLink(sock, m.FROM_DAEMON, self._on_message, self._on_lost)
         self._timer = asyncio.get_running_loop().call_later(hello_s, self._refuse, "it sent no hello")
 

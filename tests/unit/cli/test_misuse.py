@@ -1,9 +1,18 @@
 """Words that fit no command are told as every other error; help cuts no sentence."""
 
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
 import pytest
 import typer
 
 from farm.cli import main as cli
+from farm.common.errors import ExitCode
+from tests.support.tvm import environment
+from tests.support.users import needs_another_user
+from tests.support.waiting import HANG_S
+from tests.support.whole_farm import refused
 
 MISUSED = """
 devise
@@ -106,3 +115,23 @@ def test_no_description_is_cut(farm, monkeypatch):
         if hasattr(tree.get_command(None, name), "commands"):
             said = farm(f"{name} --help")
             assert (said.code, [line for line in said.out.splitlines()[1:] if line.endswith("...")]) == (0, [])
+
+
+@needs_another_user
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model show {}/m.onnx", "cannot use {}/m.onnx: Permission denied"),
+        ("export {}/e.csv", "cannot use {}/e.csv: Permission denied"),
+        ("store backup {}/b.db", "cannot write {}/b.db: Permission denied"),
+        ("--daemon tcp://127.0.0.1:1 status", "needs a key"),  # the client's file is in the home
+    ],
+)
+def test_a_closed_folder_is_named(words, said):
+    with TemporaryDirectory() as closed:  # root's
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", *words.format(closed).split()], env=environment() | {"HOME": closed},
+            user="nobody", group="nogroup", extra_groups=[], cwd="/", capture_output=True, text=True, timeout=HANG_S,
+            check=False,
+        )  # fmt: skip
+    refused(done, ExitCode.USAGE, said.format(closed))

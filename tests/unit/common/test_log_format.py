@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from farm.cli.output import print_error
+from farm.common.errors import UserError
 from farm.common.phone_text import MAX_RECORD_CHARACTERS, PlainFormatter
 from farm.common.systemd import JournalFormatter, journal_reads
 
@@ -68,3 +70,5 @@ def test_the_journal_reads_what_goes_to_its_own_stream(tmp_path, monkeypatch):
         assert not journal_reads()
         monkeypatch.setenv("JOURNAL_STREAM", f"{there.st_dev}:{there.st_ino}")
         assert journal_reads()
+        print_error(UserError("no", evidence="why", hint="do"))
+    assert (tmp_path / "stderr").read_text() == "<3>error: no\n<3>  evidence: why\n<3>  hint: do\n"

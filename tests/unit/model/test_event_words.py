@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.model.event_kinds import KINDS
+from farm.model.event_kinds import KINDS, TROUBLE
 from farm.model.event_words import WHY, event_words
 
 AT = "2026-11-22T06:00:00+00:00"
@@ -26,6 +26,10 @@ def test_every_kind_of_event_has_a_sentence_of_its_own(kind):
     assert kind.kind not in sentence  # its words, not its name
     assert not set(sentence) & set("{}[]")
     assert len(sentence.split()) >= 3
+
+
+def test_the_log_warns_of_kinds_that_there_are():
+    assert KINDS.keys() >= TROUBLE
 
 
 LEASE = {"user": "ann", "device": "pixel"}
