@@ -44,7 +44,6 @@ ALLOWED = frozenset(_PLAIN).union(
         )
     )
 )  # fmt: skip
-OF_TUNING = frozenset({"ir.Type"})  # besides, in workloads, traces and candidates
 _ATTRIBUTES = "relax.attrs."  # of operators: plain fields, one type per operator
 _FUNCTION = "ir.EnvFunc"
 _FUNCTIONS = frozenset({"tvm.relax.type.infer_by_ty_args"})  # what every `call_packed` has for its type
@@ -54,8 +53,8 @@ class ForeignNodeError(ValueError):
     """A document has a node that is not read."""
 
 
-def check_nodes(text: str, *, also: frozenset[str] = frozenset()) -> None:
-    """Look at each node of a document; `also` are kinds that are read besides `ALLOWED`.
+def check_nodes(text: str) -> None:
+    """Look at each node of a document.
 
     Raises:
         ForeignNodeError: it has a node of another kind.
@@ -64,7 +63,7 @@ def check_nodes(text: str, *, also: frozenset[str] = frozenset()) -> None:
     try:
         for node in json.loads(text, object_pairs_hook=_once)["nodes"]:
             kind = node["type"]
-            known = kind in ALLOWED or kind in also or (isinstance(kind, str) and kind.startswith(_ATTRIBUTES))
+            known = kind in ALLOWED or (isinstance(kind, str) and kind.startswith(_ATTRIBUTES))
             if not known and not (kind == _FUNCTION and node.get("data") in _FUNCTIONS):
                 raise ForeignNodeError(f"it holds a node of type {str(kind)[:80]!r}")
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -79,14 +78,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load_nodes(text: str, name: str, *, also: frozenset[str] = frozenset()) -> Any:
-    """The object that a document of TVM's JSON holds; `name` is for messages, `also` as in `check_nodes`.
+def load_nodes(text: str, name: str) -> Any:
+    """The object that a document of TVM's JSON holds; `name` is for messages.
 
     Raises:
         ModelError: it is no such document, has a node that no model has, or TVM cannot read it.
     """
     try:
-        check_nodes(text, also=also)
+        check_nodes(text)
     except ForeignNodeError as error:
         raise ModelError(
             f"{name}: {error}, which no model needs, and is not read",

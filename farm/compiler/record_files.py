@@ -19,7 +19,7 @@ from typing import Any, Self
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 from farm.compiler.files import TarError, tar_archive, tar_members
-from farm.compiler.nodes import OF_TUNING, check_nodes
+from farm.compiler.nodes import check_nodes
 from farm.compiler.records import (
     FILES,
     RECORDS,
@@ -256,7 +256,7 @@ def checked(found: RecordReading) -> RecordReading:
     workloads = {}
     for number, workload in enumerate(found.set.workloads.values(), 1):
         try:
-            check_nodes(_document(workload.module), also=OF_TUNING)
+            check_nodes(_document(workload.module))
             workloads[workload.hash] = workload
         except ValueError as error:
             damage.append(RecordDamage(WORKLOADS, number, f"its module is not read: {error}", workload.line()))
@@ -294,6 +294,6 @@ def _check_trace(trace: Any) -> None:
             left += [*value, *value.values()]
         elif isinstance(value, str) and value.lstrip(' \t\r\n"').startswith("{"):
             try:
-                check_nodes(value, also=OF_TUNING)
+                check_nodes(value)
             except ValueError as error:
                 raise ValueError(f"its trace is not read: {error}") from error

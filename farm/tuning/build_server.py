@@ -36,7 +36,7 @@ from farm.bundle.model import Abi, Platform
 from farm.common.frames import FrameReader, frame
 from farm.common.os_errors import host_errno, lacking
 from farm.compiler.link import exporter
-from farm.compiler.nodes import OF_TUNING, load_nodes
+from farm.compiler.nodes import load_nodes
 from farm.compiler.tvm_errors import die_with_parent, first_line
 
 ERROR_CHARS = 2000
@@ -192,7 +192,7 @@ def build(fields: Mapping[str, Any], module: bytes, place: Path) -> None:
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    given = load_nodes(module.decode(), "the candidate", also=OF_TUNING)
+    given = load_nodes(module.decode(), "the candidate")
     scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(given)
     library = tvm.tirx.build(scheduled, target=tvm.target.Target(fields["target"]))
     made = place / "candidate.so"
