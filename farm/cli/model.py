@@ -49,6 +49,9 @@ def show(
 
 def _model_lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"{about['name']}: {about['format']}, sha256 {short_hash(about['sha256'])}"
+    if about["data_files"]:
+        files = (f"{file} ({size:,} bytes)" for file, size in about["data_files"].items())
+        yield f"tensors in other files, which go with it: {', '.join(files)}"
     for what in ("inputs", "outputs"):
         yield f"{what}: {', '.join(map(_tensor, about[what]))}"
     if about["parameters"] is not None:

@@ -7,8 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.common.files import hash_file
-
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
 
@@ -19,7 +17,10 @@ def model_hashes(client: ControlClient, model: str) -> list[str]:
     """Hashes of the measured models of that name, or whose hash begins so; of a file, its own."""
     path = Path(model)
     if path.is_file():
-        return [hash_file(path)]
+        from farm.client.specs import file_hash
+        from farm.compiler.onnx_data import whole
+
+        return [file_hash(whole(path))]
     answer = client.call("history.models", model=model)
     return list(dict.fromkeys(each["model"] for each in answer["models"]))
 

@@ -12,6 +12,7 @@ the file. Everything is checked before anything is uploaded; an error names the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -32,6 +33,7 @@ from farm.common.files import checked_file, is_sha256
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, did_you_mean
 from farm.common.toml import parse_toml
+from farm.compiler.onnx_data import whole
 from farm.compiler.record_files import read_records
 from farm.kinds import KINDS
 from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of, kind_named
@@ -162,7 +164,7 @@ async def _check(client: AsyncClient, entries: Sequence[tuple[Planned, str]], mu
 async def _upload(client: AsyncClient, planned: Sequence[Planned]) -> None:
     files = {getattr(each.spec, key): file for each in planned for key, file in each.files.items()}
     for sha256, file in files.items():
-        if await client.put_file(file) != sha256:
+        if await client.put_file(await asyncio.to_thread(whole, file)) != sha256:
             raise UserError(f"{file} changed while it was submitted", hint="submit again")
 
 
@@ -232,7 +234,7 @@ class _Table:
             return None
         try:
             if path not in hashes:
-                hashes[path] = file_hash(checked_file(path))
+                hashes[path] = file_hash(whole(checked_file(path)))
         except UserError as error:
             raise self.error(f"{key}: {error.message}", hint="paths are relative to the spec file") from error
         return path

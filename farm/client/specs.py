@@ -51,12 +51,13 @@ async def spec_with_files(connection: DaemonConnection, cls: type[SpecT], given:
             given[name] = (await connection.call("records.show", set=str(given[name])))["artifact"]
         else:
             sources[name] = _source(declared, given[name], connection.on_notice)
-    hashes = {name: await asyncio.to_thread(file_hash, source) for name, source in sources.items()}
+    contents = {name: await _whole(source, connection.on_notice) for name, source in sources.items()}
+    hashes = {name: await asyncio.to_thread(file_hash, source) for name, source in contents.items()}
     spec = spec_of_files(cls, given, sources, hashes)
     if isinstance(spec, ModelSpec):
         check_models(spec, sources)
     for name, source in sources.items():
-        if await upload(connection, source) != hashes[name]:
+        if await upload(connection, contents[name]) != hashes[name]:
             raise UserError(f"{source!s:.200} changed while it was uploaded", hint="try again")
     return spec
 
@@ -96,6 +97,17 @@ def _source(declared: SpecField, given: Any, on_notice: OnNotice) -> Source:
             return given if isinstance(given, bytes) or is_packed(given) else packed_file(checked_file(given))
         case "records":
             return packed_records(declared.name, given, on_notice)
+
+
+async def _whole(source: Source, on_notice: OnNotice) -> Source:
+    """What is uploaded: the source, or the ONNX model in one piece whose tensors are in several files."""
+    from farm.compiler.onnx_data import in_parts
+
+    found = await asyncio.to_thread(in_parts, source) if isinstance(source, Path) else None
+    if found is None:
+        return source
+    on_notice(found.sentence())
+    return await asyncio.to_thread(found.whole)
 
 
 def packed_records(name: str, given: object, on_notice: OnNotice) -> bytes:
@@ -277,7 +289,11 @@ def _onnx_edge(path: Path) -> _Edge | None:
     """None: it is no ONNX file that can be looked at here."""
     if path.suffix != ".onnx" or path.stat().st_size > MAX_PARSED_BYTES or find_spec("onnx") is None:
         return None
+    from farm.compiler.onnx_data import in_parts
     from farm.compiler.onnx_file import read_proto, tensors_in, tensors_out
 
-    proto, _ = read_proto(path.read_bytes(), path.name)
+    parts = in_parts(path)
+    if parts is not None and parts.total_bytes > MAX_PARSED_BYTES:
+        return None
+    proto, _ = read_proto(path.read_bytes() if parts is None else parts.whole(), path.name)
     return _Edge(path.name, tensors_in(proto, path.name), tensors_out(proto, path.name))

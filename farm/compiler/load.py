@@ -30,6 +30,7 @@ from farm.compiler.model import (
     model_format_error,
     numpy_dtype,
 )
+from farm.compiler.onnx_data import model_bytes
 from farm.compiler.onnx_model import OnnxModel
 from farm.compiler.relax_passes import dimensions, without_clips
 from farm.compiler.relax_script import refuse_script
@@ -108,6 +109,8 @@ def load(
 ) -> ImportedModel:
     """`read` and `import_model` in one; `name` is for messages and defaults to the file's.
 
+    Of an ONNX file by path, tensors in other files of its folder are taken, too.
+
     Raises:
         UserError: there is no such file, or it cannot be read.
         ModelError: as `read` and `import_model`.
@@ -115,7 +118,7 @@ def load(
     if isinstance(path_or_bytes, bytes):
         return import_model(read(path_or_bytes, name or "the model"), shapes, dtypes)
     path = Path(path_or_bytes)
-    return import_model(read(file_bytes(path), name or path.name), shapes, dtypes)
+    return import_model(read(model_bytes(path), name or path.name), shapes, dtypes)
 
 
 def file_bytes(path: Path) -> bytes:

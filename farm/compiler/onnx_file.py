@@ -237,8 +237,8 @@ def _refuse_external_data(proto: Any, name: str) -> None:
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise ModelError(
                 f"{name} keeps the weights of {tensor.name!r} in another file",
-                hint="save it as one file: torch.onnx.export(..., external_data=False), or "
-                "onnx.save_model(onnx.load(path), 'net.onnx') beside that file",
+                hint="name the model by its path, with that file in its folder, or save one file: "
+                "torch.onnx.export(..., external_data=False)",
             )
 
 

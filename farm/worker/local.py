@@ -22,6 +22,7 @@ from farm.compiler.compile import Recipe
 from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, outline, read, summarise
 from farm.compiler.model import format_of
+from farm.compiler.onnx_data import in_parts, model_bytes
 from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
@@ -51,7 +52,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     target = _target(request)
     path = Path(request["model"])
-    data = file_bytes(path)
+    data = model_bytes(path)
     if is_package(data):
         raise UserError(f"{path} is a package already", hint="give the model file that it was made from")
     if is_texture(target):
@@ -105,7 +106,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         fill=request["fill"],
     )
     try:
-        built = build(file_bytes(path), path.name, wanted, Path(request["cache"]))
+        built = build(model_bytes(path), path.name, wanted, Path(request["cache"]))
     except UserError as error:
         if error.code != Code.PACKAGE_FOREIGN:
             raise
@@ -144,10 +145,12 @@ def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
         ModelError: as `farm.compiler.load.load`.
     """
     path = Path(request["model"])
-    source = read(file_bytes(path), path.name)
+    parts = in_parts(path)
+    source = read(file_bytes(path) if parts is None else parts.whole(), path.name)
+    data = {"data_files": {} if parts is None else parts.files}
     if missing := open_shapes(source, request["shapes"]):
-        return outline(source, missing)
-    return summarise(import_model(source, request["shapes"], request["dtypes"]))
+        return outline(source, missing) | data
+    return summarise(import_model(source, request["shapes"], request["dtypes"])) | data
 
 
 def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +161,7 @@ def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
         UserError: it cannot be written there.
     """
     path = Path(request["model"])
-    data = file_bytes(path)
+    data = model_bytes(path)
     source = run_script(path) if format_of(data, path.name) == "script" else read(data, path.name)
     data = saved(import_model(source, request["shapes"], request["dtypes"]))
     _write(Path(request["output"]), data)

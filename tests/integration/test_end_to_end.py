@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.support.whole_farm import Story
@@ -50,9 +51,13 @@ def test_an_unmodified_client_computes_on_the_phone_it_asked_for(farm):
     story.until("lease.released")
 
 
-def test_a_model_is_benchmarked_on_every_phone(farm, model):
-    bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "10", "--json")
+def test_a_model_whose_data_is_beside_it_is_benchmarked_on_every_phone(farm, model, tmp_path):
+    path = tmp_path / "net.onnx"  # as torch.onnx.export writes it
+    onnx.save_model(onnx.load(model), path, save_as_external_data=True, location="net.onnx.data", size_threshold=0)
+    bench = farm.farm("bench", str(path), "--on", "android", "--repeat", "10", "--json")
     assert bench.returncode == 0, bench.stderr
+    assert "net.onnx has tensors in 'net.onnx.data', which go with it" in bench.stderr
+    assert "net.onnx" in farm.farm("history", str(path)).stdout
     results = json.loads(bench.stdout)["results"]
     assert sorted(result["gpu"] for result in results) == ["Adreno 650", "Adreno 750", "Mali-G610"]
     for result in results:

@@ -40,6 +40,26 @@ def test_an_imported_model_is_the_same_model(folder):
     assert set(after["operators"]) - set(before["operators"]) == {"astype"}
 
 
+def test_a_model_in_two_files_is_shown_and_imported_as_one(folder):
+    onnx.save_model(
+        onnx.load(folder / "net.onnx"), folder / "two.onnx", save_as_external_data=True, location="two.data",
+        size_threshold=0,
+    )  # fmt: skip
+    one, two = (json.loads(farm(folder, "show", name, "--json").stdout) for name in ("net.onnx", "two.onnx"))
+    size = (folder / "two.data").stat().st_size
+    assert (one.pop("data_files"), two.pop("data_files")) == ({}, {"two.data": size})
+    assert two == one | {"name": "two.onnx"}
+    assert (
+        f"\ntensors in other files, which go with it: two.data ({size:,} bytes)\n"
+        in farm(folder, "show", "two.onnx").stdout
+    )
+    assert farm(folder, "import", "two.onnx", "-o", "two.relax.json").returncode == 0
+    (folder / "two.data").write_bytes(b"cut short")
+    cut = farm(folder, "show", "two.onnx")
+    assert (cut.returncode, cut.stdout) == (2, "")
+    assert "'two.data' has 9 bytes, and tensor" in cut.stderr
+
+
 def test_of_an_open_model_is_said_what_is_known(folder):
     (folder / "open.onnx").write_bytes(tiny_onnx(batch="n"))
     shown = farm(folder, "show", "open.onnx")

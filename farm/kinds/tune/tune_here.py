@@ -13,7 +13,7 @@ from typing import Any
 
 from farm.common.errors import FarmError, error_to_wire
 from farm.compiler.build import SMALL_BYTES, make_package
-from farm.compiler.load import file_bytes
+from farm.compiler.onnx_data import model_bytes
 from farm.compiler.record_files import read_records
 from farm.compiler.targets import check_here, host_target
 from farm.devices.identity.targets import target_here
@@ -56,7 +56,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     target = target_here(asked["target"], host_target)
     check_here(target)
     plan = TuningPlan(
-        data=file_bytes(path),
+        data=model_bytes(path),
         name=path.name,
         target=target,
         target_name=asked["target"],

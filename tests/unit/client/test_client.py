@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from farm import AsyncClient, Client, LeaseSpec, ShellSpec
@@ -52,6 +53,22 @@ def test_a_submitted_array_is_waited_for_and_its_results_have_types(daemon, clie
         bad.raise_for_error()
     assert raised.value.hint == "plug it in"
     assert (bad.ok, bad.device, bad.samples_s.size) == (False, "galaxy", 0)
+
+
+def test_a_model_in_two_files_is_uploaded_as_the_one_that_it_is(client, said, tmp_path):
+    path, whole = tmp_path / "net.onnx", tmp_path / "whole.onnx"
+    whole.write_bytes(tiny_onnx())
+    onnx.save_model(onnx.load(whole), path, save_as_external_data=True, location="w", size_threshold=0)
+    spec = client.spec("compare", model=path, model_b=whole, on="android", target_b="adreno")
+    assert (spec.model, spec.name) == (spec.model_b, "net.onnx")
+    assert client.get_file(spec.model, tmp_path / "got.onnx") == whole.stat().st_size
+    assert said == ["net.onnx has tensors in 'w', which go with it: 0.00 MB"]
+    (tmp_path / "jobs.toml").write_text('kind = "bench"\nmodel = "net.onnx"\non = "android"\n')
+    client.submit_file(tmp_path / "jobs.toml")
+    (tmp_path / "w").unlink()
+    for refused in (lambda: client.submit_file(tmp_path / "jobs.toml"), lambda: client.bench(path, on="android")):
+        with pytest.raises(UserError, match="'w', which is not beside it"):
+            refused()
 
 
 COMPARED = {"comparison": {"answer": "faster", "ratio": 0.5, "low": 0.4, "high": 0.6}}

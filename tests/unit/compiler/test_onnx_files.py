@@ -1,6 +1,7 @@
-"""ONNX files: no other file is read for one."""
+"""ONNX files: no other file is read for one, but data in the folder of one that is named by its path."""
 
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,13 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from farm.common.errors import Code, ModelError, UserError
 from farm.common.files import checked_file
+from farm.compiler import onnx_data
 from farm.compiler.inputs import open_shapes
-from farm.compiler.load import import_model, outline, read
+from farm.compiler.load import import_model, load, outline, read
 from farm.compiler.model import TensorSpec
-from farm.compiler.onnx_file import STALE, folded
+from farm.compiler.onnx_data import in_parts, model_bytes, whole
+from farm.compiler.onnx_file import STALE, arrays_in, folded
 from farm.compiler.torch_model import TorchModel
 from tests.support.errors import raises_code
 from tests.support.onnx_files import onnx_model
+from tests.support.tiny_model import tiny_onnx
 
 SECRET = b"what only the user of this host may read"
 
@@ -225,3 +229,115 @@ def test_what_little_claims_to_be_is_not_made():
     proto = onnx_model(nodes, {"x": [1]}, {"y": [1 << 40]}, {"n": huge})
     source = read(proto.SerializeToString(), "net.onnx")
     assert folded(source.proto, {"x": (1,)}).graph.node[0].op_type == "ConstantOfShape"
+
+
+# --- data in other files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+def test_tensors_in_files_beside_the_model_are_taken_along(tmp_path, one_file):
+    content, path = tiny_onnx(doc="\n\x08location"), tmp_path / "net.onnx"
+    made = onnx.load_model_from_string(content)
+    saved = onnx.load_model_from_string(content)
+    where = {"all_tensors_to_one_file": one_file, "location": "net.onnx.data" if one_file else None}
+    onnx.save_model(saved, path, save_as_external_data=True, size_threshold=0, **where)
+    assert whole(path) == model_bytes(path) == content
+    parts = in_parts(path)
+    assert sum(parts.files.values()) == sum(len(each.raw_data) for each in made.graph.initializer)
+    assert ("net.onnx.data" in parts.sentence()) == one_file
+    assert load(path).sha256 == load(content).sha256
+
+
+def test_other_files_are_left_as_they_are(tmp_path):
+    path = tmp_path / "net.onnx"
+    for content in (
+        b"",
+        b"\x08",
+        FILE,
+        tiny_onnx(doc="\n\x08location"),
+        b"\x08" + b"j\x0c\n\x08location" * 3,
+        b"PK\x03\x04",
+    ):
+        path.write_bytes(content)
+        assert (whole(path), model_bytes(path)) == (path, content)
+
+
+def beside(folder, place="initializer", *, location="data.bin", dims=(8,), kind=TensorProto.UINT8, **about):
+    """A model with a tensor in another file, about which it says what it likes; None: nothing."""
+    tensor = TensorProto(name="c", data_type=kind, dims=dims, data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "0", "length": "8", **about}.items():
+        if value is not None:
+            tensor.external_data.add(key=key, value=value)
+    path = folder / "net.onnx"
+    path.write_bytes(PLACES[place](tensor).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("location", ["data.bin", "inside/data.bin", "./link", "linked/data.bin"])
+def test_a_tensor_anywhere_in_a_model_is_read_from_its_folder(place, location, tmp_path):
+    (tmp_path / "inside").mkdir()
+    for name in ("data.bin", "inside/data.bin"):
+        (tmp_path / name).write_bytes(b"...." + bytes(range(8)))
+    (tmp_path / "link").symlink_to("inside/data.bin")
+    (tmp_path / "linked").symlink_to(tmp_path / "inside")
+    data = whole(beside(tmp_path, place, location=location, offset="4", length=None))
+    tensors = [each for each in arrays_in(onnx.load_model_from_string(data)) if each.name == "c"]
+    assert [each.raw_data for each in tensors] == [bytes(range(8))] * len(tensors)
+    assert b"location" not in data
+    assert tensors
+
+
+OUTSIDE = "has tensors in .*, which is not read"
+CONTRADICTS = "tensor 'c' has .* bytes by its shape, and"
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"location": "absent"}, "'absent', which is not beside it"),
+        *(({"location": name}, OUTSIDE) for name in (
+            "", ".", "..", "../secret", "a/../../secret", "/etc/passwd", "pipe", "folder", "leads_out", "device",
+            "loop", "folder_out/secret", "data.bin/x", "zero\0", "x" * 300,
+        )),
+        *(({key: value}, CONTRADICTS) for key in ("offset", "length") for value in ("-1", "1e3", " 8", "٨", "9" * 30)),
+        ({"length": "9"}, CONTRADICTS),
+        ({"offset": "5"}, "'data.bin' has 12 bytes, and tensor 'c' ends at 13"),
+        ({"dims": [1 << 40], "length": None}, "1,099,511,.* bytes with its data, and an ONNX model"),
+        ({"dims": [1 << 20, 1 << 20], "length": None}, "1,099,511,.* bytes with its data"),
+        ({"dims": [-1]}, "a type or shape that no other file can have"),
+        ({"kind": TensorProto.STRING}, "a type or shape that no other file can have"),
+        ({"kind": 99}, "a type or shape that no other file can have"),
+        ({"kind": TensorProto.INT4, "dims": [25]}, "has 13 bytes by its shape"),
+    ],
+)  # fmt: skip
+def test_what_is_no_data_of_the_models_own_folder_is_refused(tmp_path, about, said):
+    folder = tmp_path / "model"
+    (folder / "folder").mkdir(parents=True)
+    (tmp_path / "secret").write_bytes(SECRET)
+    (folder / "data.bin").write_bytes(bytes(12))
+    os.mkfifo(folder / "pipe")
+    for name, to in (("leads_out", "../secret"), ("folder_out", ".."), ("device", "/dev/zero"), ("loop", "loop")):
+        (folder / name).symlink_to(to)
+    with pytest.raises(ModelError, match=said) as raised:
+        whole(beside(folder, **about))
+    assert raised.value.hint
+
+
+def test_what_is_too_large_for_one_model_is_refused_before_it_is_read(tmp_path):
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(1 << 31)
+    path = beside(tmp_path, dims=[1 << 31], length=str(1 << 31))
+    with pytest.raises(ModelError, match="an ONNX model 2,147,483,647 at most"):
+        in_parts(path)
+
+
+def test_without_the_package_onnx_the_way_out_is_told(tmp_path, monkeypatch):
+    (tmp_path / "data.bin").write_bytes(bytes(8))
+    path = beside(tmp_path)
+    monkeypatch.setattr(onnx_data, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match="keeps tensors in other files") as raised:
+        whole(path)
+    assert "onnx" in raised.value.hint
+    path.write_bytes(FILE)
+    assert whole(path) == path
