@@ -44,7 +44,7 @@ from farm.store.columns import (
 )
 
 # Databases of versions 1 to 8 were written early in development: they are refused.
-FIRST_SCHEMA_VERSION = 9
+FIRST_SCHEMA_VERSION = 13  # of the first release
 SCHEMA_VERSION = 13
 
 metadata = MetaData()

@@ -1,10 +1,10 @@
 """Brings a database of an earlier release to this release's schema. Imports Alembic: only where there is work for it.
 
-The schema of a release has a number, SCHEMA_VERSION, and a revision file of that name here. The first one stands for
-the oldest tables that are known. To change a table: change farm.store.schema, count SCHEMA_VERSION up, and add
-`v<number>_<subject>.py` with `revision`, `down_revision` and `upgrade()`, which alters a database of the preceding
-revision. None imports the schema, which goes on changing. A new database is created from the schema directly and
-passes no revision. There is no downgrade: before each migration the database is copied.
+The schema of a release has a number, SCHEMA_VERSION. To change a table after the first release: change
+farm.store.schema, count SCHEMA_VERSION up, and add `v<number>_<subject>.py` here with `revision`, `down_revision` and
+`upgrade()`, which alters a database of the preceding schema. A revision does not import the schema, which goes on
+changing. A new database is created from the schema and passes no revision. There is no downgrade: before each migration
+the database is copied.
 
 A revision that lets daemons of the schema before it go on, reading and writing, says `keeps_daemons = True`. Without it
 a lab's database is not migrated while another host or a head of the lab runs.

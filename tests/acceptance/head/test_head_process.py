@@ -6,7 +6,6 @@ import signal
 import psycopg
 import pytest
 
-from farm.common.errors import HostError
 from farm.head import orders, wire
 from farm.head.messages import HostLeft, Order
 from farm.head.takeover import NEVER_HELD
@@ -16,16 +15,8 @@ from farm.model.identity import DeviceIdentity
 from farm.model.job import JobState
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
-from tests.support.head_processes import QUICK_S, a_host, states, submit, until
+from tests.support.head_processes import QUICK_S, a_host, states
 from tests.unit.store.values import job
-
-TO_VERSION_11 = (  # what the migrations to versions 12 and 13 have added
-    "DROP TABLE artifact_copy, shared_bundle, host_token, host_readings",
-    "ALTER TABLE host DROP advertise, DROP address, DROP certificate, DROP version, DROP role, DROP removed_at",
-    "ALTER TABLE host ALTER beat_at SET NOT NULL",
-    "ALTER TABLE lease DROP holder_host, DROP match_sha256",
-    "UPDATE meta SET value = 11 WHERE name = 'schema_version'",
-)
 
 
 def term_of(lease):
@@ -206,28 +197,6 @@ async def test_a_host_of_another_protocol_is_refused_and_the_others_go_on(heads)
         one.protocol = wire.PROTOCOL - 1  # of the release before
         await heads.decides(head, "host one and the head understand each other again")
         assert (await refused).device == "a"
-
-
-async def test_a_lab_of_the_schema_before_is_upgraded_under_a_host_that_goes_on(heads, monkeypatch):
-    head = heads.begin(QUICK_S)
-    async with a_host(heads, "a", beat_s=QUICK_S) as host:
-        kept = await (await host.ask("a"))
-        await submit(host, "soc=sm8550")  # waits for that phone
-        (queued,) = host.store.jobs.live()
-        head.kill()
-        host.reaches.clear()
-        with psycopg.connect(heads.url.replace("+psycopg", "")) as connection:
-            for change in TO_VERSION_11:
-                connection.execute(change)
-        upgraded = heads.begin(QUICK_S)  # heads first: this one brings the tables up to date
-        await heads.decides(upgraded, "took over: 1 phones, 0 requests, 1 leases, 1 jobs")
-        host.reaches.set()
-        await host.give_back(kept)
-        await until(host, lambda: not host.store.jobs.live())
-        assert host.store.jobs.get(queued.id).state is JobState.DONE
-        monkeypatch.setattr("farm.store.opening.SCHEMA_VERSION", 11)
-        with pytest.raises(HostError, match="of a newer farm; this farm knows 11"):
-            await asyncio.to_thread(Store.open, heads.url, "two", role=StoreRole.HOST)
 
 
 async def test_of_two_phones_of_one_name_the_first_is_handed_out(heads):

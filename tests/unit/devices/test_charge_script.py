@@ -36,14 +36,15 @@ class Phone(ScriptFolder):
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
 
     def stuck(self, *, stuck):
-        """Whether the driver takes no other value: what is written to a folder goes nowhere."""
-        node, kept = self.node(), self.node("kept")
+        """Whether the driver takes no other value: what is written to a folder goes nowhere.
+
+        The node changes in one step: a write to a name that is free for a moment would make a file.
+        """
+        node, kept, link = self.node(), self.node("kept"), self.node("link")
         if stuck:
-            node.rename(kept)
-            node.mkdir()
-        else:
-            node.rmdir()
-            kept.rename(node)
+            shutil.copy(node, kept)
+        link.symlink_to(self.sys if stuck else kept)
+        link.replace(node)
 
     def says(self, name="charging_enabled"):
         return self.node(name).read_text().strip()

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing, contextmanager
-from datetime import timedelta
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -14,15 +13,11 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import CheckConstraint, inspect
 
 from farm.common.errors import Code, HostError
-from farm.model.health import BatteryDay, Quarantine
 from farm.store import migrations, opening
-from farm.store.devices import DeviceRecord, RecoveryRecord
 from farm.store.engine import server_engine, sqlite_engine
-from farm.store.migrations import v9_tables, v10_hosts
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
@@ -75,32 +70,6 @@ def version_in(path):
     return sql(path, "SELECT value FROM meta WHERE name = 'schema_version'")[0][0]
 
 
-NEW_TABLES = (
-    "artifact_copy", "shared_bundle", "device_state", "host", "host_readings", "host_token", "request", "to_head",
-    "to_host",
-)  # fmt: skip
-
-
-def make_version_9(where):
-    """Take the hosts and the head out of a database: its tables are as they were in version 9."""
-    with changing(where) as connection:
-        set_version(connection, 9)
-        operations = Operations(MigrationContext.configure(connection))
-        for table in NEW_TABLES:
-            operations.drop_table(table)
-        operations.drop_index("lease_slot_kept", "lease")
-        with operations.batch_alter_table("lease") as batch:
-            batch.drop_constraint("lease_slot", type_="check")
-            for column in ("host", "armed_at", "slot", "holder_host", "match_sha256"):
-                batch.drop_column(column)
-        operations.drop_index("recovery_of_serial", "recovery")
-        for table, key in v10_hosts.KEYS.items():
-            with operations.batch_alter_table(table) as batch:
-                batch.drop_column("host")  # PostgreSQL drops the key with it
-                batch.create_primary_key(f"{table}_pkey", key)
-        operations.create_index("recovery_of_serial", "recovery", ["serial", "began_at"])
-
-
 def check_shape(connection):
     """The tables are those of this release."""
     assert compare_metadata(MigrationContext.configure(connection), metadata) == []
@@ -111,41 +80,14 @@ def check_shape(connection):
         assert checks == {each.name for each in table.constraints if isinstance(each, CheckConstraint)}
 
 
-async def test_rows_about_phones_get_their_host(opened, where):
-    """What version 9 has of a phone stays the phone's, and a second host may have one of the same serial."""
-    store = await asyncio.to_thread(opened, where)
-    with store.database.reading() as connection:
-        check_shape(connection)
-    serial = "emulator-5554"
-    phone = DeviceRecord(serial, "one", adopted=True, service="draining", ordered_at=values.NOW)
-    action = RecoveryRecord("r1", serial, "one", "reboot", "stuck", "", values.NOW)
-    kept = Quarantine("cracked", at=values.NOW)
-    rollout = {"current": "b1", "previous": "", "candidate": "", "wanted": "", "refused": {}, "trials": {}}
-    await store.devices.save(phone)
-    await store.recoveries.begin(action)
-    await store.recoveries.add_quarantine(serial, kept)
-    await store.recoveries.set_proven(serial, "b1")
-    await store.rollouts.save("arm64-v8a", "android", rollout)
-    await store.batteries.save(serial, BatteryDay("2026-11-20"))
-    await store.leases.grant(values.lease())
-    store.close()
-    await asyncio.to_thread(make_version_9, where)
-    store = await asyncio.to_thread(opened, where)
-    assert store.devices.all() == (phone,)
-    assert store.recoveries.since(values.NOW - timedelta(hours=1)) == (action,)
-    assert (store.recoveries.quarantined(), store.recoveries.proven()) == ({serial: kept}, {serial: "b1"})
-    assert store.rollouts.all() == {("arm64-v8a", "android"): rollout}
-    assert store.batteries.days(serial) == (BatteryDay("2026-11-20"),)
-    (lease,) = store.leases.open()
-    assert (lease.host, lease.armed_at, lease.slot) == ("", lease.granted_at, False)
+def test_a_new_database_has_the_shape_of_this_release(store):
     with store.database.reading() as connection:
         check_shape(connection)
 
 
-def test_each_schema_version_has_its_revision_in_the_package():
+def test_each_schema_version_after_the_first_has_its_revision_in_the_package():
     revisions = {each.name for each in files("farm.store.migrations").iterdir() if each.name.startswith("v")}
-    assert len(revisions) == SCHEMA_VERSION - FIRST_SCHEMA_VERSION + 1
-    assert v9_tables.revision == str(FIRST_SCHEMA_VERSION)
+    assert len(revisions) == SCHEMA_VERSION - FIRST_SCHEMA_VERSION
 
 
 async def test_the_next_release_keeps_the_data_and_the_guards_and_copies_it_aside(opened, where, monkeypatch, caplog):
@@ -249,12 +191,13 @@ def test_a_start_with_the_current_schema_does_not_load_alembic(tmp_path):
 
 def test_files_that_another_farm_left_between_the_revisions(numbers, tmp_path):
     (tmp_path / "stray.py").write_text("raise AssertionError('imported')")
-    numbers(migrations, VERSION_LOCATIONS=[*migrations.VERSION_LOCATIONS, tmp_path])
-    assert migrations._revision(10).revision == "10"
-    (tmp_path / "v10_old.py").touch()
-    with pytest.raises(HostError, match="2 revisions of schema version 10") as error:
-        migrations._revision(10)
-    assert str(tmp_path / "v10_old.py") in error.value.evidence
+    numbers(migrations, VERSION_LOCATIONS=[Path(next_release.__file__).parent, tmp_path])
+    assert migrations._revision(next_release.VERSION).revision == str(next_release.VERSION)
+    stray = tmp_path / f"v{next_release.VERSION}_old.py"
+    stray.touch()
+    with pytest.raises(HostError, match=f"2 revisions of schema version {next_release.VERSION}") as error:
+        migrations._revision(next_release.VERSION)
+    assert str(stray) in error.value.evidence
 
 
 HOST_ROW = (

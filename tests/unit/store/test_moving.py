@@ -12,7 +12,7 @@ from farm.common.errors import Code
 from farm.common.events import Event
 from farm.control.callers import Accounts, Role
 from farm.model.job import JobState
-from farm.store import files, moving
+from farm.store import files, moving, opening
 from farm.store.accounts import AuditRecord
 from farm.store.engine import server_engine
 from farm.store.moving import move_to_server
@@ -20,14 +20,14 @@ from farm.store.schema import SCHEMA_VERSION, metadata
 from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.support.postgres import END_OTHERS, run
-from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over, sql
+from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 ODD = "half a pair \udcff, a NUL \0, tab\t, \\N, newline\n, é"
 TABLES = len(metadata.sorted_tables)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from farm.store import files, moving
+from farm.store import files, moving, opening
 copy, steps = moving._copy, iter(range(int(sys.argv[3])))
 def dies(*arguments):
     if next(steps, None) is None:
@@ -112,7 +112,7 @@ def test_a_kill_leaves_all_or_nothing_and_the_next_try_completes(file, url, step
     [
         ("another", "the content of another farm"),
         ("later", "the content of another farm"),  # the daemon has served since
-        ("older", "of an earlier farm"),
+        ("older", "from before farm's first release"),
         ("newer", "of a newer farm"),
         ("foreign", "not farm's"),
     ],
@@ -189,8 +189,9 @@ def test_what_cannot_be_moved(tmp_path, url):
         move_to_server(tmp_path / "farm.db", url)
 
 
-def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, url):
-    sql(file, "UPDATE meta SET value = value - 1 WHERE name = 'schema_version'")
+def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, url, numbers):
+    for module in (moving, opening):
+        numbers(module, SCHEMA_VERSION=SCHEMA_VERSION + 1)
     with raises_code("bad_request", match="of an earlier farm release") as caught:
         move_to_server(file, url)
     assert "farm serve" in caught.value.hint
