@@ -253,6 +253,7 @@ def init(
     from farm.cli.host import passfile_of
     from farm.config import load
     from farm.head.wire import UNDERSTOOD
+    from farm.store.engine import shown_url
     from farm.store.membership import found_lab
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
@@ -267,12 +268,11 @@ def init(
     moved = _move(loaded, url) if moves else None
     found, hosts = found_lab(url, UNDERSTOOD)
     joins = moved is None and hosts and name not in hosts
-    own = url if joins else _login(loaded, url, name)
+    own = shown_url(url if joins else _login(loaded, url, name))
     answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
     lines = ["the lab's tables are there; this host has nothing to move"]
     if moved is not None:
-        own = moved.url if own == url else own
-        answer |= {"url": own, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
+        answer |= {"backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
         lines = [
             f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
             f"the copy of before is {moved.backup}",

@@ -35,7 +35,6 @@ MOVED = "moved"
 class Moved:
     """The result of a move."""
 
-    url: str  # for [store] url, the password as ***
     backup: Path  # of the SQLite database
     rows: Mapping[str, int]  # by table
     before: bool  # an earlier call has moved it
@@ -67,7 +66,7 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
                 target.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
                 LabRoles(target).refuse_code()
                 if before := _is_moved(target, name, mark):
-                    return Moved(name, backup, _counts(source), before)
+                    return Moved(backup, _counts(source), before)
                 metadata.create_all(target)
                 for table in metadata.sorted_tables:
                     _copy(source, target, table, report)
@@ -75,7 +74,7 @@ def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = la
                     sql("INSERT INTO meta (name, value) VALUES (:name, :mark)"), {"name": MOVED, "mark": mark}
                 )
                 rows = _compare(source, target)
-        return Moved(name, backup, rows, before=False)
+        return Moved(backup, rows, before=False)
     except sqlite3.Error as error:
         raise open_error(path, error) from error
     except DatabaseError as error:
