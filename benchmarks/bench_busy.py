@@ -27,7 +27,7 @@ PER_PHONE, STOCK_PER_PHONE = 20, 6  # candidates
 TUNED_PER_PHONE = 24  # trials of a tuning run, in one round
 GOAL = 0.95
 # What a candidate costs at least: each repeat, and the run before them that warms up.
-LEAST_S = (REPEAT + 1) * KERNEL_MS / 1e3
+MIN_S = (REPEAT + 1) * KERNEL_MS / 1e3
 TUNED_LEAST_S = (EvaluatorConfig().number + 1) * KERNEL_MS / 1e3  # as MetaSchedule measures by itself
 
 SLOW_MATMUL = f"""
@@ -85,7 +85,7 @@ def _ours(farm: VirtualFarm, devices: int, context: Context) -> float:
         answered(runner.run(inputs))
         wall_s = time.perf_counter() - begun_s
     # By the kernel's own time, as for stock: what the way to the phone takes is not measuring.
-    return len(inputs) * LEAST_S / (wall_s * devices)
+    return len(inputs) * MIN_S / (wall_s * devices)
 
 
 def _stock(farm: VirtualFarm, devices: int, context: Context) -> float:
@@ -101,7 +101,7 @@ def _stock(farm: VirtualFarm, devices: int, context: Context) -> float:
         begun_s = time.perf_counter()
         answered(runner.run(inputs))
         wall_s = time.perf_counter() - begun_s
-    return len(inputs) * LEAST_S / (wall_s * devices)
+    return len(inputs) * MIN_S / (wall_s * devices)
 
 
 def _tuning(farm: VirtualFarm, devices: int, folder: Path) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from tests.support import postgres
 
 WRITERS = 24
 COMMITS = 300  # of each
-MOST_EVENTS = 3  # of a commit
+MAX_EVENTS = 3  # of a commit
 OPEN_S = 0.005  # at most, a transaction stays open: its events are committed after some with higher numbers
 KILLS = 20
 LAST = "the last one"
@@ -75,7 +75,7 @@ async def _write(url: str, number: int) -> list[str]:
     written = list[str]()
     try:
         for commit in range(COMMITS):
-            subjects = [f"{number}.{commit}.{n}" for n in range(chance.randint(1, MOST_EVENTS))]
+            subjects = [f"{number}.{commit}.{n}" for n in range(chance.randint(1, MAX_EVENTS))]
             change = partial(_stay_open, seconds=chance.choice((0.0, chance.random() * OPEN_S)))
             await database.write(change, [_event(subject) for subject in subjects])
             written += subjects

@@ -19,7 +19,7 @@ from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import Random
 from farm.measure.comparison import ComparisonAnswer
 from farm.programs.outputs import grouped
-from farm.worker.programs import MOST_GROUPS
+from farm.worker.programs import MAX_GROUPS
 from farm.worker.timing import SamplingPlan, Timer, measure, time_pairs
 
 RUN_S = 5e-3
@@ -103,7 +103,7 @@ def _answers(effect: float, each: bool, wanted: frozenset[ComparisonAnswer]) -> 
 def _covered(each: bool) -> Callable[[Random], bool]:
     """Whether the interval of a bench has the median of the program's samples."""
     plan = SamplingPlan(
-        HALF_WIDTH, BENCH_S, number=RUNS // MOST_GROUPS if each else RUNS, block=MOST_GROUPS if each else 1
+        HALF_WIDTH, BENCH_S, number=RUNS // MAX_GROUPS if each else RUNS, block=MAX_GROUPS if each else 1
     )
 
     def trial(random: Random) -> bool:
@@ -119,4 +119,4 @@ def _covered(each: bool) -> Callable[[Random], bool]:
 def _true_median_s(each: bool) -> float:
     """The median of very many samples."""
     timer = SimulatedPhone(np.random.default_rng(SEED)).program(RUN_S, tells_each=each)
-    return float(np.median([sample for _ in range(20_000) for sample in timer(1, MOST_GROUPS)]))
+    return float(np.median([sample for _ in range(20_000) for sample in timer(1, MAX_GROUPS)]))

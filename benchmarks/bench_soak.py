@@ -37,7 +37,7 @@ PAUSE_S = 1.0  # for each phone: two cores carry so many faults a second
 ON_A_HUB = 5  # phones
 DEFAULT_SEED = 20_260_801
 STORM_S = 45.0
-SHORTEST_STORM_S = 10.0  # the last one ends with the soak
+MIN_STORM_S = 10.0  # the last one ends with the soak
 REST_LIMIT_S = 200.0  # a client may wait for a phone as long as phones take to come back
 READY_LIMIT_S = 180.0  # a phone that failed many times in a row is tried once a minute
 WELL_S = 45.0  # a quarantine that ends by itself has ended by then: four probes
@@ -121,7 +121,7 @@ def run(context: Context) -> list[Figure]:
         try:
             while len(looks) < 3 or time.monotonic() < ends_at:
                 weather.storm()
-                time.sleep(min(STORM_S, max(SHORTEST_STORM_S, ends_at - time.monotonic())))
+                time.sleep(min(STORM_S, max(MIN_STORM_S, ends_at - time.monotonic())))
                 weather.calm(REST_LIMIT_S)
                 for thread in threads:
                     if thread.failure is not None:

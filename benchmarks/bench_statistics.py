@@ -32,9 +32,9 @@ from farm.worker.timing import SamplingPlan, measure, time_pairs
 
 HALF_WIDTH = 0.01
 IN_STEP_S = 6.0  # a comparison of two builds on a simulated phone
-MOST_SAMPLES = 320
-MOST_IN_TIME = 2000  # samples of noise in time: 30 s
-MOST_PAIRS = 800
+MAX_SAMPLES = 320
+MAX_IN_TIME = 2000  # samples of noise in time: 30 s
+MAX_PAIRS = 800
 ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
 SEED = 20261122
 # So many take about six minutes on two idle cores; 0 of 385 shows "under 1 %".
@@ -62,7 +62,7 @@ def _cases() -> list[Case]:
 
 
 def _sampled(
-    random: Random, shape: Shape, nominal_s: float = NOMINAL_S, most: int = MOST_SAMPLES, step_s: float = 1.0
+    random: Random, shape: Shape, nominal_s: float = NOMINAL_S, most: int = MAX_SAMPLES, step_s: float = 1.0
 ) -> Assessment:
     """As a bench run does it: a first batch, then as many more as it says, until it says enough."""
     whole = runs.series(random, shape(random, most), step_s=step_s)
@@ -87,7 +87,7 @@ def _in_time(noise: Noise) -> Callable[[Random], bool | None]:
     """Of trusted runs of at most 30 s, whether the interval has the true median."""
 
     def trial(random: Random) -> bool | None:
-        found = _sampled(random, runs.shape(noise), most=MOST_IN_TIME, step_s=runs.STEP_S)
+        found = _sampled(random, runs.shape(noise), most=MAX_IN_TIME, step_s=runs.STEP_S)
         return _covers(found) if _trusted(found) else None
 
     return trial
@@ -185,7 +185,7 @@ def _slow_noise() -> list[Case]:
 
 def _whole(noise: Noise, holds: Callable[[Assessment], bool]) -> Callable[[Random], bool]:
     def trial(random: Random) -> bool:
-        drawn = runs.series(random, runs.shape(noise)(random, MOST_IN_TIME), step_s=runs.STEP_S)
+        drawn = runs.series(random, runs.shape(noise)(random, MAX_IN_TIME), step_s=runs.STEP_S)
         return holds(assess(drawn, NOMINAL_S, half_width=HALF_WIDTH))
 
     return trial
@@ -194,7 +194,7 @@ def _whole(noise: Noise, holds: Callable[[Assessment], bool]) -> Callable[[Rando
 def _cost() -> list[Figure]:
     """Samples that independent noise costs, and how many Student's t of their mean would need for the same interval."""
     random = np.random.default_rng(SEED)
-    found = [_sampled(random, runs.shape(runs.normal), most=MOST_IN_TIME, step_s=runs.STEP_S) for _ in range(COST_RUNS)]
+    found = [_sampled(random, runs.shape(runs.normal), most=MAX_IN_TIME, step_s=runs.STEP_S) for _ in range(COST_RUNS)]
     t_width = student(0.975, 59) * runs.NOISE  # of one sample
     ratios = [each.used * (each.estimate.half_width / t_width) ** 2 for each in found]
     return [
@@ -279,7 +279,7 @@ def compared_whole(a_s: FloatArray, b_s: FloatArray, min_effect: float, most: in
 
 
 def _false_alarm(
-    noise: Noise, scale: float, drift: float, min_effect: float = MIN_EFFECT, most: int = MOST_PAIRS
+    noise: Noise, scale: float, drift: float, min_effect: float = MIN_EFFECT, most: int = MAX_PAIRS
 ) -> Callable[[Random], bool]:
     """Two equal builds, compared until `compare` wants no more pairs."""
 

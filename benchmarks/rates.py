@@ -21,8 +21,8 @@ from benchmarks.harness import Context, Figure
 from benchmarks.simulated_runs import Random
 
 PROCESSES = 2
-FEWEST_COUNT = 150  # runs; a rate of fewer misses its goal only where its interval does
-MOST_WRONG = 0.05  # of all runs: where few are trusted, so many may be so wrongly
+MIN_COUNT = 150  # runs; a rate of fewer misses its goal only where its interval does
+MAX_WRONG = 0.05  # of all runs: where few are trusted, so many may be so wrongly
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def _figure(case: Case, counted: tuple[int, int]) -> Figure:
     rate = 100 * held / of
     low, high = _wilson(held, of)
     goal = "" if case.goal is None else f"{case.goal}: {case.goal.verdict(low, high)}"
-    shown = of >= FEWEST_COUNT or (case.goal is not None and case.goal.verdict(low, high) == "missed")
-    few_wrong = of < case.runs and of - held <= MOST_WRONG * case.runs
+    shown = of >= MIN_COUNT or (case.goal is not None and case.goal.verdict(low, high) == "missed")
+    few_wrong = of < case.runs and of - held <= MAX_WRONG * case.runs
     ok = case.goal is None or case.goal.holds(rate) or not shown or few_wrong
     counted_of = "" if of == case.runs else f"; {of} of {case.runs} count"
     return Figure(f"{case.name} ({held}/{of}, {low:.1f}-{high:.1f}{counted_of})", rate, "%", goal=goal, ok=ok)

@@ -17,7 +17,7 @@ from farm.model.job import MEASURING_KINDS
 
 VARIABLE = "_FARM_COMPLETE"  # the scripts of `farm completions` set it at each TAB
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
-MOST_JOBS = 100  # the newest
+MAX_JOBS = 100  # the newest
 _LABELS = ("name", "soc", "gpu", "pool", "host")  # of those in `farm status`
 # Names are other people's words: what a shell would not take as one plain word is not offered.
 _PLAIN = re.compile(r"[\w.,:=@%+/-]+")
@@ -46,7 +46,7 @@ def devices(incomplete: str) -> list[Pair]:
 
 def jobs(incomplete: str) -> list[Pair]:
     """Ids of jobs and arrays, the newest first."""
-    rows = _asked("job.list", limit=MOST_JOBS).get("jobs", ())
+    rows = _asked("job.list", limit=MAX_JOBS).get("jobs", ())
     found = [(row["id"], f"{row['state']} {row['kind']} {row['name']}") for row in rows]
     arrays = {row["array"]: f"array of {row['kind']} {row['name']}" for row in rows if row["array"]}
     return _beginning(incomplete, [*found, *arrays.items()])
@@ -102,7 +102,7 @@ def accounts(incomplete: str) -> list[Pair]:
 
 def models(incomplete: str) -> list[Pair]:
     """Names of models that were benched lately."""
-    rows = _asked("job.list", limit=MOST_JOBS).get("jobs", ())
+    rows = _asked("job.list", limit=MAX_JOBS).get("jobs", ())
     return _beginning(incomplete, ((row["name"], "benched") for row in rows if row["kind"] in MEASURING_KINDS))
 
 

@@ -21,7 +21,7 @@ from farm.common.selector import natural
 from farm.model.event_words import event_words
 
 PhoneOrder = Literal["state", "name", "heat", "battery", "holder"]
-MOST_EVENTS = 200  # kept for the ticker
+MAX_EVENTS = 200  # kept for the ticker
 SHOWN_BY_ROWS = frozenset({"device.pushing", "job.progress"})  # rows of phones and jobs show these
 STYLES = {
     "ready": "green", "busy": "cyan", "quarantined": "bold red", "unauthorized": "bold red", "gone": "dim",
@@ -154,7 +154,7 @@ def followed(before: Snapshot | None, now: Snapshot, events: Iterable[Mapping[st
     last = known[-1].seq if known else 0
     fresh = [_news(event) for event in events if event["kind"] not in SHOWN_BY_ROWS and event["seq"] > last]
     starts = 0 if before is None else before.starts + (now.pid != before.pid)
-    return replace(now, news=(*known, *fresh)[-MOST_EVENTS:], starts=starts)
+    return replace(now, news=(*known, *fresh)[-MAX_EVENTS:], starts=starts)
 
 
 def sorted_phones(phones: Sequence[PhoneRow], by: PhoneOrder, wanted: str = "") -> list[PhoneRow]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from farm.client import Event, JobInfo
     from farm.client.model import Outcome
 
-MOST_STEPS = 200  # kept; a job that repeats a step for ever must not grow its watcher
-MOST_POINTS = 5_000  # of a tuning's curve
+MAX_STEPS = 200  # kept; a job that repeats a step for ever must not grow its watcher
+MAX_POINTS = 5_000  # of a tuning's curve
 FINAL_KINDS = {f"job.{state.value}": state for state in FINAL}
 SHOWN_PHASES = 6  # the latest ones
 SHOWN_TASKS = 5
@@ -135,7 +135,7 @@ def _stepped(picture: JobPicture, event: Event) -> JobPicture:
     if picture.phases and (picture.phases[-1].step, picture.phases[-1].attempt) == (step, len(picture.tries)):
         return picture
     phases = (*picture.phases, StepRow(step, event.at, len(picture.tries)))
-    return replace(picture, phases=phases[-MOST_STEPS:])
+    return replace(picture, phases=phases[-MAX_STEPS:])
 
 
 def _points(known: tuple[tuple[float, float], ...], tuning: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
@@ -147,7 +147,7 @@ def _points(known: tuple[tuple[float, float], ...], tuning: Mapping[str, Any]) -
         if len(point) == 3 and point[2] is not None
     ]
     # A watcher that came later lacks the first ones: the rest stays a curve all the same.
-    return (*known[: min(first, len(known))], *new)[-MOST_POINTS:]
+    return (*known[: min(first, len(known))], *new)[-MAX_POINTS:]
 
 
 def _message(data: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from farm.common.events import Event
 from farm.common.tasks import end_tasks
 
 WATCHED_JOBS = 1000  # ids and arrays in one question
-LONGEST_IDLE_S = 10.0  # between two None in a long silence
+MAX_IDLE_S = 10.0  # between two None in a long silence
 
 Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
 _NUMBER = re.compile(r"(?<!\S)\d[\d.]*")  # a word of its own: "53 s more", not the phone "galaxy-s9"
@@ -98,7 +98,7 @@ async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGen
             done, _ = await asyncio.wait((pending,), timeout=wait_s)
             if not done:
                 yield None
-                wait_s = max(idle_s, min(2 * wait_s, LONGEST_IDLE_S))
+                wait_s = max(idle_s, min(2 * wait_s, MAX_IDLE_S))
                 continue
             item, pending, wait_s = pending.result(), None, idle_s
             if item is end:

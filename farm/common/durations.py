@@ -16,7 +16,7 @@ from typing import Any
 from farm.common.errors import UserError
 
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it it is a mistake, and dates run out of range
+MAX_S = 3660 * UNIT_S["d"]  # ten years: beyond it it is a mistake, and dates run out of range
 OLD_READING_S = 300.0  # phones are probed more often: an older reading is of one that is away or does not answer
 DURATION_HINT = "seconds, or a number and a unit: 90, 90s, 30m, 2h, 1h30m, 7d, 1w"
 WHEN_HINT = "2026-05-01T14:00 (local time), 2026-05-01T14:00Z, 14:00, +30m or now"
@@ -59,7 +59,7 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
         raise BadTimeError(f"{text[:40]!r} is no duration", hint=DURATION_HINT)
     parts = _PART.findall(given) or [(given, "s")]
     seconds = math.fsum(float(number) * UNIT_S[unit] for number, unit in parts)
-    if seconds > LONGEST_S or not (seconds or zero):
+    if seconds > MAX_S or not (seconds or zero):
         what = "no time at all" if seconds == 0 else "longer than ten years"
         raise BadTimeError(f"{text[:40]!r} is {what}", hint=DURATION_HINT)
     return seconds
@@ -213,7 +213,7 @@ def _date(given: str, text: str, hint: str = WHEN_HINT) -> datetime:
         raise BadTimeError(f"{text[:40]!r} is no time", hint=hint) from error
 
 
-_MOST_DOUBLINGS = 30  # any limit is reached by then, and a float overflows at 1024
+_MAX_DOUBLINGS = 30  # any limit is reached by then, and a float overflows at 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class BackOff:
 
     def delay_s(self, failures: int) -> float:
         """The delay after that many failures in a row (at least one)."""
-        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
 
 
 def took(began: str | None, ended: str | None) -> str:

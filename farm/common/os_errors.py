@@ -13,7 +13,7 @@ from pathlib import Path
 from farm.common.errors import HostError
 
 PROBE_BYTES = 1 << 20
-LEAST_FREE_BYTES = 16 << 20  # more than a candidate with all that is made on the way to it
+MIN_FREE_BYTES = 16 << 20  # more than a candidate with all that is made on the way to it
 _ROOM = "free some room there"
 _WRITABLE = "it must be writable for the user that runs farm"
 _FILES = "raise the limit of open files (ulimit -n), or run less at once"
@@ -70,7 +70,7 @@ def lacking(folder: Path) -> int:
     A compiler or a linker that ran out of room crashes or says so in words of its own, so this checks the disk itself.
     """
     try:
-        if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        if shutil.disk_usage(folder).free < MIN_FREE_BYTES:
             return errno.ENOSPC
         with tempfile.TemporaryFile(dir=folder) as probe:  # quotas, and names that have run out
             os.posix_fallocate(probe.fileno(), 0, PROBE_BYTES)

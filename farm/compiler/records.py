@@ -27,7 +27,7 @@ FILES = (WORKLOADS, RECORDS, MEASURED_BY, TASKS)
 FAILED_S = 1e10  # what MetaSchedule notes as the seconds of a candidate that failed
 MIN_FAILED_S = 1e9  # what "ran" longer than that did not run
 MAX_PROBLEMS = 20  # lines that are reported one by one
-MOST_DIGITS = 20  # of a whole number, with its sign
+MAX_DIGITS = 20  # of a whole number, with its sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,14 +339,14 @@ def _refuse(word: str) -> NoReturn:
 
 def _whole(digits: str) -> int:
     """TVM's whole numbers have 64 bits; larger ones are no seconds either, and no arithmetic goes on with them."""
-    if len(digits) > MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"it has a number of {len(digits)} digits")
     return int(digits)
 
 
 def _real(digits: str) -> float:
     value = float(digits)
-    return value if math.isfinite(value) else _refuse(digits[:MOST_DIGITS])  # no JSON could be written of it
+    return value if math.isfinite(value) else _refuse(digits[:MAX_DIGITS])  # no JSON could be written of it
 
 
 _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_refuse)

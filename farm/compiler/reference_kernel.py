@@ -33,7 +33,7 @@ SIZE = 64  # three float32 matrices of 16 KiB: they stay in the first cache of e
 ROUNDS = {"cpu": 8, "opencl": 512}
 READINGS = 3  # the median of so many is one reading: a process that gets in the way once does not count
 READING_S = 0.001  # each lasts at least so long
-MOST_RUNS = 1000  # in one of them
+MAX_RUNS = 1000  # in one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def load_kernel(session: Any, kernel: ReferenceKernel) -> Callable[[], float]:
         timer = module.time_evaluator(FUNCTION, device, number=number, repeat=READINGS)
         return lambda: float(median(timer(*arguments).results))
 
-    return reader(min(MOST_RUNS, math.ceil(READING_S / reader(1)())))
+    return reader(min(MAX_RUNS, math.ceil(READING_S / reader(1)())))
 
 
 def kernel_arguments(device: Any) -> list[Any]:

@@ -38,7 +38,7 @@ ORDERING = ("kind", "role", "service", "pool", "rename", "selector", "user", "st
             "dial")  # fmt: skip
 REFUSALS_WRITTEN = 10  # of the same caller, verb and outcome in a window
 WINDOW_S = 60.0
-MOST_WINDOWS = 4096  # refusals are remembered of so many callers and verbs at once; beyond that each is only counted
+MAX_WINDOWS = 4096  # refusals are remembered of so many callers and verbs at once; beyond that each is only counted
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class AuditTrail:
         source = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.quota_key)
         key = (source, record.kind, record.outcome)
         window = self._refusals.get(key)
-        if window is None and len(self._refusals) < MOST_WINDOWS:
+        if window is None and len(self._refusals) < MAX_WINDOWS:
             window = self._refusals[key] = _Window(now, record)
         if window is not None and window.written < REFUSALS_WRITTEN:
             window.written += 1

@@ -39,9 +39,9 @@ MAX_TOKEN_CHARS = 128
 USED_EVERY = timedelta(minutes=1)  # `used_at` is no more exact than that: it costs a write
 FREE_TRIES = 5  # of one place, before it has to wait
 FIRST_WAIT_S = 1.0
-MOST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 FORGET_AFTER_S = 600.0
-MOST_PLACES = 4096
+MAX_PLACES = 4096
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class FailedAttempts:
         known.wrong += 1
         known.last = now
         self._places[place] = known
-        while len(self._places) > MOST_PLACES:
+        while len(self._places) > MAX_PLACES:
             del self._places[next(iter(self._places))]
         return self.wait_s(place)
 
@@ -216,7 +216,7 @@ class FailedAttempts:
         known = self._places.get(place)
         if known is None or known.wrong < FREE_TRIES:
             return 0.0
-        wait_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(known.wrong - FREE_TRIES, 16))
+        wait_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(known.wrong - FREE_TRIES, 16))
         return max(0.0, known.last + wait_s - self._clock())
 
 

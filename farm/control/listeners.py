@@ -39,8 +39,8 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 DOMAIN = b"farm"
 BACKLOG = 128
-MOST_WAITING = 256  # wrong keys that are made to wait at once; more are refused without a wait
-LONGEST_WAIT_S = 4.0  # less than the router's HANDSHAKE_MS: the answer should still find its connection
+MAX_WAITING = 256  # wrong keys that are made to wait at once; more are refused without a wait
+MAX_WAIT_S = 4.0  # less than the router's HANDSHAKE_MS: the answer should still find its connection
 KEY_BYTES = 32
 MODE = 0o750
 _OTHERS = 0o007
@@ -240,8 +240,8 @@ class CurveListener:
                 known = await self._accounts.by_curve_key(key)
         if known is None:
             self.on_wrong_key(place)
-            wait_s = min(self._accounts.keys.failed(place), LONGEST_WAIT_S)
-            wait_s = wait_s if len(self._waiting) <= MOST_WAITING else 0.0
+            wait_s = min(self._accounts.keys.failed(place), MAX_WAIT_S)
+            wait_s = wait_s if len(self._waiting) <= MAX_WAITING else 0.0
             await _answer(zap, route, request_id, b"400", b"unknown key", b"", wait_s)
         else:
             await _answer(zap, route, request_id, b"200", b"OK", f"{key.hex()} {known.user}".encode(), 0.0)

@@ -42,7 +42,7 @@ STOPPING_HINT = "try again when it is back: farm status"
 HANDSHAKE_MS = 5_000  # a connection that is not through by then is closed
 LINGER_MS = 200  # how long the last replies may take when the socket closes
 GARBAGE_LOGGED = 10  # the first, the tenth, the hundredth ... message of one sender that is none gets a line in the log
-MOST_SENDERS = 1024
+MAX_SENDERS = 1024
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ class Router:
 
     def _log_garbage(self, sender: str, what: object) -> None:
         """Log malformed messages, each ten times as many as before: a flood must not fill the log."""
-        if len(self._garbage) >= MOST_SENDERS and sender not in self._garbage:
+        if len(self._garbage) >= MAX_SENDERS and sender not in self._garbage:
             self._garbage.clear()
         count = self._garbage[sender] = self._garbage.get(sender, 0) + 1
         if count == GARBAGE_LOGGED ** (len(str(count)) - 1):

@@ -20,7 +20,7 @@ from farm.store.artifact_copies import ArtifactCopies, ArtifactCopy, changes
 from farm.store.database import BackgroundWrites
 
 COPY_EVERY_S = 30.0  # between looks for artifacts with one copy only
-MOST_AT_ONCE = 20  # artifacts of one look
+MAX_AT_ONCE = 20  # artifacts of one look
 
 log = logging.getLogger(__name__)
 
@@ -113,4 +113,4 @@ class SecondCopies:
 
 def _foremost(alone: Iterable[ArtifactCopy], copied: set[str]) -> list[ArtifactCopy]:
     """The artifacts to copy at this look, the oldest first: farm forgets those soonest."""
-    return sorted((each for each in alone if each.sha256 not in copied), key=lambda each: each.at)[:MOST_AT_ONCE]
+    return sorted((each for each in alone if each.sha256 not in copied), key=lambda each: each.at)[:MAX_AT_ONCE]

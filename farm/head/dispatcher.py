@@ -63,7 +63,7 @@ from farm.store.database import run_to_completion
 from farm.store.mailbox import Letter
 from farm.store.store import Store
 
-MOST_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
+MAX_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
 LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
 
 log = logging.getLogger(__name__)
@@ -457,7 +457,7 @@ class Dispatcher(JobRequester):
     def _report_waits(self, lost: DeviceState) -> None:
         """Report at once to a job's clients that the last phone it could have is away or withheld, and why."""
         views = self._requests.views()
-        for job_id, request in tuple(islice(self._asked.items(), MOST_REPORTED)):
+        for job_id, request in tuple(islice(self._asked.items(), MAX_REPORTED)):
             job = self._queue.job(job_id)
             if job is None or not lost_the_last(job, lost, views, self._queue.avoided(job_id)):
                 continue

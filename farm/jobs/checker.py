@@ -21,7 +21,7 @@ from farm.jobs.supervisor import Supervisor
 
 WORKER = "farm.worker.checker"
 CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles OpenCL kernels for several seconds
-MOST_AT_ONCE = 8  # a hub of phones comes up at once; more workers than this only share the same cores
+MAX_AT_ONCE = 8  # a hub of phones comes up at once; more workers than this only share the same cores
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class FarmChecker:
         self._gate = gate
         self._gate_gone_at = gate_gone_at
         self._limit_s = limit_s
-        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.

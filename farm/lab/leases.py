@@ -27,8 +27,8 @@ from farm.control.router import Answer
 from farm.lab.link import HostLink, LinkCall
 
 SERVICE = "adb"  # {lease: id} -> {}, then what an adb client and its server say
-MOST_CARRIED = 256  # connections at once: half of what a host admits from another, the rest is for sessions and verbs
-MOST_OF_USER = 128  # a parallel test runner takes some 50
+MAX_CARRIED = 256  # connections at once: half of what a host admits from another, the rest is for sessions and verbs
+MAX_OF_USER = 128  # a parallel test runner takes some 50
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class CarriedLeases:
         self._problem = ""  # why the file cannot be written
         self._leases: dict[str, CarriedLease] = {}  # by id
         self._listeners: dict[str, LoopbackListener] = {}
-        self._limiter: Limiter[str] = Limiter(MOST_CARRIED, MOST_OF_USER)  # by user
+        self._limiter: Limiter[str] = Limiter(MAX_CARRIED, MAX_OF_USER)  # by user
         for lease, carried in self._stored().items():
             try:
                 self._listen(lease, carried)
@@ -131,7 +131,7 @@ class CarriedLeases:
 
     async def _carry(self, lease: str, carried: CarriedLease, client: socket.socket) -> None:
         if not self._limiter.fits(carried.user):
-            most = f"{MOST_CARRIED} in all" if self._limiter.key_fits(carried.user) else f"{MOST_OF_USER} of a user"
+            most = f"{MAX_CARRIED} in all" if self._limiter.key_fits(carried.user) else f"{MAX_OF_USER} of a user"
             await fail(client, f"too many adb connections to other hosts: at most {most} at once")
             return
         self._limiter.take(carried.user)

@@ -31,7 +31,7 @@ from farm.lab.link import HostLink, LinkCall
 from farm.model.job import Attempt
 
 _PAGE = TypeAdapter(LogPage)
-MOST_LINE_BYTES = 4 << 20  # a page: PAGE_BYTES of the file, escaped
+MAX_LINE_BYTES = 4 << 20  # a page: PAGE_BYTES of the file, escaped
 ANSWER_LIMIT_S = 10.0  # of a page
 
 
@@ -62,7 +62,7 @@ class HostLogs:
             message = f"the log is at another host: {error.message}"
             raise HostError(message, Code.LOG_AWAY, hint=error.hint) from error
         try:
-            yield _RemoteLog(host, *await connection.streams(MOST_LINE_BYTES))
+            yield _RemoteLog(host, *await connection.streams(MAX_LINE_BYTES))
         finally:
             await connection.close()
 

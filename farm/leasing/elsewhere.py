@@ -17,8 +17,8 @@ from farm.model.requests import Lease
 from farm.model.sessions import Peer, PhoneStream, SessionEnd, UpstreamSession
 from farm.store.leases import LeaseTable
 
-MOST_KNOWN = 4096  # leases; an older one is looked up
-MOST_UNKNOWN = 4096  # keys that were looked up in vain
+MAX_KNOWN = 4096  # leases; an older one is looked up
+MAX_UNKNOWN = 4096  # keys that were looked up in vain
 UNKNOWN_S = 5.0  # for how long such a key is not looked up again
 LOOK_UPS = 20  # most of one address within WITHIN_S
 WITHIN_S = 10.0
@@ -102,7 +102,7 @@ class LeasesElsewhere:
         record = await self._table.read(self._table.with_key, sha256)
         if record is None or record.host in ("", self._host):
             self._unknown[sha256] = self._clock() + UNKNOWN_S
-            if len(self._unknown) > MOST_UNKNOWN:
+            if len(self._unknown) > MAX_UNKNOWN:
                 self._unknown.popitem(last=False)
             return None
         found = LeaseElsewhere(record.id, record.host, record.device, record.fence, record.key or record.device)
@@ -126,7 +126,7 @@ class LeasesElsewhere:
 
     def _remember(self, sha256: str, found: LeaseElsewhere) -> None:
         self._known[sha256], self._of_lease[found.id] = found, sha256
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             _, oldest = self._known.popitem(last=False)
             self._of_lease.pop(oldest.id, None)
 

@@ -41,20 +41,20 @@ from farm.measure.patterns import (
 from farm.measure.series import FloatArray, SampleSeries, correct, detrended, interpolated_reference
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
-FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
-FEWEST_EFFECTIVE = 30.0  # likewise, of independent samples
-LEAST_EFFECTIVE_PART = 0.25  # of few samples: whether they resemble their neighbours shows badly
+MIN_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
+MIN_EFFECTIVE = 30.0  # likewise, of independent samples
+MIN_EFFECTIVE_PART = 0.25  # of few samples: whether they resemble their neighbours shows badly
 AIM_EFFECTIVE = 100.0  # where samples resemble their neighbours: an autocorrelation found too small would end the run
-LEAST_SPAN_S, LEAST_SPAN_SAMPLES = 1.0, 60  # a run that is shorter and has fewer samples sees no slow noise
-LEAST_SLOW_NOISE, MOST_SLOW_NOISE = 0.15, 0.3  # probability: beyond, more samples are taken; nothing is trusted
-MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
-MOST_OUTLIERS = 0.1
-MOST_LOST = 0.1  # of the time, to outliers: few and long ones hardly move the median, and yet the phone was held up
-LONGEST_RUN = 3  # outliers in a row; more are an event
-MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
+MIN_SPAN_S, MIN_SPAN_SAMPLES = 1.0, 60  # a run that is shorter and has fewer samples sees no slow noise
+MIN_SLOW_NOISE, MAX_SLOW_NOISE = 0.15, 0.3  # probability: beyond, more samples are taken; nothing is trusted
+MAX_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
+MAX_OUTLIERS = 0.1
+MAX_LOST = 0.1  # of the time, to outliers: few and long ones hardly move the median, and yet the phone was held up
+MAX_RUN = 3  # outliers in a row; more are an event
+MAX_DRIFT = 0.15  # the model need not slow down as the reference kernel does; over so much it matters
 # Of the reference kernel's level from its nominal, the slower over the faster. A model follows the kernel's speed only
 # roughly (what waits for memory does not at all), so the correction is trusted near 1 alone, however constant it is.
-MOST_OFFSET = 0.15
+MAX_OFFSET = 0.15
 REJECTED_OFFSET = 0.5
 REJECTED_WIDTH = 0.5  # relative half width: an interval so wide says hardly more than the order of magnitude
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
@@ -204,11 +204,11 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
 
 def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     estimate = found.estimate
-    if found.used < FEWEST_TRUSTED:
+    if found.used < MIN_TRUSTED:
         verdict = Verdict.REJECTED if found.used < FEWEST else Verdict.SUSPECT
-        cause = f"only {found.used} sample{'s' * (found.used != 1)}, {FEWEST_TRUSTED} needed"
+        cause = f"only {found.used} sample{'s' * (found.used != 1)}, {MIN_TRUSTED} needed"
         yield Reason("few_samples", verdict, cause, "", LONGER)
-    elif estimate.effective_count < (needed := min(FEWEST_EFFECTIVE, LEAST_EFFECTIVE_PART * found.used)):
+    elif estimate.effective_count < (needed := min(MIN_EFFECTIVE, MIN_EFFECTIVE_PART * found.used)):
         cause = f"samples are correlated: worth {estimate.effective_count:.0f}, {needed:.0f} needed"
         evidence = f"{found.used} samples say as much as {estimate.effective_count:.1f} independent samples"
         yield Reason("few_effective", Verdict.SUSPECT, cause, evidence, LONGER)
@@ -221,10 +221,10 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
         cause = "the interval is cut at the fastest or slowest sample"
         evidence = "So few independent samples do not bound the median."
         yield Reason("beyond_samples", Verdict.SUSPECT, cause, evidence, LONGER)
-    if found.slow_noise > MOST_SLOW_NOISE:
+    if found.slow_noise > MAX_SLOW_NOISE:
         cause, evidence = "drifts as slowly as the run is long", "The interval is too narrow."
         yield Reason("wanders", Verdict.SUSPECT, cause, evidence, LONGER)
-    if found.warmup > MOST_WARMUP * found.count:
+    if found.warmup > MAX_WARMUP * found.count:
         cause = f"warmed up for {found.warmup} of {found.count} samples"
         yield Reason("warming_up", Verdict.SUSPECT, cause, "", LONGER)
     if found.trend is not None:
@@ -236,7 +236,7 @@ def _reference(found: Assessment) -> Iterator[Reason]:
     if found.nominal_s is None:
         cause, evidence = "no reference kernel ran beside it", "Nothing shows whether the clock changed."
         yield Reason("no_reference", Verdict.SUSPECT, cause, evidence, AGAIN)
-    elif found.drift > MOST_DRIFT:
+    elif found.drift > MAX_DRIFT:
         cause = f"the clock drifted by {percent(found.drift)} within the run"
         yield Reason("drift", Verdict.SUSPECT, cause, "By the reference kernel's speed.", COOL)
     if found.reference_offset is not None:
@@ -246,12 +246,12 @@ def _reference(found: Assessment) -> Iterator[Reason]:
 def _offset(offset: float) -> Iterator[Reason]:
     share = max(1 + offset, 1e-9)  # an offset of -1 is a clock that says nothing took any time
     times = max(share, 1 / share)
-    if times > 1 + MOST_OFFSET:
+    if times > 1 + MAX_OFFSET:
         far = times > 1 + REJECTED_OFFSET
         cause = f"the clock was {ratio_words(times)} times {'slower' if offset > 0 else 'faster'} than usual"
         evidence = (
             "The median was corrected by as much, by the reference kernel's speed. "
-            f"Up to {1 + MOST_OFFSET:g} times is trusted, beyond {1 + REJECTED_OFFSET:g} times is rejected."
+            f"Up to {1 + MAX_OFFSET:g} times is trusted, beyond {1 + REJECTED_OFFSET:g} times is rejected."
         )
         hint = COOL if offset > 0 else AGAIN
         yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, cause, evidence, hint)
@@ -286,20 +286,20 @@ def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
     if outliers is None:
         return
     samples = "readings of the clock" if where else "samples"
-    if outliers.share > MOST_OUTLIERS:
+    if outliers.share > MAX_OUTLIERS:
         cause = f"{percent(outliers.share)} of the {samples} are outliers"
         evidence = f"{outliers.count} {samples}, the worst {signed_percent(outliers.worst)}"
         yield Reason(where + "outliers", Verdict.SUSPECT, cause, evidence, END_OTHER_WORK)
-    if outliers.lost > MOST_LOST:
+    if outliers.lost > MAX_LOST:
         cause = f"outliers took {percent(outliers.lost)} of the time of the {samples}"
         yield Reason(where + "held_up", Verdict.SUSPECT, cause, "What ran here was held up.", END_OTHER_WORK)
-    if outliers.longest_run > LONGEST_RUN:
+    if outliers.longest_run > MAX_RUN:
         cause = f"{outliers.longest_run} {samples} in a row are outliers"
         yield Reason(where + "burst", Verdict.SUSPECT, cause, "Something else ran on the phone.", END_OTHER_WORK)
 
 
-LEAST_GROWTH = 0.5  # each look at the data is a chance to stop too early: few looks, far apart
-MOST_GROWTH = 1.0
+MIN_GROWTH = 0.5  # each look at the data is a chance to stop too early: few looks, far apart
+MAX_GROWTH = 1.0
 MARGIN = 1.1  # aim a little further: the width itself is only estimated
 UNSETTLED = frozenset({"warming_up", "trend"})  # what more samples may leave behind
 HOPELESS = frozenset({"throttled", "battery"})  # what another run at once would meet again
@@ -313,18 +313,18 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
     autocorrelation found too small would both narrow the interval and end the run. A run below a second has 60.
     """
     used = max(found.used, 1)
-    needed = float(FEWEST_TRUSTED)
+    needed = float(MIN_TRUSTED)
     if found.estimate.half_width > half_width:
         needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
-    if found.span_s < LEAST_SPAN_S:
-        needed = max(needed, LEAST_SPAN_SAMPLES)
+    if found.span_s < MIN_SPAN_S:
+        needed = max(needed, MIN_SPAN_SAMPLES)
     if found.estimate.effective_count < min(used / 2, AIM_EFFECTIVE):
         needed = max(needed, MARGIN * used * AIM_EFFECTIVE / found.estimate.effective_count)
-    if found.slow_noise > LEAST_SLOW_NOISE or any(reason.code in UNSETTLED for reason in found.reasons):
+    if found.slow_noise > MIN_SLOW_NOISE or any(reason.code in UNSETTLED for reason in found.reasons):
         needed = max(needed, 1.5 * used)
     if needed <= used:
         return 0
-    more = min(max(needed - used, LEAST_GROWTH * found.count), MOST_GROWTH * found.count)
+    more = min(max(needed - used, MIN_GROWTH * found.count), MAX_GROWTH * found.count)
     return max(0, min(math.ceil(more), most - found.count))
 
 

@@ -31,17 +31,17 @@ CONFIDENCE = 0.99
 POWER = 0.95
 MIN_EFFECT = 0.01  # relative, as all effects: smaller differences are none
 FIND_EFFECT = 0.03  # pairs are taken to find such a difference, at the least
-MOST_EFFECT = 0.9
-FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
-FEWEST_FOR_ANSWER = 3  # with fewer, one pair that was interrupted decides
+MAX_EFFECT = 0.9
+MIN_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
+MIN_FOR_ANSWER = 3  # with fewer, one pair that was interrupted decides
 DOUBT = 1.5  # times; a suspect result may be wrong by so much (farm.measure.assess rejects what is further off)
-FIRST_PAIRS = 2 * FEWEST_ROUNDS
+FIRST_PAIRS = 2 * MIN_ROUNDS
 # Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
 STAGES = tuple(FIRST_PAIRS * 2**stage for stage in range(7))
-MOST_PAIRS = 2000  # of one comparison
+MAX_PAIRS = 2000  # of one comparison
 IN_TURNS = "farm compare A B measures the two in turns"
-MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
+MAX_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 
 
@@ -113,11 +113,11 @@ def compare(
             0 and 0.9.
     """
     rounds = _rounds(a_s, b_s)
-    few = rounds.size < FEWEST_ROUNDS
+    few = rounds.size < MIN_ROUNDS
     pairs = 2 * int(rounds.size)
     if few:
         found = _of_few(rounds)
-        answer = _sure_answer(found, min_effect) if rounds.size >= FEWEST_FOR_ANSWER else ComparisonAnswer.CANNOT_TELL
+        answer = _sure_answer(found, min_effect) if rounds.size >= MIN_FOR_ANSWER else ComparisonAnswer.CANNOT_TELL
     else:
         found = _for_all_stages(median_interval(rounds, confidence=CONFIDENCE), rounds)
         answer = _answer(found, min_effect)
@@ -149,7 +149,7 @@ def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
     return _pairs(scatter, -math.log1p(-min_effect) / (1 + power))
 
 
-def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
+def more_pairs(found: Comparison, *, most: int = MAX_PAIRS) -> int:
     """How many more pairs to take before comparing all of them anew, even; 0: that was it.
 
     First until there are `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter
@@ -330,9 +330,9 @@ def _comparison(
 
 def _find_effect(min_effect: float) -> float:
     """The difference to find: 3 %, or three times the least that counts."""
-    if not 0 <= min_effect < MOST_EFFECT:
-        raise ValueError(f"a least effect of {min_effect:g} is not within 0 and {MOST_EFFECT:g}")
-    return min(MOST_EFFECT, max(FIND_EFFECT, 3 * min_effect))
+    if not 0 <= min_effect < MAX_EFFECT:
+        raise ValueError(f"a least effect of {min_effect:g} is not within 0 and {MAX_EFFECT:g}")
+    return min(MAX_EFFECT, max(FIND_EFFECT, 3 * min_effect))
 
 
 def _answer(found: MedianEstimate, min_effect: float) -> ComparisonAnswer:
@@ -403,7 +403,7 @@ def _of_few(rounds: FloatArray) -> MedianEstimate:
     """The median of few rounds, and the interval of one look by Student's t around it; no wild one is pulled in."""
     count = int(rounds.size)
     middle = float(np.median(rounds))
-    half = math.log(MOST_RATIO)
+    half = math.log(MAX_RATIO)
     if count > 1:
         error = math.sqrt(math.pi / 2) * float(np.std(rounds, ddof=1)) / math.sqrt(count)
         half = min(half, student(_quantile(), count - 1) * error)
@@ -437,7 +437,7 @@ def _scatter(found: MedianEstimate, rounds: FloatArray) -> float:
 
 
 def _pairs(scatter: float, half: float) -> int:
-    return 2 * max(FEWEST_ROUNDS, math.ceil(min(scatter / half, MOST_RATIO) ** 2))
+    return 2 * max(MIN_ROUNDS, math.ceil(min(scatter / half, MAX_RATIO) ** 2))
 
 
 def _log_half(estimate: MedianEstimate) -> float:

@@ -90,11 +90,11 @@ class Conditions:
 
 LIGHT_THROTTLING = 1
 SEVERE_THROTTLING = 3  # THERMAL_STATUS_SEVERE: clocks are held down for all apps
-MOST_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
+MAX_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
 LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
-MOST_SHOWN = 1000  # times: a larger ratio is reported as this one
+MAX_SHOWN = 1000  # times: a larger ratio is reported as this one
 ROUGHLY = 1.2  # times; a ratio that is known no better is said to be
-MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
+MAX_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 COOL = "let the phone cool, then measure again"
 LONGER = "measure longer: --measure 2m"
 MIN_LONGER_S, MAX_LONGER_S = 120.0, 3600.0  # the time that LONGER names; the longest that --measure takes
@@ -113,7 +113,7 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
         verdict = Verdict.REJECTED if highest >= SEVERE_THROTTLING else Verdict.SUSPECT
         reasons.append(Reason("throttled", verdict, f"the phone throttled: thermal status {highest} of 6", "", COOL))
     temperatures = _known(conditions, "temperature_c")
-    if temperatures and max(temperatures) - min(temperatures) > MOST_WARMING_C:
+    if temperatures and max(temperatures) - min(temperatures) > MAX_WARMING_C:
         cause = f"the temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
         reasons.append(Reason("temperature", Verdict.SUSPECT, cause, "", COOL))
     low = [
@@ -126,7 +126,7 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
         reasons.append(Reason("battery", Verdict.SUSPECT, cause, "the phone may save power", hint))
     for code, clock_name in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
         clocks = _known(conditions, f"{code}_hz")
-        if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
+        if clocks and max(clocks) > (1 + MAX_CLOCK_CHANGE) * min(clocks):
             cause = f"{clock_name} changed: {min(clocks) / 1e6:.0f} to {max(clocks) / 1e6:.0f} MHz"
             reasons.append(Reason(code, Verdict.SUSPECT, cause, "", COOL))
     disturbed = dict.fromkeys(each.disturbed for each in conditions.moments if each.disturbed)
@@ -167,8 +167,8 @@ def signed_percent(change: float) -> str:
 
 def ratio_words(ratio: float) -> str:
     """A ratio with three digits behind the point, or four in all; out of bounds it is said so, not printed."""
-    if not 1 / MOST_SHOWN <= ratio <= MOST_SHOWN:
-        return f"over {MOST_SHOWN}" if ratio > 1 else f"under {1 / MOST_SHOWN:g}"
+    if not 1 / MAX_SHOWN <= ratio <= MAX_SHOWN:
+        return f"over {MAX_SHOWN}" if ratio > 1 else f"under {1 / MAX_SHOWN:g}"
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.4g}"
 
 

@@ -20,15 +20,15 @@ from farm.measure.interval import student
 from farm.measure.series import FloatArray
 
 CONFIDENCE = 0.95
-FEWEST_CYCLES = 20
+MIN_CYCLES = 20
 # The first third of the cycles decides whether the meter answers, the others give the number. Where the same cycles do
 # both, those runs are reported whose scatter looks small by chance: at a meter's limit, 90 % held the truth, not 95 %.
 PILOT_PART = 1 / 3
-FEWEST_READINGS = 3  # of a window, after the meter has settled
+MIN_READINGS = 3  # of a window, after the meter has settled
 # Readings between two neighbouring steps of a meter hide up to a step between their means; noise of half a step or more
 # removes that, and then about so many readings lie beyond the two commonest steps.
 DITHERED_PART = 0.04
-MOST_STEP_PART = 0.2  # of the wanted half width: a meter's step that does not average out may cost so much of it
+MAX_STEP_PART = 0.2  # of the wanted half width: a meter's step that does not average out may cost so much of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def window(readings: Sequence[PowerReading], start_s: float, end_s: float, meter
             0: no steps.
     """
     inside = [each for each in readings if start_s < each.at_s <= end_s]
-    if len(inside) < FEWEST_READINGS:
+    if len(inside) < MIN_READINGS:
         return None
     times = np.array([each.at_s for each in inside])
     watts = np.array([each.watts for each in inside])
@@ -150,16 +150,14 @@ def estimate(cycles: Sequence[EnergyCycle], run_s: float, half_width: float) -> 
             wider: once the first third promises it, the others are reported as they are.
     """
     count = len(cycles)
-    if count < FEWEST_CYCLES:
-        needed_s = run_s * FEWEST_CYCLES / count if count else None
-        return EnergyNotResolved(
-            f"{count} cycles of idle and busy windows were measured, not {FEWEST_CYCLES}", needed_s
-        )
+    if count < MIN_CYCLES:
+        needed_s = run_s * MIN_CYCLES / count if count else None
+        return EnergyNotResolved(f"{count} cycles of idle and busy windows were measured, not {MIN_CYCLES}", needed_s)
     net_j = np.array([each.net_j for each in cycles])
     pilot_j, rest_j = np.split(net_j, [round(PILOT_PART * count)])
     likely_j, expected_j = float(pilot_j.mean()), _half_width(pilot_j, rest_j.size)
     hidden_j = float(np.mean([each.hidden_j for each in cycles]))
-    if hidden_j > MOST_STEP_PART * half_width * max(likely_j, 0.0):
+    if hidden_j > MAX_STEP_PART * half_width * max(likely_j, 0.0):
         return EnergyNotResolved(
             f"the steps of the meter hide {_digits(hidden_j)} J of an inference, which takes about "
             f"{_digits(likely_j)} J, and there is too little noise to average them out",

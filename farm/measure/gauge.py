@@ -16,16 +16,16 @@ from statistics import median
 
 from farm.measure.energy import PowerReading
 
-FEWEST_CHANGES = 6  # of the figure, from which its period is known
+MIN_CHANGES = 6  # of the figure, from which its period is known
 # An update is the mean since the one before, and is seen up to a nap later: what came before a change of load is out
 # of the figure after two periods and a nap.
 SETTLE_PERIODS = 2.5
 # Of a phone that is awake. µ and milli differ by 1000, more than these do: one of both fits at most.
-LEAST_W, MOST_W = 0.05, 25.0
-LEAST_V, MOST_V = 2.5, 9.6  # one lithium cell nearly empty, two in series full
+MIN_W, MAX_W = 0.05, 25.0
+MIN_V, MAX_V = 2.5, 9.6  # one lithium cell nearly empty, two in series full
 _DISCHARGING = frozenset({"discharging", "3"})  # the words of the kernel and of `dumpsys battery`
 _SECONDS_PER_HOUR = 3600
-_MOST_FIGURE = 1 << 63  # kernels have no larger integers
+_MAX_FIGURE = 1 << 63  # kernels have no larger integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def gauge_line(text: str) -> GaugeLine | None:
         current, voltage, counter = (None if word == "-" else int(word) for word in words[1:4])
     except ValueError:
         return None
-    if not math.isfinite(uptime_s) or any(abs(each or 0) > _MOST_FIGURE for each in (current, voltage, counter)):
+    if not math.isfinite(uptime_s) or any(abs(each or 0) > _MAX_FIGURE for each in (current, voltage, counter)):
         return None
     return GaugeLine(uptime_s, current, voltage, counter, words[4].strip())
 
@@ -106,7 +106,7 @@ def period_s(lines: Sequence[GaugeLine]) -> float | None:
     An update that changes nothing is not seen, so a quiet gauge is taken for slower than it is.
     """
     changed = changes(lines, figure_of(lines))
-    if len(changed) < FEWEST_CHANGES:
+    if len(changed) < MIN_CHANGES:
         return None
     return median(after.uptime_s - before.uptime_s for before, after in pairwise(changed))
 
@@ -134,12 +134,12 @@ def recognised(lines: Sequence[GaugeLine]) -> GaugeScale | str:
     volts = median(line.voltage * volts_per_unit for line in lines if line.voltage is not None)
     hours = "" if figure == "current" else "h"
     for unit, amperes in (("µA", 1e-6), ("mA", 1e-3)):
-        if LEAST_W <= abs(typical) * amperes * volts <= MOST_W:
+        if MIN_W <= abs(typical) * amperes * volts <= MAX_W:
             coulombs = amperes if figure == "current" else amperes * _SECONDS_PER_HOUR
             return GaugeScale(figure, unit + hours, math.copysign(coulombs, typical), volts_per_unit)
     return (
         f"its gauge tells {typical:g}, at {volts:.3g} V: neither in µA{hours} nor in mA{hours} is that the power of a "
-        f"phone that is awake ({LEAST_W:g} to {MOST_W:g} W)"
+        f"phone that is awake ({MIN_W:g} to {MAX_W:g} W)"
     )
 
 
@@ -161,7 +161,7 @@ class GaugeUpdates:
         if value is None or line.voltage is None:
             return None
         volts, at_s = self._scale.volts(line), begun_s + line.uptime_s
-        if not LEAST_V <= volts <= MOST_V:
+        if not MIN_V <= volts <= MAX_V:
             return None
         before = None if last is None else _value(last, self._scale.figure)
         if self._scale.figure == "current":
@@ -192,5 +192,5 @@ def _fall(before: GaugeLine, after: GaugeLine) -> float:
 def _volts_per_unit(voltages: Sequence[int]) -> float | None:
     if not voltages:
         return None
-    fitting = (unit for unit in (1e-6, 1e-3) if all(LEAST_V <= each * unit <= MOST_V for each in voltages))
+    fitting = (unit for unit in (1e-6, 1e-3) if all(MIN_V <= each * unit <= MAX_V for each in voltages))
     return next(fitting, None)

@@ -17,19 +17,19 @@ from farm.measure.series import CLIP, FloatArray, robust_sigma
 RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
 SEED = 20260801  # fixed: the same samples always give the same interval
 NO_SPREAD = 1e-9  # relative: rounding, not timing
-MOST_AUTOCORRELATION = 0.998  # beyond, samples say next to nothing
+MAX_AUTOCORRELATION = 0.998  # beyond, samples say next to nothing
 SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and longer means, scatter beyond chance
 # Of `slow_noise`. Shares of the variance: a white floor below hides the slope of what has a long memory.
 SLOW_SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.0)
 SLOW_CORNER = 24.0  # half waves of the run; with fewer, 1/f noise cannot be distinguished from noise of a short memory
 INDEPENDENT = 0.8  # the probability of independent samples beforehand
-FEWEST_FOR_SPECTRUM = 12
+MIN_FOR_SPECTRUM = 12
 BANDS = 150  # of half waves: the longest have one each
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: medians of few samples take few values
 # Degrees of freedom are the blocks less so many, and the least: such that AR(1) is covered (bench statistics).
-LOST_FREEDOM, LEAST_FREEDOM = 5.0, 2.5
-FEWEST_BLOCKS = 5  # fewer make no distribution
+LOST_FREEDOM, MIN_FREEDOM = 5.0, 2.5
+MIN_BLOCKS = 5  # fewer make no distribution
 _DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
 
 
@@ -76,14 +76,14 @@ def autocorrelation(values: FloatArray) -> float:
         return 0.0
     sums = np.concatenate([[0.0], np.cumsum(standard)])
     found, window = 0.0, 2
-    while window <= max(count // FEWEST_BLOCKS, 2):
+    while window <= max(count // MIN_BLOCKS, 2):
         excess = _scatter_of_means(sums, window) - 1
         chance = math.sqrt(2 * (2 * window - 1) * (window - 1) / (3 * window * count))
         if excess > (SURE_OF_NEXT if window == 2 else SURE_OF_MEANS) * chance:
             coefficients, inflations = _inflations(window)
             found = max(found, float(np.interp(1 + excess, inflations, coefficients)))
         window = math.ceil(1.5 * window)
-    return min(found, MOST_AUTOCORRELATION)
+    return min(found, MAX_AUTOCORRELATION)
 
 
 def slow_noise(values: FloatArray) -> float:
@@ -95,7 +95,7 @@ def slow_noise(values: FloatArray) -> float:
     """
     count = values.size
     standard = _standardised(values)
-    if count < FEWEST_FOR_SPECTRUM or standard is None:
+    if count < MIN_FOR_SPECTRUM or standard is None:
         return 0.0
     waves = np.fft.rfft(np.concatenate([standard, standard[::-1]]))[1:count]
     waves = waves * np.exp(-0.5j * math.pi / count * np.arange(1, count))
@@ -141,7 +141,7 @@ def _scatter_of_means(sums: FloatArray, window: int) -> float:
 @lru_cache(maxsize=256)
 def _inflations(window: int) -> tuple[FloatArray, FloatArray]:
     """AR(1) coefficients, and the value of `_scatter_of_means` for each."""
-    coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MOST_AUTOCORRELATION, 60)[1:]])
+    coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MAX_AUTOCORRELATION, 60)[1:]])
     return coefficients, np.array([_inflation(float(each), window, window) for each in coefficients])
 
 
@@ -156,7 +156,7 @@ def block_length(rho: float, count: int) -> int:
     (6 n)^(1/3) (rho / (1 - rho^2))^(2/3): Carlstein 1986; Andrews 1991 gives the same order.
     """
     best = (6 * count) ** (1 / 3) * (rho / (1 - rho**2)) ** (2 / 3)
-    return int(min(max(round(best), 1), max(count // FEWEST_BLOCKS, 1)))
+    return int(min(max(round(best), 1), max(count // MIN_BLOCKS, 1)))
 
 
 def median_interval(
@@ -185,7 +185,7 @@ def median_interval(
     block = block_length(rho, count)
     inflation = variance_inflation(rho, count)
     tail = (1 - confidence) / 2
-    together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
+    together = max(block, min(beside, max(count // MIN_BLOCKS, 1)))
     drawn = _medians(log_values - middle, residual, together)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     wider = _widening(rho, block, together, count, confidence)
@@ -265,7 +265,7 @@ def _widening(rho: float, block: int, together: int, count: int, confidence: flo
     missed = math.sqrt(max(truth / max(seen, 0.2 * truth), 1.0))
     quantile = 0.5 + confidence / 2
     if block > 1:
-        freedom = max(count / block - LOST_FREEDOM, LEAST_FREEDOM)
+        freedom = max(count / block - LOST_FREEDOM, MIN_FREEDOM)
     elif confidence > TAILS_HOLD:
         freedom = count - 1
     else:

@@ -15,12 +15,12 @@ import numpy as np
 from farm.measure.interval import autocorrelation, variance_inflation
 from farm.measure.series import FloatArray, robust_sigma, winsorised
 
-FEWEST_BESIDE_STEP = 3  # samples on either side of a step
+MIN_BESIDE_STEP = 3  # samples on either side of a step
 SURE_OF_STEP = 5.0  # standard errors; the place is searched for, so the usual 3 would be passed by chance
-LEAST_STEP = 0.008  # relative: smaller steps stay below the minimum effect of a comparison
+MIN_STEP = 0.008  # relative: smaller steps stay below the minimum effect of a comparison
 SURE_OF_TREND = 3.5
-LEAST_TREND = 0.003
-LEAST_ERROR = 1e-5  # relative: nothing is timed better
+MIN_TREND = 0.003
+MIN_ERROR = 1e-5  # relative: nothing is timed better
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Trend:
 def find_trend(log_values: FloatArray) -> Trend | None:
     """A straight change that is at least 0.3 % and 3.5 standard errors; None when there is none."""
     count = log_values.size
-    if count < 4 * FEWEST_BESIDE_STEP:
+    if count < 4 * MIN_BESIDE_STEP:
         return None
     values = winsorised(log_values, 4.0)
     places = np.arange(count) - (count - 1) / 2
@@ -51,9 +51,9 @@ def find_trend(log_values: FloatArray) -> Trend | None:
     slope = float(places @ (values - values.mean())) / power
     left = values - values.mean() - slope * places
     sigma = math.sqrt(float(left @ left) / (count - 2))
-    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / power) * count, LEAST_ERROR)
+    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / power) * count, MIN_ERROR)
     change = slope * (count - 1)
-    if abs(change) < LEAST_TREND or abs(change) < SURE_OF_TREND * error:
+    if abs(change) < MIN_TREND or abs(change) < SURE_OF_TREND * error:
         return None
     return Trend(math.expm1(change), abs(change) / error)
 
@@ -66,13 +66,13 @@ def find_step(log_values: FloatArray) -> LevelStep | None:
     neighbours.
     """
     count = log_values.size
-    if count < 4 * FEWEST_BESIDE_STEP:
+    if count < 4 * MIN_BESIDE_STEP:
         return None
     values = winsorised(log_values, 4.0)
     places = np.arange(count) - (count - 1) / 2
     values = values - values.mean()
     rest = values - places * float(places @ values) / float(places @ places)
-    first = np.arange(FEWEST_BESIDE_STEP, count - FEWEST_BESIDE_STEP + 1)
+    first = np.arange(MIN_BESIDE_STEP, count - MIN_BESIDE_STEP + 1)
     after = (count - first).astype(np.float64)
     sums = np.cumsum(rest[::-1])[::-1][first]
     tilt = np.cumsum(places[::-1])[::-1][first]
@@ -82,21 +82,21 @@ def find_step(log_values: FloatArray) -> LevelStep | None:
     jump = (np.arange(count) >= index) - after[best] / count - places * tilt[best] / float(places @ places)
     left = rest - change * jump
     sigma = math.sqrt(float(left @ left) / max(count - 4, 1))
-    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / norms[best]), LEAST_ERROR)
-    if abs(change) < LEAST_STEP or abs(change) < SURE_OF_STEP * error:
+    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / norms[best]), MIN_ERROR)
+    if abs(change) < MIN_STEP or abs(change) < SURE_OF_STEP * error:
         return None
     return LevelStep(index, math.expm1(change), abs(change) / error)
 
 
-FEWEST_FOR_MODES = 12
-LEAST_MODE_SHARE = 0.1  # a level with fewer samples is outliers, which are counted on their own
-LEAST_MODE_DISTANCE = 0.008  # relative distance of two levels that matters
+MIN_FOR_MODES = 12
+MIN_MODE_SHARE = 0.1  # a level with fewer samples is outliers, which are counted on their own
+MIN_MODE_DISTANCE = 0.008  # relative distance of two levels that matters
 # Part of the variance that the best two, and three, groups leave within them: in the limit, and how much less for few
 # samples, times the root of their number. Normal samples leave 0.36 and 0.19 in the limit, evenly spread ones 1/4 and
 # 1/9; of 40 samples with an exponential distribution, the worst of those tried, 1 in 200 leaves less than this.
 LEFT_IN_TWO = (0.24, 0.70)
 LEFT_IN_THREE = (0.095, 0.28)
-MOST_POINTS = 200  # quantiles in place of the samples, where there are more
+MAX_POINTS = 200  # quantiles in place of the samples, where there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +113,24 @@ def find_modes(log_values: FloatArray) -> Modes | None:
     Samples are split into the two, and the three, groups that leave the least variance within them, the outermost 5 %
     on either side pulled in. There are levels when that is less than samples of one level leave by chance.
     """
-    if log_values.size < FEWEST_FOR_MODES:
+    if log_values.size < MIN_FOR_MODES:
         return None
     ordered = np.sort(log_values)
-    if ordered.size > MOST_POINTS:
-        ordered = np.quantile(ordered, (np.arange(MOST_POINTS) + 0.5) / MOST_POINTS)
+    if ordered.size > MAX_POINTS:
+        ordered = np.quantile(ordered, (np.arange(MAX_POINTS) + 0.5) / MAX_POINTS)
     split = _grouped(ordered, log_values.size)
     if split is None:
         return None
     distance = float(np.median(ordered[split:]) - np.median(ordered[:split]))
-    return Modes(split / ordered.size, math.expm1(distance)) if distance >= LEAST_MODE_DISTANCE else None
+    return Modes(split / ordered.size, math.expm1(distance)) if distance >= MIN_MODE_DISTANCE else None
 
 
 def _grouped(ordered: FloatArray, samples: int) -> int | None:
     """The best split into two groups (of three, at the wider gap), where groups leave little variance."""
     left_in_two, left_in_three = (limit - less / math.sqrt(samples) for limit, less in (LEFT_IN_TWO, LEFT_IN_THREE))
     count = ordered.size
-    least = max(2, math.ceil(LEAST_MODE_SHARE * count))
-    low, high = np.quantile(ordered, [0.5 * LEAST_MODE_SHARE, 1 - 0.5 * LEAST_MODE_SHARE])
+    least = max(2, math.ceil(MIN_MODE_SHARE * count))
+    low, high = np.quantile(ordered, [0.5 * MIN_MODE_SHARE, 1 - 0.5 * MIN_MODE_SHARE])
     values = np.clip(ordered, low, high)  # outliers make no groups
     values = values - values.mean()
     total = float(values @ values)
@@ -159,8 +159,8 @@ def _grouped(ordered: FloatArray, samples: int) -> int | None:
 
 
 FAR = 5.0  # standard deviations from the median; one of two million normal samples
-MOST_LOG = 700.0  # exp of more is no number
-LEAST_SIGMA = 5e-4  # relative: what is closer than 0.25 % is no outlier, however quiet the others are
+MAX_LOG = 700.0  # exp of more is no number
+MIN_SIGMA = 5e-4  # relative: what is closer than 0.25 % is no outlier, however quiet the others are
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,28 +178,28 @@ class Outliers:
 def find_outliers(log_values: FloatArray, first: int = 0) -> Outliers:
     """Samples further than 5 robust standard deviations from the median. `first` is the index of the first value."""
     away = log_values - np.median(log_values)
-    far = np.abs(away) > FAR * max(robust_sigma(log_values), LEAST_SIGMA)
+    far = np.abs(away) > FAR * max(robust_sigma(log_values), MIN_SIGMA)
     places = np.flatnonzero(far)
     if not places.size:
         return Outliers(0, 0.0, (), 0, 0.0, 0.0)
     worst = float(away[places[np.argmax(np.abs(away[places]))]])
-    times = np.exp(np.minimum(away, MOST_LOG))
+    times = np.exp(np.minimum(away, MAX_LOG))
     return Outliers(
         count=int(places.size),
         share=places.size / log_values.size,
         indices=tuple(int(place) + first for place in places),
         longest_run=max(len(run) for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)),
-        worst=float(np.expm1(min(worst, MOST_LOG))),
+        worst=float(np.expm1(min(worst, MAX_LOG))),
         lost=float(np.maximum(times[places] - 1, 0).sum() / times.sum()),
     )
 
 
-FEWEST_FOR_WARMUP = 8  # with fewer samples nothing is cut
+MIN_FOR_WARMUP = 8  # with fewer samples nothing is cut
 SURE_OF_WARMUP = 4.0  # standard errors by which the first samples must be slower
-LEAST_WARMUP = 0.002  # relative: less than this is not worth a sample
+MIN_WARMUP = 0.002  # relative: less than this is not worth a sample
 # Times the best cut: at that cut, what is left of the warm-up is still as large as the standard error.
 BEYOND_BEST_CUT = 1.5
-MOST_WARMUP_SHARE = 0.5  # a run that needs more than this to warm up never settled
+MAX_WARMUP_SHARE = 0.5  # a run that needs more than this to warm up never settled
 
 
 def find_warmup(log_values: FloatArray) -> int:
@@ -211,10 +211,10 @@ def find_warmup(log_values: FloatArray) -> int:
     fell is a step.
     """
     count = log_values.size
-    if count < FEWEST_FOR_WARMUP:
+    if count < MIN_FOR_WARMUP:
         return 0
     calm = winsorised(log_values, 4.0)
-    most = int(count * MOST_WARMUP_SHARE)
+    most = int(count * MAX_WARMUP_SHARE)
     left = count - np.arange(most + 1)
     centred = calm - np.median(calm)
     sums = np.cumsum(centred[::-1])[::-1]
@@ -227,6 +227,6 @@ def find_warmup(log_values: FloatArray) -> int:
     excess = float(np.median(calm[:cut]) - np.median(rest))
     inflation = variance_inflation(autocorrelation(rest), int(rest.size))
     error = max(robust_sigma(rest), 1e-9) * math.sqrt(inflation * (1 / cut + 1 / rest.size)) * 1.25
-    if excess <= SURE_OF_WARMUP * error or excess <= LEAST_WARMUP:
+    if excess <= SURE_OF_WARMUP * error or excess <= MIN_WARMUP:
         return 0
     return min(math.ceil(BEYOND_BEST_CUT * cut), most)

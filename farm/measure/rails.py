@@ -18,14 +18,14 @@ from typing import Any
 from farm.measure.energy import PowerReading
 
 POLL_S = 0.25  # of the phone's perfetto; it polls ten times a second at most
-FEWEST_CHANGES = 4  # of a rail's counter, from which its period is known
+MIN_CHANGES = 4  # of a rail's counter, from which its period is known
 SETTLE_PERIODS = 1.0  # a reading is exact from one count to the next; this covers how well two clocks are compared
-MOST_W = 25.0  # of a phone
-MOST_APART_S = 2.0  # between the counts' time and the phone's uptime
+MAX_W = 25.0  # of a phone
+MAX_APART_S = 2.0  # between the counts' time and the phone's uptime
 _COUNTED = re.compile(r"CPU|GPU|G3D|TPU|NPU|DDR|MEM|MIF|VDDQ|VDD2", re.IGNORECASE)
 _FEEDS_OTHERS = re.compile(r"VSYS|VPH|VBAT|BATT", re.IGNORECASE)
-_MOST_RAILS = 256
-_MOST_MS, _MOST_MICROJOULES = 1 << 43, 1 << 63
+_MAX_RAILS = 256
+_MAX_MS, _MAX_MICROJOULES = 1 << 43, 1 << 63
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def read_rails(trace: bytes, before: Sequence[PowerRail] = ()) -> list[PowerRail
     found = _power_rails(trace)
     for descriptor in (each for message in found for each in message.rail_descriptor):
         index = descriptor.index
-        if index not in rails and len(rails) < _MOST_RAILS:
+        if index not in rails and len(rails) < _MAX_RAILS:
             name = _text(descriptor.rail_name)
             if not name or any(rail.name == name for rail in rails.values()):
                 name = f"{name or 'rail'} {index}"
@@ -102,13 +102,13 @@ def period_of(trace: bytes, uptime_s: float) -> float | str:
     if not counted:
         names = ", ".join(rail.name for rail in rails[:8])
         return f"none is known as one of CPU, GPU, accelerator or memory alone: {names[:300]}"
-    if fewest := next((rail for rail in counted if len(rail.counts) <= FEWEST_CHANGES), None):
+    if fewest := next((rail for rail in counted if len(rail.counts) <= MIN_CHANGES), None):
         return f"{fewest.name} was counted {len(fewest.counts)} times in a few seconds"
     apart_s = max(abs(uptime_s - rail.counts[-1][0]) for rail in counted)
-    if apart_s > MOST_APART_S:
+    if apart_s > MAX_APART_S:
         return f"their time is {apart_s:.0f} s from the phone's uptime"
     watts = sum(rail.watts() for rail in counted)
-    if not 0 < watts <= MOST_W:
+    if not 0 < watts <= MAX_W:
         return f"they add up to {watts:.3g} W, which is no phone's power"
     return max(median(after - before for (before, _), (after, _) in pairwise(rail.counts)) for rail in counted)
 
@@ -122,7 +122,7 @@ def readings_of(rail: PowerRail, clock: UptimeClock) -> list[PowerReading]:
 
 
 def _append(rail: PowerRail, at_ms: int, microjoules: int) -> None:
-    if at_ms > _MOST_MS or microjoules > _MOST_MICROJOULES:
+    if at_ms > _MAX_MS or microjoules > _MAX_MICROJOULES:
         raise ValueError(f"the counter of {rail.name} shows {microjoules} µJ at {at_ms} ms")
     at_s = at_ms / 1e3
     if rail.counts:

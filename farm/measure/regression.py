@@ -13,19 +13,19 @@ from farm.measure.interval import autocorrelation, student, variance_inflation
 from farm.measure.series import MAD_TO_SIGMA, FloatArray
 
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
-FEWEST_BEFORE = 3
-FEWEST_AFTER = 2  # a single slow result is no regression
+MIN_BEFORE = 3
+MIN_AFTER = 2  # a single slow result is no regression
 SURE_OF_LEVELS = 8.0  # standard errors of results within levels; those that wander (AR(1) 0.8) reach 7 by chance
 SETTLED_LOST = 4  # two levels and their place leave so many results fewer to estimate the scatter
 SURE = 6.0  # standard errors; few results estimate their scatter badly, and every place is tried
-LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
-MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
+MIN_SIGMA = 0.002  # relative: what results of one phone scatter at least
+MAX_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
 ASTRAY = 4.0  # standard deviations from that level, and at least half the least change
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median over that of a mean, for normal values
 Z95 = 1.96
 BASELINE_CONFIDENCE = 0.99
-FEWEST_RESULTS = 3  # of a baseline; of fewer the scatter between runs is not known
-MOST_RESULTS = 20  # the newest ones: older ones say little of the phone as it is
+MIN_RESULTS = 3  # of a baseline; of fewer the scatter between runs is not known
+MAX_RESULTS = 20  # the newest ones: older ones say little of the phone as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ def ratio_to_baseline(baseline: Sequence[Point], new: Point) -> BaselineRatio:
     wider. An outlier among the baseline widens it.
 
     Raises:
-        ValueError: the baseline has fewer than `FEWEST_RESULTS` results.
+        ValueError: the baseline has fewer than `MIN_RESULTS` results.
     """
     count = len(baseline)
-    if count < FEWEST_RESULTS:
-        raise ValueError(f"{count} results are no baseline; {FEWEST_RESULTS} are needed")
+    if count < MIN_RESULTS:
+        raise ValueError(f"{count} results are no baseline; {MIN_RESULTS} are needed")
     levels = np.log([point.median_s for point in baseline])
-    scatter = max(float(np.std(levels, ddof=1)), _sigma(new), LEAST_SIGMA)
+    scatter = max(float(np.std(levels, ddof=1)), _sigma(new), MIN_SIGMA)
     middle = math.log(new.median_s) - float(np.mean(levels))
     half = student(0.5 + BASELINE_CONFIDENCE / 2, count - 1) * scatter * math.sqrt(1 + 1 / count)
     return BaselineRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
@@ -120,13 +120,13 @@ def ratio_to_baseline(baseline: Sequence[Point], new: Point) -> BaselineRatio:
 
 def _split(points: Sequence[Point], indices: list[int]) -> list[Change]:
     levels = np.log([points[index].median_s for index in indices])
-    places = range(FEWEST_BEFORE, len(indices) - FEWEST_AFTER + 1)
+    places = range(MIN_BEFORE, len(indices) - MIN_AFTER + 1)
     if not places:
         return []
     place = min(places, key=lambda each: _away(levels, each).sum())
     effect = _effect(levels[:place], levels[place:])
     own = float(np.median([_sigma(points[index]) for index in indices]))
-    scatter = max(_scatter(levels), own, LEAST_SIGMA)
+    scatter = max(_scatter(levels), own, MIN_SIGMA)
     errors = effect / (MEDIAN_ERROR * scatter * math.sqrt(1 / place + 1 / (len(indices) - place)))
     if errors < SURE or effect < math.log1p(MIN_EFFECT):
         return []
@@ -155,15 +155,15 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
         starts = [indices.index(change.index) for change in found]
         parts = np.split(levels, starts)
         sides = np.concatenate([part - np.median(part) for part in parts])
-        far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), LEAST_SIGMA))
+        far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), MIN_SIGMA))
         outliers = int((np.abs(sides) > far).sum())
         least = effects.index(min(effects))
         sizes = parts[least].size, parts[least + 1].size
         error = MEDIAN_ERROR * _scatter_within(sides) * math.sqrt(1 / sizes[0] + 1 / sizes[1])
         if (
-            outliers <= max(1, MOST_ASTRAY * levels.size)
+            outliers <= max(1, MAX_ASTRAY * levels.size)
             and min(effects) >= SURE_OF_LEVELS * error * math.sqrt(levels.size / (levels.size - SETTLED_LOST))
-            and min(sizes) >= FEWEST_AFTER + 2 * bool(outliers)  # where outliers are, two or three more are no level
+            and min(sizes) >= MIN_AFTER + 2 * bool(outliers)  # where outliers are, two or three more are no level
         ):
             break
         del found[least]

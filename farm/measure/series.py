@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-SHORTEST_S, LONGEST_S = 1e-12, 1e9  # what is beyond is a unit mixed up, and breaks logarithms
-MOST_BESIDE = 8  # samples for one reading of the reference kernel; with more it says too little about each
+MIN_S, MAX_S = 1e-12, 1e9  # what is beyond is a unit mixed up, and breaks logarithms
+MAX_BESIDE = 8  # samples for one reading of the reference kernel; with more it says too little about each
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class SampleSeries:
     @property
     def has_reference(self) -> bool:
         """Whether the reference kernel was timed at least once for every eight samples."""
-        return self.readings.size * MOST_BESIDE >= self.count
+        return self.readings.size * MAX_BESIDE >= self.count
 
     @property
     def readings(self) -> npt.NDArray[np.intp]:
@@ -61,7 +61,7 @@ def series(
     if values.ndim != 1 or values.size == 0:
         raise ValueError("there is no sample")
     if not _are_times(values):
-        raise ValueError(f"a sample is not a time between {SHORTEST_S:g} and {LONGEST_S:g} s")
+        raise ValueError(f"a sample is not a time between {MIN_S:g} and {MAX_S:g} s")
     starts = np.cumsum(np.append(0.0, values[:-1])) if start_s is None else np.asarray(start_s, dtype=np.float64)
     reference = np.full(values.size, np.nan) if reference_s is None else np.asarray(reference_s, dtype=np.float64)
     if starts.shape != values.shape or reference.shape != values.shape:
@@ -69,20 +69,20 @@ def series(
     if not np.all(np.isfinite(starts)) or np.any(np.diff(starts) < 0):
         raise ValueError("the start times do not go forward")
     if not _are_times(reference[~np.isnan(reference)]):
-        raise ValueError(f"a time of the reference kernel is not between {SHORTEST_S:g} and {LONGEST_S:g} s")
+        raise ValueError(f"a time of the reference kernel is not between {MIN_S:g} and {MAX_S:g} s")
     return SampleSeries(values, starts, reference)
 
 
 def _are_times(values: FloatArray) -> bool:
-    return bool(np.all((values >= SHORTEST_S) & (values <= LONGEST_S)))
+    return bool(np.all((values >= MIN_S) & (values <= MAX_S)))
 
 
 HALF_WINDOW = 7  # readings to either side: slower than scheduling noise, faster than a phone warms up
 HALF_MEDIAN = 4  # values to either side that a wild one is compared with
-FEWEST_FOR_LINES = 8  # below, a line through the reference would be more noise than drift
+MIN_FOR_LINES = 8  # below, a line through the reference would be more noise than drift
 CLIP = 3.0  # a reference time further from its neighbours than so many standard deviations is pulled to that distance
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
-LEAST_SPREAD = 1e-6  # relative: nothing is timed better
+MIN_SPREAD = 1e-6  # relative: nothing is timed better
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,14 +167,14 @@ def running_median(values: FloatArray) -> FloatArray:
 def winsorised(values: FloatArray, sigmas: float = CLIP) -> FloatArray:
     """Values, those far from their neighbours' median pulled to the given number of standard deviations from it."""
     around = running_median(values)
-    far = sigmas * max(robust_sigma(values - around), LEAST_SPREAD)
+    far = sigmas * max(robust_sigma(values - around), MIN_SPREAD)
     return around + np.clip(values - around, -far, far)
 
 
 def _smoothed(values: FloatArray) -> FloatArray:
     """A least-squares line through each value's neighbours, evaluated at that value."""
     count = values.size
-    if count < FEWEST_FOR_LINES:
+    if count < MIN_FOR_LINES:
         return np.full(count, np.median(values))
     calm = winsorised(values)
     places = np.arange(count, dtype=np.float64)

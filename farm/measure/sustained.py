@@ -20,9 +20,9 @@ from farm.measure.series import FloatArray, SampleSeries
 
 BUCKET_S = 60.0
 SLICES_IN_BUCKET = 6
-FEWEST_SLICES = 60  # a run shorter than ten buckets has shorter slices
+MIN_SLICES = 60  # a run shorter than ten buckets has shorter slices
 BEGINNINGS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the run
-LEAST_PLATEAU = 0.15  # of the run; a level that came later may be on its way to the next
+MIN_PLATEAU = 0.15  # of the run; a level that came later may be on its way to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ def sustained(samples: SampleSeries, bucket_s: float = BUCKET_S) -> SustainedSpe
     since_s = samples.start_s - samples.start_s[0]
     run_s = float(since_s[-1] + samples.seconds[-1])
     log_s = np.log(samples.seconds)
-    slices = _cut(since_s, min(bucket_s / SLICES_IN_BUCKET, run_s / FEWEST_SLICES))
+    slices = _cut(since_s, min(bucket_s / SLICES_IN_BUCKET, run_s / MIN_SLICES))
     points = [_point(samples, places) for places in slices.values()]
     near = list(slices.values())
     first = _throttling(points)
     last = changes(points)[-1:]
     throttled = None if first is None else _place(log_s, near, first)
     plateau = _place(log_s, near, last[0]) if last else 0 if throttled is None else samples.count
-    lasts = plateau < samples.count and run_s - float(since_s[plateau]) >= LEAST_PLATEAU * run_s
+    lasts = plateau < samples.count and run_s - float(since_s[plateau]) >= MIN_PLATEAU * run_s
     return SustainedSpeed(
         buckets=tuple(
             SpeedBucket(number * bucket_s, median_interval(log_s[places]))

@@ -1,7 +1,7 @@
 """Every metric of the farm: the list that tests compare with the collector, docs/metrics.md, rules and dashboards.
 
 Names and units follow prometheus.io/docs/practices/naming. Label values are bounded: names of adopted devices, enums of
-farm's own, and users (the first `MOST_USERS`, then "other"). Never job ids, strangers' serial numbers or model paths.
+farm's own, and users (the first `MAX_USERS`, then "other"). Never job ids, strangers' serial numbers or model paths.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Sources(ProcessSources):
     auth_failures: Callable[[], int] = lambda: 0
 
 
-MOST_HOSTS = 100  # as values of a label
+MAX_HOSTS = 100  # as values of a label
 # Counters that begin at 0: Prometheus does not see the first of a series that was not there before.
 FAULTS = tuple(each.value for each in DeviceFault)
 _AT_HAND = frozenset({Life.READY, Life.QUARANTINED})  # a quarantine has an alert of its own
@@ -176,7 +176,7 @@ class FarmCollector:
         states = Counter(dict.fromkeys(map(str, HostState), 0))
         states.update(str(each.state) for each in lab.hosts)
         page.counted("farm_lab_hosts", states)
-        for each in lab.hosts[:MOST_HOSTS]:
+        for each in lab.hosts[:MAX_HOSTS]:
             page.set("farm_lab_host_silence_seconds", each.silent_s, each.name)
             page.set(
                 "farm_lab_host_reachable", None if each.unreached is None else float(not each.unreached), each.name

@@ -97,9 +97,9 @@ class DeviceTime:
         }
 
 
-MOST_SENSORS = 12  # of a device: some phones have 90, most of them one per core
-MOST_NAMES = 48  # of a device's sensors since it was adopted: the hottest core is one now and another then
-MOST_CHARACTERS = 64  # of a name that a phone gives
+MAX_SENSORS = 12  # of a device: some phones have 90, most of them one per core
+MAX_NAMES = 48  # of a device's sensors since it was adopted: the hottest core is one now and another then
+MAX_CHARACTERS = 64  # of a name that a phone gives
 OTHER = "other"
 _ORDER = {SensorGroup.SKIN: 0, SensorGroup.BATTERY: 1, SensorGroup.GPU: 2, SensorGroup.CPU: 3, SensorGroup.OTHER: 4}
 
@@ -135,19 +135,19 @@ def shown_sensors(health: Health) -> list[Temperature]:
     found: dict[tuple[SensorGroup, str], Temperature] = {}
     for each in (*([shown] if shown else ()), *hottest.values(), *sorted(health.temperatures, key=_rank)):
         found.setdefault((each.group, each.sensor), each)  # several sources may read sensors of one name
-    return list(found.values())[:MOST_SENSORS]
+    return list(found.values())[:MAX_SENSORS]
 
 
 class SensorNames:
-    """Which sensors have series of their own: of each device the first `MOST_NAMES`, for good; the rest are "other"."""
+    """Which sensors have series of their own: of each device the first `MAX_NAMES`, for good; the rest are "other"."""
 
     def __init__(self) -> None:
         self._of: dict[str, set[str]] = {}
 
     def label(self, device: str, sensor: str) -> str:
         """The name of a sensor in metrics. A phone that names its sensors anew would make series without end."""
-        known, name = self._of.setdefault(device, set()), sensor[:MOST_CHARACTERS]
-        if name not in known and len(known) >= MOST_NAMES:
+        known, name = self._of.setdefault(device, set()), sensor[:MAX_CHARACTERS]
+        if name not in known and len(known) >= MAX_NAMES:
             return OTHER
         known.add(name)
         return name

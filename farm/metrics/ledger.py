@@ -23,7 +23,7 @@ _WITHOUT_ACTION = {
     "device.quarantined": CLEANING,
     **dict.fromkeys(("device.provisioning", "device.starting", "device.checking"), ""),
 }
-MOST_USERS = 20
+MAX_USERS = 20
 OTHER = "other"
 _ENDED = {f"job.{state}": state.value for state in JobState if state in FINAL}
 
@@ -116,8 +116,8 @@ class Ledger:
             self._billed[lease] = held_s
 
     def user_label(self, user: str) -> str:
-        """The first `MOST_USERS` keep their names for good, so that their counters never jump; the rest are "other"."""
-        if user not in self._users and len(self._users) >= MOST_USERS:
+        """The first `MAX_USERS` keep their names for good, so that their counters never jump; the rest are "other"."""
+        if user not in self._users and len(self._users) >= MAX_USERS:
             return OTHER
         self._users.add(user)
         return user or "farm"

@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.common.durations import many
 from farm.measure.conditions import reasons_of
-from farm.measure.regression import FEWEST_RESULTS, MOST_RESULTS, ratio_to_baseline
+from farm.measure.regression import MAX_RESULTS, MIN_RESULTS, ratio_to_baseline
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of
 from farm.results.series import COMPARABLE_BY, changes_in, has_interval, point_of, series_key
 
@@ -66,10 +66,10 @@ def baseline_of(
         return [], f"no result of {branch} {where} is trusted and of a clean commit"
     oldest_first = sound[::-1]
     changed = changes_in(oldest_first)
-    level = oldest_first[changed[-1].index if changed else 0 :][-MOST_RESULTS:]
-    if len(level) < FEWEST_RESULTS:
+    level = oldest_first[changed[-1].index if changed else 0 :][-MAX_RESULTS:]
+    if len(level) < MIN_RESULTS:
         since = " since its level changed" if changed else ""
-        return [], f"{branch} has {len(level)} of {FEWEST_RESULTS} results {where} that a baseline needs{since}"
+        return [], f"{branch} has {len(level)} of {MIN_RESULTS} results {where} that a baseline needs{since}"
     return level, ""
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 from farm.common.errors import UserError
 
 LIMIT_HINT = '--fail-if "slower by 2 %"'
-MOST_PERCENT = 1000.0
+MAX_PERCENT = 1000.0
 _LIMIT = re.compile(r"slower by (\d+(?:\.\d+)?) ?%")
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -46,8 +46,8 @@ class FailLimit:
         if found is None:
             raise UserError(f"{text[:60]!r} is no condition for --fail-if", hint=LIMIT_HINT)
         percent = float(found[1])
-        if not 0 <= percent <= MOST_PERCENT:
-            raise UserError(f"--fail-if {text[:60]!r} is beyond {MOST_PERCENT:g} %", hint=LIMIT_HINT)
+        if not 0 <= percent <= MAX_PERCENT:
+            raise UserError(f"--fail-if {text[:60]!r} is beyond {MAX_PERCENT:g} %", hint=LIMIT_HINT)
         return cls(f"slower by {percent:g} %", 1 + percent / 100)
 
 

@@ -32,8 +32,8 @@ _SIMULATED = frozenset({"init", "adbd"})  # programs of ours: what they cost is 
 _GAUGE_NOISE_MA = 1.0
 _BOOTS_FROM = 0.03  # of its charge: a phone that ran empty starts by itself
 _RUN_S = 0.003  # one stretch of running
-_SHORTEST_STOP_S = 0.001  # an event loop's timers are no better; less is owed until it is more
-_LONGEST_STOP_S = 0.05
+_MIN_STOP_S = 0.001  # an event loop's timers are no better; less is owed until it is more
+_MAX_STOP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +258,13 @@ class Throttle:
         # Timers come late: what was run too long is stood still longer, and the other way round.
         self._owed_s += (now - self._turned_at) * (1 - self.share) / self.share
         self._turned_at = now
-        if self._owed_s < _SHORTEST_STOP_S:
+        if self._owed_s < _MIN_STOP_S:
             self._timer = loop.call_later(_RUN_S, self._stand_still)
             return
         for pid, descriptor in self._sessions.items():
             if not is_stopped(pid) and _signal(descriptor, signal.SIGSTOP):
                 self._stopped.add(pid)
-        self._owed_s = min(self._owed_s, _LONGEST_STOP_S)
+        self._owed_s = min(self._owed_s, _MAX_STOP_S)
         self._timer = loop.call_later(self._owed_s, self._run_on)
 
     def _continue(self) -> None:

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 _MAGIC = 0xFF271
 _MISMATCH = _MAGIC + 2
-_LONGEST_KEY_BYTES = 64 * 1024
+_MAX_KEY_BYTES = 64 * 1024
 _HANDSHAKE_LIMIT_S = 30.0  # a slow link delivers 40 bytes in less; a dead one must not block everybody for ever
 _USAGE = "Command line usage: tvm_rpc server [--host=] [--port=] [--port-end=] [--key=] [--work-dir=] [--silent]"
 
@@ -136,7 +136,7 @@ def handshake(connection: socket.socket, key: str) -> float | None:
     if struct.unpack("<i", _receive(connection, 4))[0] != _MAGIC:
         return None
     (size,) = struct.unpack("<i", _receive(connection, 4))
-    if not 0 < size <= _LONGEST_KEY_BYTES:
+    if not 0 < size <= _MAX_KEY_BYTES:
         return None
     words = _receive(connection, size).decode("utf-8", "replace").split()
     if not words or words[0] != f"client:{key}":

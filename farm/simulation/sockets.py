@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from farm.simulation.session import AdbSession, Stream
 
 _FIRST_READ_BYTES = 16 * 1024  # RPC messages are small; who fills a buffer gets a larger one
-_LARGEST_READ_BYTES = 256 * 1024
+_MAX_READ_BYTES = 256 * 1024
 _CONNECT_TIMEOUT_S = 10.0
 _LOOPBACK = "127.0.0.1"
 
@@ -132,7 +132,7 @@ class SocketService:
         self._stop_reading()  # until `drained`: what waits, waits in the socket
         self._stream.write(data)
         if len(data) == self._read_bytes:
-            self._read_bytes = min(_LARGEST_READ_BYTES, 4 * self._read_bytes, self._stream.max_payload)
+            self._read_bytes = min(_MAX_READ_BYTES, 4 * self._read_bytes, self._stream.max_payload)
 
     def _push_out(self) -> None:
         unsent = self._unsent

@@ -13,7 +13,7 @@ from farm.store.schema import account, audit
 
 BATCH = 500  # rows removed in one commit
 PAGE = 1000  # most rows of one answer
-MOST_ROWS = 500_000  # about 150 MB; more push the oldest out
+MAX_ROWS = 500_000  # about 150 MB; more push the oldest out
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class AuditTable(TableAccess):
         return tuple(AuditRecord(**row) for row in self._database.rows(wanted))
 
     async def prune(self, before: datetime | None = None) -> None:
-        """Remove records older than `before`, and the oldest beyond MOST_ROWS."""
+        """Remove records older than `before`, and the oldest beyond MAX_ROWS."""
         while await self._database.write(lambda connection: _remove_some(connection, before)):
             pass
 
@@ -136,7 +136,7 @@ class AuditTable(TableAccess):
 def _remove_some(connection: Connection, before: datetime | None) -> bool:
     newest = connection.execute(select(func.max(audit.c.seq))).scalar_one() or 0
     oldest = connection.execute(select(audit.c.seq, audit.c.at).order_by(audit.c.seq).limit(BATCH))
-    old = [row.seq for row in oldest if row.seq <= newest - MOST_ROWS or (before is not None and row.at < before)]
+    old = [row.seq for row in oldest if row.seq <= newest - MAX_ROWS or (before is not None and row.at < before)]
     if old:
         connection.execute(delete(audit).where(audit.c.seq.in_(old)))
     return bool(old)

@@ -24,7 +24,7 @@ from farm.store.schema import attempt, job, poison, record_set, result, shared_b
 _SHA256 = re.compile(r'"([0-9a-f]{64})"')
 _ROWS_AT_ONCE = 1000
 KEPT_VERSIONS = 5  # of one user, model and target, in every case
-MOST_VERSIONS = 20  # of one user, model and target: with older ones whose content no newer one has
+MAX_VERSIONS = 20  # of one user, model and target: with older ones whose content no newer one has
 MAX_TARGET_BYTES = 16 << 10  # as JSON; LLVM's longest list of features has 3 kB
 MAX_BEST_BYTES = 1 << 20  # as JSON: the rows of some 4000 tasks
 MAX_TASKS = 4096  # rows of `best`
@@ -176,7 +176,7 @@ def superseded(sets: Iterable[KeptSet]) -> list[int]:
                 continue
             older.append((each.records, each.id))
         newer.append(tasks)
-    too_many = max(0, KEPT_VERSIONS + len(older) - MOST_VERSIONS)
+    too_many = max(0, KEPT_VERSIONS + len(older) - MAX_VERSIONS)
     return obsolete + [number for _, number in sorted(older, key=lambda each: each[0])[:too_many]]
 
 
@@ -240,7 +240,7 @@ class RecordSets(TableAccess):
         """Store a set as the next version of its model and target; returns the version.
 
         Of each user the newest `KEPT_VERSIONS` stay, this one included, and older ones until a newer one has all their
-        tasks at least as good; of more than `MOST_VERSIONS` the smallest goes. No user pushes out sets of others.
+        tasks at least as good; of more than `MAX_VERSIONS` the smallest goes. No user pushes out sets of others.
 
         A set that a job has stored already is not stored again: an attempt may be killed between this and its result.
         """

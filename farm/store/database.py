@@ -40,14 +40,14 @@ from farm.common.tasks import BackgroundTasks, at_most
 from farm.store.appended_rows import AppendedRows, event_rows
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
-from farm.store.event_numbers import MOST_OF_ONE_WRITE
+from farm.store.event_numbers import MAX_OF_ONE_WRITE
 from farm.store.schema import selector
 from farm.store.term import Term
 from farm.store.writer import StoreWriteError, Writer
 
 ANSWER_LIMIT_S = 5.0  # of a read while the writer has no answer either: people wait for it
 SERVER_READERS = 4  # threads that wait for a server: with the writer and the term six connections a daemon
-MOST_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
+MAX_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
 
 T = TypeVar("T")
 CANCEL_LIMIT_S = 5.0  # how long a cancelled caller waits: a commit takes milliseconds, or the disk is full for long
@@ -166,8 +166,8 @@ class Database:
             FarmError: a rule of the schema refused it.
             StoreWriteError: nothing can be written now.
         """
-        if self._readers is not None and len(events) > MOST_OF_ONE_WRITE:
-            raise ValueError(f"{len(events):,} events of one write: at most {MOST_OF_ONE_WRITE:,} get numbers")
+        if self._readers is not None and len(events) > MAX_OF_ONE_WRITE:
+            raise ValueError(f"{len(events):,} events of one write: at most {MAX_OF_ONE_WRITE:,} get numbers")
         drafts = events if isinstance(events, UncommittedEvents) else None
         return await self.writer.write(statement, [*appended, *event_rows(events)], last=last, drafts=drafts)
 
@@ -239,7 +239,7 @@ def values_of(record: Any) -> dict[str, Any]:
 def in_parts(names: Iterable[str]) -> Iterator[list[str]]:
     """Names in lists short enough for one statement."""
     rest = iter(names)
-    while part := list(islice(rest, MOST_NAMED)):
+    while part := list(islice(rest, MAX_NAMED)):
         yield part
 
 

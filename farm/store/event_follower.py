@@ -19,7 +19,7 @@ from farm.store.event_history import READ_AT_ONCE, TRANSIENT, EventTable
 
 POLL_S = 0.5  # events of other daemons are seen this late
 PAUSE_S = 0.02  # between two reads: what is committed meanwhile is read at once
-MOST_TRANSIENT = 1000  # that wait to be shown; the oldest are dropped
+MAX_TRANSIENT = 1000  # that wait to be shown; the oldest are dropped
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class EventFollower:
         """
         self._table = table
         # with the own log's number of the last event before it that is to be stored by itself
-        self._transient: deque[tuple[int, Event]] = deque(maxlen=MOST_TRANSIENT)
+        self._transient: deque[tuple[int, Event]] = deque(maxlen=MAX_TRANSIENT)
         self._to_store = self._stored = own.seq
         self._some = asyncio.Event()
         self._reading = asyncio.Lock()

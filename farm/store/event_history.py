@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from farm.store.event_follower import EventFollower
 
 BATCH_DELAY_S = 0.4  # events without a change of the store may be stored this late: a burst shares one commit
-MOST_WAITING = 20_000  # events that wait for a full disk; the oldest are dropped
-MOST_AT_ONCE = 500  # rows of one commit
+MAX_WAITING = 20_000  # events that wait for a full disk; the oldest are dropped
+MAX_AT_ONCE = 500  # rows of one commit
 READ_AT_ONCE = 100  # rows of one read: each of hundreds of readers holds so many, 0.7 kB each
 # Progress of steps whose end has an event too: of no use later.
 TRANSIENT = frozenset({"job.progress", "job.waits", "device.pushing"})
@@ -101,7 +101,7 @@ class EventHistory:
         self.shown = log if follower is None else follower.log  # what readers see, and the numbers they know
         self._follower = follower
         self._table = table
-        self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[Event] = deque(maxlen=MAX_WAITING)
         self._some = asyncio.Event()
         self._storing = asyncio.Lock()
         self._reading = asyncio.Lock()
@@ -229,7 +229,7 @@ class EventHistory:
     @run_to_completion  # a batch that is being committed when the daemon stops would be written again by `close`
     async def _store_waiting(self) -> None:
         async with self._storing:
-            while batch := tuple(islice(self._waiting, MOST_AT_ONCE)):
+            while batch := tuple(islice(self._waiting, MAX_AT_ONCE)):
                 try:
                     await self._table.add(batch)
                 except StoreWriteError:

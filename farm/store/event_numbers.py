@@ -18,7 +18,7 @@ from sqlalchemy import text as sql
 from farm.store.schema import event
 
 SHIFT = 13
-MOST_OF_ONE_WRITE = 1 << SHIFT - 1  # a commit takes no further write once it has as many: it has at most twice that
+MAX_OF_ONE_WRITE = 1 << SHIFT - 1  # a commit takes no further write once it has as many: it has at most twice that
 
 _START = "(SELECT value FROM meta WHERE name = 'events')"
 _FIRST = literal_column(f"({_START} + (pg_current_xact_id()::text::bigint << {SHIFT}))", BigInteger)

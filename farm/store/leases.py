@@ -38,7 +38,7 @@ from farm.store.schema import has_no_end, lease, request, reservation, selector,
 
 HALF_LIVES = 6  # what is older weighs less than 2 %
 SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
-MOST_SELECTORS = 10_000  # whose numbers are remembered
+MAX_SELECTORS = 10_000  # whose numbers are remembered
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class LeaseTable(TableAccess):
             return number
 
         number = await self._database.write(number_selector, events, [(lease, row), *post(to_host, letter)])
-        if len(self._database.selectors) >= MOST_SELECTORS:
+        if len(self._database.selectors) >= MAX_SELECTORS:
             self._database.selectors.clear()
         self._database.selectors[record.selector] = number
 

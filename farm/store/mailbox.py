@@ -32,7 +32,7 @@ from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
 from farm.store.server_rules import REMOVED
 
-MOST_AT_ONCE = 500  # letters that are taken at once: the loop serves others before the next ones
+MAX_AT_ONCE = 500  # letters that are taken at once: the loop serves others before the next ones
 POLL_S = 0.5  # the delay of a letter whose wake-up was lost
 EXPECTED_S = 0.03  # a host that expects an answer of the head polls for so long, without a wake-up
 EXPECTED_POLL_S = 0.002  # between its polls
@@ -179,7 +179,7 @@ class Mailbox(TableAccess):
         await self._database.execute(withdrawn, appended=post(to_head, letter), last=True)
 
     async def take(self, host: str, within_s: float = 0.0) -> tuple[Letter, ...]:
-        """Take the letters to a host, in order; at most `MOST_AT_ONCE`. Polls until there are some, for `within_s`."""
+        """Take the letters to a host, in order; at most `MAX_AT_ONCE`. Polls until there are some, for `within_s`."""
         return await self._take(self._of_host, to_host, host, within_s, EXPECTED_POLL_S)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
@@ -232,7 +232,7 @@ class Mailbox(TableAccess):
         await self._database.write(lambda _: None, appended=post(to_host, *letters), last=True)
 
     async def take_all(self, within_s: float = 0.0, every_s: float = 0.0) -> tuple[Letter, ...]:
-        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`.
+        """Take the letters of hosts to the head, in order; at most `MAX_AT_ONCE`.
 
         Polls every `every_s` until there are some, for `within_s` at most.
         """
@@ -254,7 +254,7 @@ class Mailbox(TableAccess):
         A taken letter that is still there is not read again, but its deletion is asked for again: that commit failed.
         """
         taken = self._taken.get(host, set())
-        most = MOST_AT_ONCE + len(taken)
+        most = MAX_AT_ONCE + len(taken)
         rows = await self.in_thread(self._poll, letters, {"of": host, "most": most}, taken, within_s, every_s)
         seen = {row.id for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted

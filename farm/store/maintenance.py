@@ -29,7 +29,7 @@ from farm.store.retention import Pruned, Retention
 from farm.store.server_opening import open_server
 from farm.store.store import Store
 
-MOST_FINDINGS = 20  # one damaged page can break thousands of rows
+MAX_FINDINGS = 20  # one damaged page can break thousands of rows
 
 # Rules that no CHECK can express. Each counts the rows that break it.
 _RULES: Mapping[str, str] = {
@@ -100,7 +100,7 @@ def check(engine: Engine) -> StoreCheckReport:
             findings.append(error.with_row(connection))
         except (ValueError, OverflowError) as error:
             findings.append(f"a value cannot be read: {error}")
-    return StoreCheckReport(tuple(findings[:MOST_FINDINGS]), rows, size_bytes, oldest)
+    return StoreCheckReport(tuple(findings[:MAX_FINDINGS]), rows, size_bytes, oldest)
 
 
 def damage_of(engine: Engine, most_bytes: int) -> str:
@@ -119,9 +119,9 @@ def damage_of(engine: Engine, most_bytes: int) -> str:
 
 
 def _of_sqlite(connection: Connection) -> list[str]:
-    lines = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_FINDINGS})").scalars().all()
+    lines = connection.exec_driver_sql(f"PRAGMA integrity_check({MAX_FINDINGS})").scalars().all()
     findings = [] if lines == ["ok"] else [str(line) for line in lines]
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(MOST_FINDINGS)
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(MAX_FINDINGS)
     return findings + [f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
 
 

@@ -20,7 +20,7 @@ from farm.store.schema import measurement, nominal
 NOMINAL_OF = 5  # measurements in a row of an identity epoch that agree fix what a phone's nominal speed is
 AGREE = 0.1  # they lie within this part of their median: a phone or host that was busy for a day fixes nothing
 OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time is far from its nominal
-MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
+MAX_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
     "estimate", "verdict", "reasons", "target", "precision", "tuned", "textures", "tvm", "soc", "gpu", "bundle",
@@ -99,7 +99,7 @@ class MeasurementTable(TableAccess):
             fixed = {str(kernel): float(seconds) for kernel, seconds in kernels}
             found: dict[str, float] = {}
             newer = ""  # kernels one after the other, each by its place in the index
-            for _ in range(MOST_KERNELS):
+            for _ in range(MAX_KERNELS):
                 mine = (measurement.c.device == device, measurement.c.epoch == epoch)
                 next_one = select(func.min(measurement.c.kernel)).where(*mine, measurement.c.kernel > newer)
                 kernel = connection.execute(next_one).scalar()

@@ -37,7 +37,7 @@ from farm.store.term import Term
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
 WHOLE_CHECK_BYTES = 64 << 20
 MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat.html
-MOST_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number there are no more
+MAX_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number there are no more
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
 READ_AT_START = (
     select_jobs().where(job.c.ended_at.is_(None)),
@@ -164,7 +164,7 @@ def next_epoch(connection: Connection, seen: int = 0) -> int:
         HostError: the stored number makes no sense, so fences would repeat.
     """
     before = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
-    if not isinstance(before, int) or not 0 <= before < MOST_STARTS:
+    if not isinstance(before, int) or not 0 <= before < MAX_STARTS:
         raise _overwritten("the database", f"its number of starts is {before!r}")
     number = max(before, seen) + 1
     connection.execute(update(meta).where(meta.c.name == "epoch").values(value=number))

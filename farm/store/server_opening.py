@@ -46,7 +46,7 @@ LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve 
 LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopped (farm.store.term)
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
-MOST_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
+MAX_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
 NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
 # Of any earlier schema: a column may be missing.
@@ -266,7 +266,7 @@ def _begin_on_server(
     insert_new(connection, meta, {"name": NUMBER, "value": 0})
     known = start_number(connection, STARTS) or 0
     if role is StoreRole.HEAD:  # it has no state folder: a number may have been used every second since the latest term
-        known = max(known, start_number(connection) or 0) + min(int(-rest_s), MOST_UNKNOWN)
+        known = max(known, start_number(connection) or 0) + min(int(-rest_s), MAX_UNKNOWN)
     epoch = next_epoch(connection, max(seen, known))
     begin_numbers(connection)
     take_term(connection)

@@ -10,8 +10,8 @@ from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 
 CONNECTIONS = 6  # of one daemon: the writer, four readers, and the term or, with the head apart, LISTEN
 HEAD_CONNECTIONS = 8  # of one `farm head`: those of a daemon, LISTEN, and the look for the term
-LEAST_VERSION = 140_000  # PostgreSQL 14, as server_version_num
-MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
+MIN_VERSION = 140_000  # PostgreSQL 14, as server_version_num
+MAX_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 SLOW_S = 0.02  # round trip; a grant waits for about five
 CHECK = "database"
 STANDBY, ROLE = "database standby", "database role"
@@ -57,8 +57,8 @@ def problems_in(findings: Sequence[Diagnosis]) -> list[str]:
 
 
 def _refused(facts: ServerFacts) -> Iterator[Diagnosis]:
-    if facts.version_number < LEAST_VERSION:
-        least = LEAST_VERSION // 10_000
+    if facts.version_number < MIN_VERSION:
+        least = MIN_VERSION // 10_000
         fix = f"upgrade the server to PostgreSQL {least} or later (pg_upgrade)"
         yield Diagnosis(CHECK, FAIL, f"the server is PostgreSQL {facts.version}; farm needs {least} or later", fix)
     if facts.pooled:
@@ -91,7 +91,7 @@ def _doubtful(facts: ServerFacts) -> Iterator[Diagnosis]:
     else:
         yield Diagnosis(check, OK, trip)
     check, offset = "database clock", f"{abs(facts.offset_s):.1f} s"
-    if abs(facts.offset_s) > MOST_SKEW_S:
+    if abs(facts.offset_s) > MAX_SKEW_S:
         way = "ahead of" if facts.offset_s > 0 else "behind"
         detail = f"the database server's clock is {offset} {way} this host's"
         yield Diagnosis(check, WARN, detail, "set both by a time server: timedatectl set-ntp true on each")

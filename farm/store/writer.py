@@ -37,7 +37,7 @@ from farm.common.events import UncommittedEvents
 from farm.common.histogram import QUICK_S, Histogram
 from farm.store.appended_rows import AppendedRows, append_rows, close_transaction
 from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_of
-from farm.store.event_numbers import MOST_OF_ONE_WRITE
+from farm.store.event_numbers import MAX_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
 from farm.store.schema import meta
 
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
+MAX_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
 ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
 NUMBER = "written"  # in `meta`: of the latest transaction on a server
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
@@ -264,7 +264,7 @@ class Writer:
         while work is not None:
             batch.append(work)
             rows += len(work.rows)
-            if len(batch) == MOST_IN_ONE_COMMIT or rows >= MOST_OF_ONE_WRITE:  # events need numbers
+            if len(batch) == MAX_IN_ONE_COMMIT or rows >= MAX_OF_ONE_WRITE:  # events need numbers
                 return batch, True
             try:
                 work = self._work.get_nowait()

@@ -18,7 +18,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.common.errors import FarmError
 from farm.compiler.tvm_errors import first_line
-from farm.measure.series import LONGEST_S, SHORTEST_S
+from farm.measure.series import MAX_S, MIN_S
 from farm.tuning.candidate import Measured, TryEnd
 from farm.tuning.phone_speed import JudgeOf, SpeedOpinion
 from farm.tuning.phones import PhoneSource, PooledPhone
@@ -232,7 +232,7 @@ class MeasurementSlot:
             seconds = call()
         finally:
             self.measuring = False
-        if not all(SHORTEST_S <= each <= LONGEST_S for each in seconds):  # 0 or less would be the best of all
+        if not all(MIN_S <= each <= MAX_S for each in seconds):  # 0 or less would be the best of all
             raise ValueError(f"the phone's clock says that it took {min(seconds):g} s")
         return Measured(work.path, work.artifact, self.phone.device, time.time(), seconds, self._factor)
 

@@ -27,7 +27,7 @@ RECENT_S = 5 * EVERY_S  # older readings do not describe the pool as it is now
 READINGS = 5  # about 5 ms each; the least of them counts: disturbances only add time
 DOUBTS = 4  # so many times as many before a phone is left out
 SCALE_FILE = "scale.json"  # beside the records
-LEAST_S, MOST_S = 1e-9, 1e3  # of a kernel: all else is damage
+MIN_S, MAX_S = 1e-9, 1e3  # of a kernel: all else is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def read_nominal(folder: Path, kernel: str) -> float | None:
         seconds = float(known["nominal_s"]) if known["kernel"] == kernel else math.nan
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return seconds if LEAST_S <= seconds <= MOST_S else None
+    return seconds if MIN_S <= seconds <= MAX_S else None
 
 
 def write_nominal(folder: Path, kernel: str, nominal_s: float) -> None:
@@ -172,7 +172,7 @@ class SpeedJudge:
             # The reading of an earlier session is freed here: that session has ended, so it is not asked for.
             self._loaded[device] = (session, read)
         seconds = min(read() for _ in range(readings))
-        if not LEAST_S <= seconds <= MOST_S:  # as the nominal it would make every other phone's factor nonsense
+        if not MIN_S <= seconds <= MAX_S:  # as the nominal it would make every other phone's factor nonsense
             raise ValueError(f"the phone's clock says that it took {seconds:g} s")
         return seconds
 

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-LEAST_WAIT_S = 5.0  # for a builder's answer
+MIN_WAIT_S = 5.0  # for a builder's answer
 MEDIANS = 4.0  # times what builders usually take
 REMEMBERED = 64  # answers, for the median
 
@@ -38,7 +38,7 @@ class Placement:
     @property
     def limit_s(self) -> float:
         """How long a builder may take before the candidate is built here too."""
-        return max(LEAST_WAIT_S, MEDIANS * median(self.took_s)) if self.took_s else LEAST_WAIT_S
+        return max(MIN_WAIT_S, MEDIANS * median(self.took_s)) if self.took_s else MIN_WAIT_S
 
     def place(self, now_s: float) -> list[Place]:
         """The new placements of builds; each is returned once."""

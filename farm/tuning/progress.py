@@ -18,7 +18,7 @@ from farm.compiler.records import Record, RecordSet, own_s
 
 ETA_TRIALS = 8  # of this attempt, before there is a rate
 FIRST_NEWS_S = 1.0  # between two
-MOST_REASONS = 5  # of failed candidates, in a result
+MAX_REASONS = 5  # of failed candidates, in a result
 NEWS_PART = 0.01  # later, of the time spent: the log stays short
 
 
@@ -82,7 +82,7 @@ def failure_notes(records: RecordSet) -> list[str]:
     names = {each.key: records.tasks[each.workload].name for each in records.records if each.workload in records.tasks}
     errors = {key: each.error.strip() for key, each in records.origins.items() if key in names}
     found = Counter((names[key], error.splitlines()[0]) for key, error in errors.items() if error)
-    shown = found.most_common(MOST_REASONS)
+    shown = found.most_common(MAX_REASONS)
     notes = [f"{task}: {many(count, 'candidate')} failed: {why}" for (task, why), count in shown]
     rest = found.total() - sum(count for _, count in shown)
     return [*notes, f"{many(rest, 'candidate')} failed for other reasons"] if rest else notes
@@ -116,7 +116,7 @@ def _rate(flop: float, seconds: float) -> float | None:
 
 
 Point = tuple[int, float, float]  # trial, seconds of search, estimated latency of the model in seconds
-MOST_POINTS = 400  # of a curve in a result
+MAX_POINTS = 400  # of a curve in a result
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ def replayed(found: RecordSet, prior: Iterable[Record] = ()) -> LatencyEstimate:
     return estimate
 
 
-def thinned(curve: list[Point], most: int = MOST_POINTS) -> list[Point]:
+def thinned(curve: list[Point], most: int = MAX_POINTS) -> list[Point]:
     """At most so many points: the first, the last, and evenly many between."""
     if len(curve) <= most:
         return curve
@@ -194,8 +194,8 @@ def thinned(curve: list[Point], most: int = MOST_POINTS) -> list[Point]:
 ALPHA = 0.2  # how much the recent past counts against "the more was tried, the less is left": stock's value
 WINDOW = 3  # rounds of recent past: stock's value
 HOPELESS_ROUNDS = 3  # without one candidate that ran; other tasks go first then
-MOST_PER_ROUND = 64  # stock's; the cost model learns between rounds
-LEAST_PER_ROUND = 8
+MAX_PER_ROUND = 64  # stock's; the cost model learns between rounds
+MIN_PER_ROUND = 8
 
 
 def next_task(tasks: Sequence[TaskProgress]) -> int | None:
@@ -225,4 +225,4 @@ def gain_s(task: TaskProgress) -> float:
 def per_round(trials: int, tasks: int) -> int:
     """How many candidates a round has: few enough that each task gets some, enough to learn something from."""
     fair = -(-trials // max(1, tasks))
-    return max(1, min(MOST_PER_ROUND, max(min(LEAST_PER_ROUND, fair), trials // (4 * max(1, tasks)))))
+    return max(1, min(MAX_PER_ROUND, max(min(MIN_PER_ROUND, fair), trials // (4 * max(1, tasks)))))

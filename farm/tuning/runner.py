@@ -33,7 +33,7 @@ from farm.tuning.session import ArgsInfo, args_info_from
 
 POLL_S = 0.2  # between two polls of the source, and so the grain of a candidate's time limit
 LEAVE_S = 10.0
-MOST_BROKEN = 2  # times in a row that failures put a phone out; it may have been tried in a bad moment once
+MAX_BROKEN = 2  # times in a row that failures put a phone out; it may have been tried in a bad moment once
 COOL_S = 300.0  # a phone that was put out is tried again after so long: it may have been hot
 SEND_BACK_S = 5.0  # a source that has nothing else offers the same phone again at once
 
@@ -427,7 +427,7 @@ class PhonePool:
         shown = {phone.lease: phone for phone in state.phones}
         for lease, slot in self._slots.items():
             slot.update(shown.get(lease), asked_s)
-        unfit = {each.device for each in state.phones if self._broken.get(each.device, 0) >= MOST_BROKEN}
+        unfit = {each.device for each in state.phones if self._broken.get(each.device, 0) >= MAX_BROKEN}
         for lease, phone in shown.items():
             if phone.device in unfit or asked_s - self._out.get(phone.device, -math.inf) < COOL_S:
                 self._send_back(phone, asked_s)

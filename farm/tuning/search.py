@@ -34,7 +34,7 @@ from farm.tuning.runner import PoolRunner
 ROUNDS_AT_ONCE = 2  # one on the phones, the next one being thought of and built
 EMPTY_ROUNDS = 3  # with nothing new in them: the task's space is searched
 POLL_S = 0.01
-MOST_ERROR_CHARS = 500
+MAX_ERROR_CHARS = 500
 END_WAIT_S = 60.0  # for what is under way when the search ends; then it is given up, and is no trial
 POPULATION = 8  # for each candidate of a round, as in stock: 512 for 64; evolution's time is proportional to it
 NOT_NOW = 2**40  # records: XGBModel trains when there are a fifth more than at its last training
@@ -233,7 +233,7 @@ class Search:
             try:
                 measured = answer.result()
             except CandidateError as error:
-                origin = replace(origin, error=str(error)[:MOST_ERROR_CHARS])
+                origin = replace(origin, error=str(error)[:MAX_ERROR_CHARS])
             else:
                 run_s = [float(each) for each in measured.scaled]
                 origin = replace(origin, device=measured.device, factor=round(measured.factor, 6))

@@ -30,7 +30,7 @@ from farm.compiler.link import find_linker, link_shared, needed_libraries
 from farm.compiler.targets import abi_of
 from farm.tuning.candidate import CandidateError
 
-MOST_BYTES = 256 << 20  # of an archive's contents: a candidate is one operator, a few kB to a few MB
+MAX_BYTES = 256 << 20  # of an archive's contents: a candidate is one operator, a few kB to a few MB
 LINK_LIMIT_S = 30.0  # as a builder's own limit for a candidate
 OF_OBJECT = b"\x7fELF"
 _GZIP, _TAR_MARK, _MARK_AT = b"\x1f\x8b", b"ustar", 257
@@ -98,7 +98,7 @@ def is_archive(artifact: bytes) -> bool:
     return artifact.startswith(_GZIP) or artifact[_MARK_AT : _MARK_AT + len(_TAR_MARK)] == _TAR_MARK
 
 
-def objects_in(artifact: bytes, most_bytes: int = MOST_BYTES) -> list[bytes]:
+def objects_in(artifact: bytes, most_bytes: int = MAX_BYTES) -> list[bytes]:
     """The object files in an archive, in its order.
 
     Raises:

@@ -30,18 +30,18 @@ ACCEPTS_PER_WAKE = 8  # 0.3 ms; then the loop serves its sessions, however many 
 LEFT_PER_WAKE = 64  # clients that have left already, 0.01 ms each
 REST_S = 0.002  # after so many: a port that took clients without end would take a whole core from its sessions
 FIRST_PAUSE_S = 0.05  # without descriptors: look again this soon, then twice as late ...
-LONGEST_PAUSE_S = 1.0  # ... up to this
+MAX_PAUSE_S = 1.0  # ... up to this
 SHED_AFTER_S = 5.0  # clients wait this long for a descriptor before they are turned away
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MAGIC = struct.Struct("<i")
 RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of the daemon: adb streams, the store, shells
-FEWEST_CONNECTIONS = 16  # even where that leaves nothing
+MIN_CONNECTIONS = 16  # even where that leaves nothing
 QUIET_S = 60.0  # between two lines about the connections of one user that are closed for one reason
 LOOPBACK = "127.0.0.1"
 USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
-FEWEST_OF_USER = 16  # of one user, however few there are
-MOST_NAMED = 3  # users in a line for people
+MIN_OF_USER = 16  # of one user, however few there are
+MAX_NAMED = 3  # users in a line for people
 FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
 
 # Takes over a connection: the socket, its peer, the bytes read so far, and the callback for its end.
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 def user_limiter(total: int) -> Limiter[str]:
     """Bounds the connections, or places to wait, that users share."""
-    return Limiter.shared(total, USER_PARTS, at_least=FEWEST_OF_USER)
+    return Limiter.shared(total, USER_PARTS, at_least=MIN_OF_USER)
 
 
 def refusal_log() -> Callable[[str, str], None]:
@@ -262,7 +262,7 @@ class Acceptor:
                 pass
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(self._pause_s, self._resume_now)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def _resume_now(self) -> None:
         self._resume = None
@@ -331,8 +331,8 @@ class Listener:
         """The users whose connections are closed because they have too many; "" while there are none."""
         if not self._over_limit:
             return ""
-        users = ", ".join([*self._over_limit][:MOST_NAMED]) + (
-            " and others" if len(self._over_limit) > MOST_NAMED else ""
+        users = ", ".join([*self._over_limit][:MAX_NAMED]) + (
+            " and others" if len(self._over_limit) > MAX_NAMED else ""
         )
         return f"{users}: {self._too_many}; further ones are closed"
 
@@ -352,7 +352,7 @@ class Listener:
         """Accept from a socket that listens already."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Half of them, because a session needs a second one for its phone.
-        affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
+        affordable = max(MIN_CONNECTIONS, (files - RESERVED_FILES) // 2)
         self._admission = ClientLimiter(user_limiter(min(self._limits.connections, affordable)))
         self._acceptor.take(listener)
 

@@ -26,7 +26,7 @@ from farm.web.rendering import Value, in_order, segment, tone
 router = APIRouter(route_class=PageRoute)
 SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
 WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the others
-MOST_HELD = 500  # leases whose jobs are looked up
+MAX_HELD = 500  # leases whose jobs are looked up
 
 
 TABLE_ABOVE = 24  # devices: more are a table unless the reader chooses cards
@@ -129,8 +129,8 @@ def title_of(states: Sequence[tuple[str, int]]) -> str:
 async def _work(request: Request, only: str = "") -> dict[str, dict[str, Any]]:
     """The work of each leased device, or of one: its job and the time left."""
     leases = [each for each in (await ask(request, "lease.list"))["leases"] if only in ("", each["device"])]
-    ids = [lease["job"] for lease in leases if lease["job"]][:MOST_HELD]
-    listed = (await ask(request, "job.list", jobs=ids, limit=MOST_HELD))["jobs"] if ids else []
+    ids = [lease["job"] for lease in leases if lease["job"]][:MAX_HELD]
+    listed = (await ask(request, "job.list", jobs=ids, limit=MAX_HELD))["jobs"] if ids else []
     jobs, now = {row["id"]: row for row in listed}, datetime.now(UTC)
     held = [(lease, jobs.get(lease["job"], {})) for lease in leases]
     return {lease["device"]: {"job": job, "left": time_left(lease, job, now)} for lease, job in held}
@@ -186,7 +186,7 @@ async def wall(
 
 
 LOG_LINES = 60
-MOST_EVENTS = 200  # read, to show some of them
+MAX_EVENTS = 200  # read, to show some of them
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
 JOBS_SHOWN = 8
@@ -248,8 +248,8 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     why = await ask(request, "explain", what="device", name=name)
     readings = await ask(request, "device.readings", device=name, seconds=FINE_S)
     subject, kept = device["name"], (why["device"]["quarantine"] or {}).get("cause", "")
-    log = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS))["events"]
-    steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, topics=["device"]))["events"]
+    log = (await ask(request, "events.newest", subject=subject, limit=MAX_EVENTS))["events"]
+    steps = (await ask(request, "events.newest", subject=subject, limit=MAX_EVENTS, topics=["device"]))["events"]
     return {
         "device": device,
         "old": reading_note(device, datetime.now(UTC)),

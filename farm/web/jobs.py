@@ -36,8 +36,8 @@ from farm.web.page import SEE_OTHER, PageRoute, ask, caller_of, done, form_field
 from farm.web.plots import KindPage, PlotSource, Reading, object_of
 
 router = APIRouter(route_class=PageRoute)
-MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
-MOST_READINGS_S = 86_400  # how far back a phone's readings go
+MAX_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
+MAX_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
 CSV_PAGES, CSV_PAGE_JOBS = 10, 500  # of one file: 1 MB
@@ -316,7 +316,7 @@ async def _raw(request: Request, shown: Mapping[str, Any]) -> bytes | None:
     try:
         async for part in _parts(request, sha256):
             whole += part
-            if len(whole) > MOST_RAW_BYTES:
+            if len(whole) > MAX_RAW_BYTES:
                 return None
     except FarmError:
         return None
@@ -327,7 +327,7 @@ async def _readings(request: Request, shown: Mapping[str, Any]) -> list[Reading]
     """The phone's temperatures since the job began, as far as they are remembered."""
     row = shown["job"]
     seconds = (datetime.now(UTC) - datetime.fromisoformat(row["submitted_at"])).total_seconds()
-    if not row["on"] or seconds >= MOST_READINGS_S:
+    if not row["on"] or seconds >= MAX_READINGS_S:
         return []
     try:
         answer = await ask(request, "device.readings", device=row["on"], seconds=int(seconds) + 1)

@@ -44,8 +44,8 @@ SIGN_IN = "/sign-in"
 PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reaches the port
 FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while it is leased”."
 IDLE_S = 8 * 3600.0  # a working day
-LONGEST_S = 24 * 3600.0  # of a sign-in
-MOST_SIGN_INS = 256
+MAX_S = 24 * 3600.0  # of a sign-in
+MAX_SIGN_INS = 256
 MAX_SIGN_INS_OF_ONE = 16  # browsers of one account; tokens of scripts sign in once and keep their cookie
 ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
@@ -70,7 +70,7 @@ class SignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sign_ins: dict[str, SignIn] = {}
-        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MOST_SIGN_INS, MAX_SIGN_INS_OF_ONE))
+        self._admission: ClientLimiter[str] = ClientLimiter(Limiter(MAX_SIGN_INS, MAX_SIGN_INS_OF_ONE))
 
     def __len__(self) -> int:
         return len(self._sign_ins)
@@ -91,7 +91,7 @@ class SignIns:
         if sign_in is None:
             return None
         now = self._clock()
-        if now - sign_in.seen_s > IDLE_S or now - sign_in.began_s > LONGEST_S:
+        if now - sign_in.seen_s > IDLE_S or now - sign_in.began_s > MAX_S:
             self.end(sign_in_id)
             return None
         sign_in.seen_s = now

@@ -15,7 +15,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from farm.common.durations import time_unit, with_unit
 
-MOST_BINS = 48
+MAX_BINS = 48
 TABLE_ROWS = 16
 CROWDED = 2.0  # values further above the 95 % quantile than so many times are drawn at the upper edge
 
@@ -149,14 +149,14 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def bins(ordered: Sequence[float]) -> list[float]:
-    """Edges of equally wide bins over sorted values, by the rule of Freedman and Diaconis, `MOST_BINS` at most."""
+    """Edges of equally wide bins over sorted values, by the rule of Freedman and Diaconis, `MAX_BINS` at most."""
     low, high = ordered[0], ordered[-1]
     if high <= low:
         half = abs(low) * 0.01 or 0.5
         return [low - half, low + half]
     between = quantile(ordered, 0.75) - quantile(ordered, 0.25)
-    width = 2 * between / len(ordered) ** (1 / 3) or (high - low) / MOST_BINS
-    count = max(1, min(MOST_BINS, math.ceil((high - low) / width)))
+    width = 2 * between / len(ordered) ** (1 / 3) or (high - low) / MAX_BINS
+    count = max(1, min(MAX_BINS, math.ceil((high - low) / width)))
     return [low + (high - low) * number / count for number in range(count + 1)]
 
 

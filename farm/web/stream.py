@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 from farm.common.events import Event, EventLog
 from farm.common.limiter import ClientLimiter, Limiter
 
-MOST_READERS = 100
+MAX_READERS = 100
 NAMELESS = ""  # the account of readers that are not signed in
-MOST_NAMELESS = 75  # the other places are kept for those who are signed in
-MOST_OF_ONE = 25  # of one account
-MOST_BEHIND = 512  # hints; then a reader is cut
+MAX_NAMELESS = 75  # the other places are kept for those who are signed in
+MAX_OF_ONE = 25  # of one account
+MAX_BEHIND = 512  # hints; then a reader is cut
 HEARTBEAT_S = 15.0  # proxies and browsers give a silent connection up after about a minute
 RETRY_MS = 2000
-MOST_RESUMED = 1000  # older news are worth one reload of the page
+MAX_RESUMED = 1000  # older news are worth one reload of the page
 
 
 def hint_of(event: Event) -> bytes:
@@ -48,7 +48,7 @@ class _Reader:
         """Something happened."""
         if self.over:  # what came after the gap would hide it: the reader resumes before it
             return
-        if len(self.waiting) >= MOST_BEHIND:
+        if len(self.waiting) >= MAX_BEHIND:
             self.end()
         else:
             self.waiting.append(event)
@@ -69,7 +69,7 @@ class HintReaders:
         self._readers: set[_Reader] = set()
         self._closed = False
         self._admission: ClientLimiter[str] = ClientLimiter(
-            Limiter(MOST_READERS, MOST_OF_ONE, bounds={NAMELESS: MOST_NAMELESS})
+            Limiter(MAX_READERS, MAX_OF_ONE, bounds={NAMELESS: MAX_NAMELESS})
         )
 
     def enter(self, account: str) -> Callable[[], None] | None:
@@ -119,7 +119,7 @@ class HintReaders:
             return []
         missed = self._events.since(since)
         known = since + 1 >= self._events.oldest and since <= newest
-        if not known or len(missed) > MOST_RESUMED:
+        if not known or len(missed) > MAX_RESUMED:
             return [f"id: {newest}\nevent: reset\ndata: {{}}\n\n".encode()]
         return [hint_of(event) for event in missed]
 

@@ -16,7 +16,7 @@ from farm.programs.outputs.readings import ProgramOutput, ProgramSamples
 from farm.worker.channel import DaemonChannel
 from farm.worker.timing import SamplingPlan, Timer
 
-MOST_GROUPS = 4  # samples of one call, each the mean of runs in a row: the reference kernel is timed once beside them
+MAX_GROUPS = 4  # samples of one call, each the mean of runs in a row: the reference kernel is timed once beside them
 
 
 class PhoneProgram:
@@ -51,7 +51,7 @@ class PhoneProgram:
         """
         first = self.call()
         if first.runs == 1:
-            self.block = len(grouped(first.seconds, MOST_GROUPS))
+            self.block = len(grouped(first.seconds, MAX_GROUPS))
             self.number = max(1, len(first.seconds) // self.block)
         else:
             self.number = first.runs or self.runs

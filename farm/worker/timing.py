@@ -25,19 +25,19 @@ from farm.common.errors import Code, PhoneError, UserError
 from farm.measure.assess import Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
 from farm.measure.conditions import ENOUGH_SAMPLES, PhoneCondition
-from farm.measure.series import LONGEST_S, SHORTEST_S, SampleSeries, series
+from farm.measure.series import MAX_S, MIN_S, SampleSeries, series
 from farm.model.specs import BundleUse
 from farm.worker.session import on_phone
 
 MS = 1000.0
 RUNS_PER_UNTIMED = 4  # TVM runs a model once, untimed, before each block of samples: at most a fifth of the time
-MOST_IN_BLOCK = 4  # samples between two readings of the reference kernel
+MAX_IN_BLOCK = 4  # samples between two readings of the reference kernel
 LOOK_EVERY_S = 5.0  # a look takes a phone a fifth of a second, in which it times nothing
-MOST_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
+MAX_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
 MIN_SAMPLE_S = 0.01  # the runs of a sample last at least so long together
-MOST_RUNS = 1_000_000  # of a model in one sample
+MAX_RUNS = 1_000_000  # of a model in one sample
 FIRST_RUNS, FIRST_RUNS_S = 5, 0.25  # single runs before the first sample: at most so many, until they took so long
-MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
+MAX_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
 Clock = Callable[[], float]
@@ -126,7 +126,7 @@ def _checked_time(seconds: float, what: str) -> float:
     Raises:
         PhoneError: it is none.
     """
-    if not SHORTEST_S <= seconds <= LONGEST_S:
+    if not MIN_S <= seconds <= MAX_S:
         raise PhoneError(
             f"the phone's clock says that {what} took {seconds:g} s: no number comes of that", Code.PHONE_CLOCK_WRONG
         )
@@ -135,7 +135,7 @@ def _checked_time(seconds: float, what: str) -> float:
 
 def runs_per_sample(run_s: float, min_sample_s: float) -> int:
     """How many runs of so many seconds make a sample long enough for the phone's clock."""
-    return max(1, min(MOST_RUNS, math.ceil(min_sample_s / run_s)))
+    return max(1, min(MAX_RUNS, math.ceil(min_sample_s / run_s)))
 
 
 def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
@@ -148,7 +148,7 @@ def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
 
 def equal_runs(run_a_s: float, run_b_s: float) -> tuple[int, int]:
     """How many runs make a sample of either of two builds: as many of both, unless one is far slower."""
-    if max(run_a_s, run_b_s) > MOST_APART * min(run_a_s, run_b_s):
+    if max(run_a_s, run_b_s) > MAX_APART * min(run_a_s, run_b_s):
         return runs_per_sample(run_a_s, MIN_SAMPLE_S), runs_per_sample(run_b_s, MIN_SAMPLE_S)
     number = runs_per_sample(min(run_a_s, run_b_s), MIN_SAMPLE_S)
     return number, number
@@ -156,7 +156,7 @@ def equal_runs(run_a_s: float, run_b_s: float) -> tuple[int, int]:
 
 def block_size(number: int) -> int:
     """How many samples to take at once, so that the untimed run before them costs little."""
-    return min(MOST_IN_BLOCK, max(1, math.ceil(RUNS_PER_UNTIMED / number)))
+    return min(MAX_IN_BLOCK, max(1, math.ceil(RUNS_PER_UNTIMED / number)))
 
 
 def measure(
@@ -198,7 +198,7 @@ def measure(
         assessment = assess(taken.series(), nominal_s, half_width=plan.half_width)
         if plan.repeat or clock() - began_s >= plan.measure_s:
             return taken, assessment
-        more = more_samples(assessment, plan.half_width, most=MOST_SAMPLES)
+        more = more_samples(assessment, plan.half_width, most=MAX_SAMPLES)
         if not more:
             return taken, assessment
         if on_assessed is not None:

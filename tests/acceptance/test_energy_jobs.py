@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.farm("galaxy-s9", "oneplus-12", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n', places=PLACES),
     pytest.mark.timeout(900),  # any of them may wait for the longest job
 ]
-MOST_MEASURE_S = 300.0
+MAX_MEASURE_S = 300.0
 GAUGE_JOB = ("energy", "--half-width", "0.5", "--json")
 PROGRAM = """
 name = "loop"
@@ -70,12 +70,12 @@ def measured_by_gauge(farm, name, model):
     while True:
         words = (*GAUGE_JOB, "--on", name, "--measure", f"{measure_s:.0f}", str(model))
         done = farm.run(sys.executable, "-m", "farm", *words, timeout_s=measure_s + 170)
-        if done.returncode or measure_s == MOST_MEASURE_S:
+        if done.returncode or measure_s == MAX_MEASURE_S:
             return done
         needed_s = (json.loads(done.stdout)["results"][0].get("unresolved") or {}).get("needed_s")
         if needed_s is None:
             return done
-        measure_s = min(1.2 * needed_s, MOST_MEASURE_S)
+        measure_s = min(1.2 * needed_s, MAX_MEASURE_S)
 
 
 def measure_by(*words):

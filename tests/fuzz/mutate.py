@@ -2,7 +2,7 @@
 
 TOKENS = (b"\0", b"\xff", b"\xff\xff\xff\x7f", b"\n", b"{", b"}", b"[", b'"', b"\\u", b"\\ud800", b":", b";", b"=",
           b"1e999", b"-1", b"9" * 30, b"../", b"\x1b[2J", b"$(id)", b"NaN", b"[[[[[[[[")  # fmt: skip
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 def mutated(data, random, others=(b"",)):
@@ -26,4 +26,4 @@ def mutated(data, random, others=(b"",)):
                 changed[at:] = other[random.randint(0, len(other)) :]
             case 6:
                 changed = changed[:at]
-    return bytes(changed[:MOST_BYTES])
+    return bytes(changed[:MAX_BYTES])

@@ -128,7 +128,7 @@ def adb_host(data):
                 for selected in (False, True):
                     verdict = filter_requests.judge(request, "S1", selected=selected)
                     name = filter_requests.change_of(request, verdict.decision)
-                    if not name.isascii() or len(name) > filter_requests.MOST_NAME:
+                    if not name.isascii() or len(name) > filter_requests.MAX_NAME:
                         raise AssertionError(f"{name!r} is no name for an audit log")
 
 

@@ -133,7 +133,7 @@ async def test_another_users_daemon_is_refused(monkeypatch):
 
 
 async def test_more_silent_daemons_than_the_gate_serves_wait_outside(monkeypatch):
-    monkeypatch.setattr(gate_process, "MOST_LINKS", 2)
+    monkeypatch.setattr(gate_process, "MAX_LINKS", 2)
     async with Lab() as lab:
         silent = [await lab.connected() for _ in range(3)]
         coming = asyncio.create_task(lab.daemon())

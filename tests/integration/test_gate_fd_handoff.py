@@ -11,7 +11,7 @@ from farm.tvm_server import listener, wire
 from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate import forwarding
 from farm.tvm_server.gate import process as gate_process
-from farm.tvm_server.listener import FEWEST_OF_USER
+from farm.tvm_server.listener import MIN_OF_USER
 from farm.tvm_server.wire import SessionCode
 from tests.support.gate_lab import READY, Lab, hello
 from tests.support.raw import RawTracker
@@ -41,7 +41,7 @@ async def test_newcomers_that_wait_too_long_are_sent_away_and_said_so(caplog):
 
 
 async def test_no_more_connections_wait_than_the_limit(monkeypatch, caplog):
-    monkeypatch.setattr(forwarding, "MOST_WAITING", 1)
+    monkeypatch.setattr(forwarding, "MAX_WAITING", 1)
     async with Lab() as lab:
         first = asyncio.create_task(lab.key())
         await until(lambda: lab.gate._handoff.waiting == 1)
@@ -100,33 +100,33 @@ async def test_newcomers_that_leave_a_hanging_daemon_are_not_kept():
 
 
 async def test_of_one_user_no_more_wait_than_its_share(monkeypatch, caplog):
-    monkeypatch.setattr(forwarding, "MOST_WAITING", 4 * FEWEST_OF_USER)
+    monkeypatch.setattr(forwarding, "MAX_WAITING", 4 * MIN_OF_USER)
     monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, user), None))
     async with Lab() as lab:
         user = "ann"
-        waiting = [asyncio.create_task(lab.key()) for _ in range(FEWEST_OF_USER)]
-        opening = [asyncio.create_task(lab.dial("android:0123")) for _ in range(FEWEST_OF_USER)]
-        await until(lambda: lab.gate._handoff.waiting == lab.gate._route.waiting == FEWEST_OF_USER)
+        waiting = [asyncio.create_task(lab.key()) for _ in range(MIN_OF_USER)]
+        opening = [asyncio.create_task(lab.dial("android:0123")) for _ in range(MIN_OF_USER)]
+        await until(lambda: lab.gate._handoff.waiting == lab.gate._route.waiting == MIN_OF_USER)
         with pytest.raises(EOFError):
             await lab.key()
         assert (await lab.dial("android:0123"))[1].code is SessionCode.MISMATCH
-        assert caplog.text.count(f"{FEWEST_OF_USER} of ann wait for it already") == 2
+        assert caplog.text.count(f"{MIN_OF_USER} of ann wait for it already") == 2
         user = "bob"
         waiting.append(asyncio.create_task(lab.key()))
-        await until(lambda: lab.gate._handoff.waiting == FEWEST_OF_USER + 1)
+        await until(lambda: lab.gate._handoff.waiting == MIN_OF_USER + 1)
         for one in (*waiting, *opening):
             one.cancel()
         await asyncio.gather(*waiting, *opening, return_exceptions=True)
 
 
 async def test_who_takes_too_many_connections_is_a_problem_of_the_daemon(monkeypatch):
-    monkeypatch.setattr(gate_process, "ConnectionLimits", lambda: ConnectionLimits(connections=4 * FEWEST_OF_USER))
+    monkeypatch.setattr(gate_process, "ConnectionLimits", lambda: ConnectionLimits(connections=4 * MIN_OF_USER))
     async with Lab() as lab:
-        clients = [await RawTracker.connect(lab.gate.port, greet=False) for _ in range(FEWEST_OF_USER)]
+        clients = [await RawTracker.connect(lab.gate.port, greet=False) for _ in range(MIN_OF_USER)]
         for client in clients:
             await client.send(wire.encode_magic())  # one that is silent would make room
         door = lab.gate._listener
-        await until(lambda: door.open == FEWEST_OF_USER and not door._admission._silent)
+        await until(lambda: door.open == MIN_OF_USER and not door._admission._silent)
         with pytest.raises(EOFError):
             await lab.key()
         daemon = await lab.daemon()

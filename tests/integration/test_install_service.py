@@ -19,7 +19,7 @@ from tests.support.forked_commands import run_farm
 from tests.support.gate_lab import Lab, echo
 from tests.support.needs import needs
 
-MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
+MAX_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
 needs_systemd = needs("systemd-analyze")
 pytestmark = pytest.mark.skipif(
     bool(hidden(used_folders())), reason="this interpreter is in /tmp: no service is installed from there"
@@ -194,7 +194,7 @@ def test_systemd_finds_no_mistake_in_the_units(root):
 @needs_systemd
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.endswith(".service")])
 def test_systemd_calls_each_service_well_closed(unit, root):
-    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MAX_EXPOSED}"]
     path = str(root / UNIT_FOLDER / unit)
     done = tool(*command, path)
     assert done.returncode == 0, done.stdout.strip().splitlines()[-1]

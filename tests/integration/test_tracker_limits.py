@@ -10,7 +10,7 @@ import pytest
 from farm.model.sessions import Peer
 from farm.tvm_server import listener, wire
 from farm.tvm_server.connection import ConnectionLimits
-from farm.tvm_server.listener import FEWEST_OF_USER
+from farm.tvm_server.listener import MIN_OF_USER
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import farm_door
 from tests.support.waiting import HANG_S, until
@@ -141,44 +141,44 @@ async def crowd(monkeypatch):
 
 
 async def test_all_users_together_are_served_in_turn(crowd):
-    many = crowd(2 * FEWEST_OF_USER, *"abcd")
-    for _ in range(2 * FEWEST_OF_USER + 2):
+    many = crowd(2 * MIN_OF_USER, *"abcd")
+    for _ in range(2 * MIN_OF_USER + 2):
         many.come()
     await until(lambda: many.door._acceptor._held and len(many.served) == many.door.open)
-    assert many.door.open <= 2 * FEWEST_OF_USER + 1  # one more may be taken before their bytes are read
+    assert many.door.open <= 2 * MIN_OF_USER + 1  # one more may be taken before their bytes are read
     for _ in range(2):
         many.end_one()
-    await many.serves(2 * FEWEST_OF_USER)
+    await many.serves(2 * MIN_OF_USER)
     assert many.problems == []
 
 
 async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_ends(crowd):
-    anns = crowd(4 * FEWEST_OF_USER, "ann")
-    for _ in range(FEWEST_OF_USER):
+    anns = crowd(4 * MIN_OF_USER, "ann")
+    for _ in range(MIN_OF_USER):
         anns.come()
-    await anns.serves(FEWEST_OF_USER)
+    await anns.serves(MIN_OF_USER)
     for _ in range(2):
         assert await asyncio.to_thread(refused, anns.come())
     assert anns.problems == [anns.door.problem]
-    assert anns.door.problem.startswith(f"ann: more than {FEWEST_OF_USER} connections")
+    assert anns.door.problem.startswith(f"ann: more than {MIN_OF_USER} connections")
     anns.users = itertools.cycle(["bob"])
     anns.come()
-    await anns.serves(FEWEST_OF_USER + 1)
+    await anns.serves(MIN_OF_USER + 1)
     anns.served.reverse()
     anns.end_one()
     assert anns.problems[1:] == [anns.door.problem] == [""]
 
 
 async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(crowd, caplog):
-    flood = crowd(4 * FEWEST_OF_USER, "10.0.0.7")
+    flood = crowd(4 * MIN_OF_USER, "10.0.0.7")
     for turn in range(5):  # one ends, two come: one of them is refused, each time anew
-        for _ in range(FEWEST_OF_USER - len(flood.served)):
+        for _ in range(MIN_OF_USER - len(flood.served)):
             flood.come()
-        await flood.serves(FEWEST_OF_USER)
+        await flood.serves(MIN_OF_USER)
         assert await asyncio.to_thread(refused, flood.come()), turn
         flood.end_one()
     assert [record.message for record in caplog.records] == [
-        f"10.0.0.7: more than {FEWEST_OF_USER} connections at once to the TVM port"
+        f"10.0.0.7: more than {MIN_OF_USER} connections at once to the TVM port"
     ]
 
 

@@ -102,7 +102,7 @@ async def builders(numbers, folder):
 
 @asynccontextmanager
 async def tvm(numbers, folder):
-    numbers(listener, FEWEST_OF_USER=OF_ADDRESS, owner_of=lambda _: None)
+    numbers(listener, MIN_OF_USER=OF_ADDRESS, owner_of=lambda _: None)
 
     def answer(sock, peer, first, closed):
         sock.send(first)
@@ -177,6 +177,6 @@ async def test_a_burst_of_readers_of_events_is_counted_as_it_comes_and_the_page_
             client.sendall(b"GET /events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         async with httpx.AsyncClient() as client:
             assert (await client.get(server.url, timeout=HANG_S)).status_code == 200
-        assert len(page.app.state.hints._readers) == stream.MOST_NAMELESS
+        assert len(page.app.state.hints._readers) == stream.MAX_NAMELESS
     await until(lambda: page.app.state.hints._admission.limiter.taken == 0)
     await server.stop()

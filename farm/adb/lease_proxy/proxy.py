@@ -23,7 +23,7 @@ from farm.adb.tunnels import Tunnel, TunnelKind
 from farm.common.errors import FarmError, ProtocolError, UserError
 
 REQUEST_S = 60.0  # a client sends its request with the connection; one that does not holds a place
-MOST_KINDS = 64  # of uses reported for one lease: clients choose the names of refused services
+MAX_KINDS = 64  # of uses reported for one lease: clients choose the names of refused services
 _TRANSPORT_ID = struct.Struct("<Q")
 _OKAY = b"OKAY"
 _NOT_YOURS = "this adb server belongs to another user's farm lease"
@@ -147,7 +147,7 @@ class LeasedAdb:
     def _report_use(self, request: str, decision: r.Decision) -> None:
         """Report each kind of use once: `adb push` of a folder is thousands of requests."""
         name, allowed = r.change_of(request, decision), not isinstance(decision, r.Refuse)
-        if name and (name, allowed) not in self._known and len(self._known) < MOST_KINDS:
+        if name and (name, allowed) not in self._known and len(self._known) < MAX_KINDS:
             self._known.add((name, allowed))
             self._used(name, allowed)
 

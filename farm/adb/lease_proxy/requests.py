@@ -160,7 +160,7 @@ _SERVED = frozenset({
 # A forward's service is asked of the phone as it stands: any other would be a way around what is judged above.
 _SOCKETS = frozenset({"tcp", "localabstract", "localreserved", "localfilesystem", "local"})
 _FORWARDED = _SOCKETS | {"dev", "dev-raw", "jdwp"}
-MOST_NAME = 32
+MAX_NAME = 32
 _SERVICE_NAME = re.compile(r"[a-z_-]+")
 
 
@@ -195,10 +195,10 @@ def change_of(request: str, decision: Decision) -> str:
         case Refuse():
             asked = request.partition(":")[2] if request.startswith("host") else request
             found = _SERVICE_NAME.match(asked)
-            return found[0][:MOST_NAME] if found else "unknown"
+            return found[0][:MAX_NAME] if found else "unknown"
         case Serve(service=service):
             found = _SERVICE_NAME.match(service)
-            return found[0][:MOST_NAME] if found else "unknown"
+            return found[0][:MAX_NAME] if found else "unknown"
         case OpenTunnel(kind=kind) | CloseTunnel(kind=kind):
             return kind.value
     return ""

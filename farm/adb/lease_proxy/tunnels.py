@@ -42,7 +42,7 @@ EXHAUSTED_PAUSE_S = 0.5  # without descriptors: look again this soon
 
 Admits = Callable[[socket.socket], Awaitable[str]]  # why a connection is refused; "": it is admitted
 Serve = Callable[[socket.socket], Awaitable[None]]
-MOST_TUNNELS = 64  # of one lease; removing a reverse takes three answers of the phone, and its next user waits
+MAX_TUNNELS = 64  # of one lease; removing a reverse takes three answers of the phone, and its next user waits
 PLACEHOLDER_BYTES = 8  # random, in the name of the reverse that stands in for one being removed
 
 log = logging.getLogger(__name__)
@@ -375,8 +375,8 @@ class LeaseTunnels:
         return int(local.removeprefix("tcp:")) in await asyncio.to_thread(self._barred_ports)
 
     def _check_room(self) -> None:
-        if len(self.made) >= MOST_TUNNELS:
-            raise UserError(f"not on a leased adb: a lease has at most {MOST_TUNNELS} forwards and reverses")
+        if len(self.made) >= MAX_TUNNELS:
+            raise UserError(f"not on a leased adb: a lease has at most {MAX_TUNNELS} forwards and reverses")
 
     async def _remove_reverse(self, tunnel: Tunnel) -> None:
         """Remove one although the phone may dial it (see the top of this file)."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAME_SIGNAL_S = 2.0  # `timeout` signals its child and then the group; people press Ctrl-C twice
 NARROWEST = 20  # columns; a narrower terminal gets lines of this width
-SMALLEST_BYTES = 1 << 20  # a smaller file is there before a bar can be read
+MIN_BYTES = 1 << 20  # a smaller file is there before a bar can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class TransferBars:
 
     def update(self, title: str, done: int, total: int) -> None:
         """`done` of `total` bytes of a file are there. From any thread."""
-        if not self._shown or total < SMALLEST_BYTES:
+        if not self._shown or total < MIN_BYTES:
             return
         with self._lock:
             bars = self._bars = self._bars or _started()

@@ -15,7 +15,7 @@ from tvm.s_tir import dlight
 from farm.compiler.texture.lowering import UnsafeKernelError
 from farm.compiler.texture.scopes import LANES
 
-MOST_THREADS, FEW_THREADS = 256, 16  # of a block
+MAX_THREADS, FEW_THREADS = 256, 16  # of a block
 PACKED_CONVOLUTION = "packed_conv2d"  # sums over chunks of input channels, rows, columns and a pixel's channels
 GROUPED_CONVOLUTION = "grouped_conv2d"  # its channels read pixels of several groups
 _LOCAL = "local"
@@ -125,9 +125,9 @@ def _threads(schedule: Any, block: Any, *, exact: bool) -> tuple[Any, Any | None
     channel = spatial.pop() if _writes_pixels(schedule, block) else None
     fused = schedule.fuse(*spatial) if spatial else schedule.add_unit_loop(block)
     total = _extent(schedule, fused)
-    threads = next(each for each in range(min(MOST_THREADS, total), 0, -1) if total % each == 0)
+    threads = next(each for each in range(min(MAX_THREADS, total), 0, -1) if total % each == 0)
     if not exact and threads < FEW_THREADS < total:
-        threads = MOST_THREADS
+        threads = MAX_THREADS
     outer, inner = schedule.split(fused, [None, threads])
     schedule.bind(outer, "blockIdx.x")
     schedule.bind(inner, "threadIdx.x")

@@ -40,7 +40,7 @@ from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life, Service
 from farm.model.health import Quarantine, ReleaseRule
 
-MOST_REASON = 500  # characters of a reason that a person types
+MAX_REASON = 500  # characters of a reason that a person types
 CHECK_EVERY_S = 0.5  # how often the holder is checked: a job that got the phone begins with compiling
 TURN_LIMIT_S = 10.0  # a file that waits longer for the ones before it is refused
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class DeviceOrderVerbs(VerbGroup):
     @verb("device.quarantine", Role.OPERATOR)
     async def quarantine(self, call: ControlCall, device: str, reason: str, force: bool = False) -> Mapping[str, Any]:
         """Keep a phone away from users until it is released; unless forced, one without a holder."""
-        reason = " ".join(reason.split())[:MOST_REASON]
+        reason = " ".join(reason.split())[:MAX_REASON]
         if not reason:
             raise FieldError("device.quarantine", "reason", "is missing", hint="say what is wrong with it")
         name = free_device(self._fleet, device, f"add --force: {device} is taken away from them", force=force)

@@ -23,7 +23,7 @@ from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life, Service, state_word
 from farm.model.requests import LeaseClass
 
-_MOST_ENTRIES = 32  # of a list in a row
+_MAX_ENTRIES = 32  # of a list in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value, REASON)
     if isinstance(value, list):
-        return [_bounded(each) for each in value[:_MOST_ENTRIES]]
+        return [_bounded(each) for each in value[:_MAX_ENTRIES]]
     if isinstance(value, dict):
         return {name: _bounded(each) for name, each in value.items()}
     return value

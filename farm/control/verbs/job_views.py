@@ -21,10 +21,10 @@ from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
 
-MOST_BY_SUBJECT = 5_000  # jobs; of more, the farm's whole history is read sooner
+MAX_BY_SUBJECT = 5_000  # jobs; of more, the farm's whole history is read sooner
 ENDS = frozenset(f"job.{state.value}" for state in FINAL)
 STOPS = frozenset(f"job.{state.value}" for state in JobState if state is not JobState.RUNNING)
-MOST_POINTS = 2_000  # of a curve: 60 kB; of a search that improves more often the rest is left out
+MAX_POINTS = 2_000  # of a curve: 60 kB; of a search that improves more often the rest is left out
 BRIEF = ("verdict", "estimate", "comparison", "speedup", "exit_code")  # of a result, in a list
 SHOWN_NAME_CHARS = 80  # of a shell command or a note, in a row
 ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
@@ -64,7 +64,7 @@ class JobStreams:
 
     async def _events_of(self, jobs: frozenset[str], since: int, remembered: int) -> AsyncGenerator[Event, None]:
         """Events of these jobs; events older than the memory are read by subject, for the farm's history is long."""
-        if since + 1 < remembered and len(jobs) <= MOST_BY_SUBJECT:
+        if since + 1 < remembered and len(jobs) <= MAX_BY_SUBJECT:
             subjects = await self._store.in_thread(self._subjects, jobs)
             async with aclosing(self._history.past(subjects, since, remembered)) as past:
                 async for event in past:
@@ -244,7 +244,7 @@ def stepped(before: Step | None, event: Event) -> Step:
         return now if known is None else replace(now, tuning=known.tuning, curve=known.curve)
     first = _whole(tuning.get("points_from")) or 0
     points = tuple(tuple(map(float, point)) for point in tuning.get("points", ()))
-    curve = ((known.curve[:first] if known else ()) + points)[:MOST_POINTS]
+    curve = ((known.curve[:first] if known else ()) + points)[:MAX_POINTS]
     rest = {name: value for name, value in tuning.items() if name not in ("points", "points_from")}
     return replace(now, tuning=rest, curve=curve)
 

@@ -20,7 +20,7 @@ FINE_ROWS = 360  # one in 10 s, as often as a device is probed
 COARSE_S = 24 * 3600.0
 COARSE_EVERY_S = 300.0
 COARSE_ROWS = 288
-MOST_COLUMNS = 24
+MAX_COLUMNS = 24
 LINE_POINTS = 40  # of the wall's line: drawn for every device at once
 LINE_EVERY_S = FINE_S / LINE_POINTS
 SHOWN = "TEMP"  # the one temperature that people see beside a device's name
@@ -72,7 +72,7 @@ class _Ring:
     def add(self, at_s: float, row: Mapping[Column, float]) -> None:
         full = len(self.at_s) == self.rows
         for column in row:
-            if column not in self.columns and len(self.columns) < MOST_COLUMNS:
+            if column not in self.columns and len(self.columns) < MAX_COLUMNS:
                 self.columns[column] = array("f", [math.nan]) * len(self.at_s)
         if full:
             self.at_s[self.start] = at_s
@@ -156,7 +156,7 @@ def _column(rows: Sequence[tuple[_Ring, int]], name: Column) -> list[float | Non
     return found
 
 
-MOST_DEVICES = 2000  # serials ever seen; beyond that the one longest silent goes
+MAX_DEVICES = 2000  # serials ever seen; beyond that the one longest silent goes
 
 
 class FleetReadings:
@@ -170,7 +170,7 @@ class FleetReadings:
     def add(self, serial: str, health: Health, shown_c: float | None) -> None:
         """Add the readings of a probe."""
         series = self._series.pop(serial, None) or ReadingSeries()
-        if len(self._series) >= MOST_DEVICES:
+        if len(self._series) >= MAX_DEVICES:
             del self._series[next(iter(self._series))]
         self._series[serial] = series
         series.add(self.clock(), columns_of(health, shown_c))

@@ -16,8 +16,8 @@ from importlib.resources import files as package_files
 from farm.common.phone_text import WORD, plain
 from farm.model.identity import CpuCluster
 
-_LONGEST_LIST = 400  # characters: 64 cores, each by its number, are 182
-_MOST_FLAGS = 256  # of a core; ARM has some 60, x86 130
+_MAX_LIST = 400  # characters: 64 cores, each by its number, are 182
+_MAX_FLAGS = 256  # of a core; ARM has some 60, x86 130
 MAX_CPUS = 64  # phones have at most 10 cores; a larger number in a file is damage, not a core
 
 _CPU_DIR = "/sys/devices/system/cpu/"
@@ -108,7 +108,7 @@ def arm_parts() -> Mapping[tuple[int, int], ArmPart]:
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """`0-3,6` (present, online) or `0 1 2 3` (related_cpus) -> core numbers; damage is skipped."""
     numbers: list[int] = []
-    for word in re.split(r"[,\s]+", text[:_LONGEST_LIST].strip()):
+    for word in re.split(r"[,\s]+", text[:_MAX_LIST].strip()):
         if found := re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", word):
             first, last = int(found.group(1)), int(found.group(2) or found.group(1))
             numbers.extend(number for number in range(first, min(last, MAX_CPUS) + 1) if number < MAX_CPUS)
@@ -136,7 +136,7 @@ def _read_cpuinfo(text: str, cores: dict[int, _Core]) -> tuple[str, ArmPart | No
         numbered = [(0, preamble)]
     for number, fields in numbered:
         flags = fields.get("Features") or fields.get("flags") or ""
-        cores[number] = _Core(_part_of(fields), tuple(flags.split()[:_MOST_FLAGS]) or None)
+        cores[number] = _Core(_part_of(fields), tuple(flags.split()[:_MAX_FLAGS]) or None)
     parts = [number for number, fields in numbered if "CPU part" in fields]
     if len(numbered) > 1 and parts == [numbered[-1][0]]:
         # One part for several cores: it is that of the core which ran `cat`, not of the last one listed.

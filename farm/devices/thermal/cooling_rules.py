@@ -16,15 +16,15 @@ from statistics import median
 SAMPLES = 48  # of one segment; a longer one keeps every other reading
 SEGMENTS = 7  # whose time constants are remembered
 WARMING_C = 1.0  # more than this above the segment's last reading is no noise: something heats the phone
-LEAST_SAMPLES = 6  # to distinguish a time constant from noise of some 0.3 °C
-LEAST_FALL_C = 3.0  # for the same
-LEAST_SPAN = 0.7  # in time constants, for the same: a shorter piece of the curve looks like a straight line
+MIN_SAMPLES = 6  # to distinguish a time constant from noise of some 0.3 °C
+MIN_FALL_C = 3.0  # for the same
+MIN_SPAN = 0.7  # in time constants, for the same: a shorter piece of the curve looks like a straight line
 WORST_FIT_C = 0.4  # median distance of readings from the curve; more, and something changed on the way
-SHORTEST_TAU_S = 5.0
-LONGEST_TAU_S = 7200.0
+MIN_TAU_S = 5.0
+MAX_TAU_S = 7200.0
 STEPS = 20  # time constants tried at first; neighbours differ by half
-LEAST_DIFFERENCE_C = 0.2  # nearer to the ambient than this, a curve says nothing about time
-LONGEST_S = 4 * 3600.0  # a longer estimate is of no use
+MIN_DIFFERENCE_C = 0.2  # nearer to the ambient than this, a curve says nothing about time
+MAX_S = 4 * 3600.0  # a longer estimate is of no use
 # 200 g of glass, metal and battery hold some 180 J/K and lose some 0.25 W/K to still air: about 12 minutes.
 BODY_TAU_S = 720.0
 CORE_TAU_S = 20.0  # a core falls to the temperature of the body around it
@@ -75,10 +75,10 @@ class CoolingCurve:
             return 0.0
         cooling = self.now()
         above_c = target_c - cooling.ambient_c
-        if above_c < LEAST_DIFFERENCE_C:
+        if above_c < MIN_DIFFERENCE_C:
             return None
         seconds = cooling.tau_s * math.log(max(1.0, (celsius - cooling.ambient_c) / above_c))
-        return seconds if seconds <= LONGEST_S else None
+        return seconds if seconds <= MAX_S else None
 
     def floor_c(self, target_c: float) -> float | None:
         """The temperature at which it stays by itself, when that is certain and not below `target_c`; else None.
@@ -86,9 +86,9 @@ class CoolingCurve:
         A phone that still warms up shows where that ends, not how far it would cool: None.
         """
         cooling = self.now()
-        if not cooling.sure or cooling.ambient_c <= target_c - LEAST_DIFFERENCE_C:
+        if not cooling.sure or cooling.ambient_c <= target_c - MIN_DIFFERENCE_C:
             return None
-        return cooling.ambient_c if cooling.ambient_c <= self.segment[-1][1] + LEAST_DIFFERENCE_C else None
+        return cooling.ambient_c if cooling.ambient_c <= self.segment[-1][1] + MIN_DIFFERENCE_C else None
 
     def _ended(self) -> CoolingCurve:
         if not self.segment:
@@ -115,7 +115,7 @@ def _cooling(curve: CoolingCurve) -> Cooling:
 
 def _consistent(segment: Sequence[Reading]) -> Sequence[Reading]:
     """The latest part of the segment that one curve explains: a fan or an open window begins another one."""
-    while len(segment) >= 2 * LEAST_SAMPLES:
+    while len(segment) >= 2 * MIN_SAMPLES:
         if _fit(segment, _best_tau_s(segment))[3] <= WORST_FIT_C:
             return segment
         segment = segment[len(segment) // 2 :]
@@ -123,20 +123,20 @@ def _consistent(segment: Sequence[Reading]) -> Sequence[Reading]:
 
 
 def _time_constant(segment: Sequence[Reading]) -> float | None:
-    if len(segment) < LEAST_SAMPLES:
+    if len(segment) < MIN_SAMPLES:
         return None
     celsius = [each for _, each in segment]
-    if max(celsius[:3]) - min(celsius[-3:]) < LEAST_FALL_C:
+    if max(celsius[:3]) - min(celsius[-3:]) < MIN_FALL_C:
         return None
     tau_s = _best_tau_s(segment)
     span_s = segment[-1][0] - segment[0][0]
-    at_the_edge = not 1.1 * SHORTEST_TAU_S < tau_s < 0.9 * LONGEST_TAU_S
-    return None if at_the_edge or span_s < LEAST_SPAN * tau_s else tau_s
+    at_the_edge = not 1.1 * MIN_TAU_S < tau_s < 0.9 * MAX_TAU_S
+    return None if at_the_edge or span_s < MIN_SPAN * tau_s else tau_s
 
 
 def _ambient(segment: Sequence[Reading], tau_s: float) -> tuple[float, bool] | None:
     """Where the segment ends by itself, and whether that is certain."""
-    if len(segment) < LEAST_SAMPLES:
+    if len(segment) < MIN_SAMPLES:
         return None
     seen = 1 - math.exp(-(segment[-1][0] - segment[0][0]) / tau_s)  # the part of the way that it went
     if seen < 0.4:  # noise of 0.3 °C would move the end by more than 1 °C
@@ -146,9 +146,9 @@ def _ambient(segment: Sequence[Reading], tau_s: float) -> tuple[float, bool] | N
 
 def _best_tau_s(segment: Sequence[Reading]) -> float:
     """The time constant that explains it best: a coarse search, then a fine one around its result."""
-    ratio = math.pow(LONGEST_TAU_S / SHORTEST_TAU_S, 1 / (STEPS - 1))
+    ratio = math.pow(MAX_TAU_S / MIN_TAU_S, 1 / (STEPS - 1))
     coarse = min(
-        (SHORTEST_TAU_S * math.pow(ratio, step) for step in range(STEPS)), key=lambda tau_s: _fit(segment, tau_s)[2]
+        (MIN_TAU_S * math.pow(ratio, step) for step in range(STEPS)), key=lambda tau_s: _fit(segment, tau_s)[2]
     )
     fine = [coarse * math.pow(ratio, step / 5) for step in range(-4, 5)]
     return min(fine, key=lambda tau_s: _fit(segment, tau_s)[2])

@@ -20,7 +20,7 @@ from farm.model.specs import Kinds
 
 # A worker that died or a full disk may be well again at once; a host that is repaired is used again within a minute.
 BACK_OFF = BackOff(1.0, 60.0)
-MOST_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
+MAX_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
 
 
 def begun(job: Job) -> Job:
@@ -54,7 +54,7 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
             return _again(replace(job, uncounted=job.uncounted + 1, error=None))
         case AttemptState.INTERRUPTED:
             job = replace(job, uncounted=job.uncounted + 1, error=outcome.error)
-            return _again(job) if outcome.crashes < MOST_CRASHES else _given_up(job, now)
+            return _again(job) if outcome.crashes < MAX_CRASHES else _given_up(job, now)
         case AttemptState.FAILED:
             return _after_failure(job, outcome, now)
         case AttemptState.RUNNING:
@@ -104,7 +104,7 @@ def _again(job: Job) -> Job:
 
 def _given_up(job: Job, now: ClockReading) -> Job:
     error = FarmError(
-        f"the daemon, or its way to the phones, died {MOST_CRASHES} times while this job ran",
+        f"the daemon, or its way to the phones, died {MAX_CRASHES} times while this job ran",
         Code.INTERRUPTED_TOO_OFTEN,
         hint="see the daemon's log for what kills it; submit the job again when that is solved",
     )

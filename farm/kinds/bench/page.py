@@ -34,8 +34,8 @@ from farm.web.plots import (
 
 TAIL = 0.995  # of a distribution is drawn; the few beyond are named in words: one outlier would flatten all the rest
 NARROW = 0.6
-LEAST_SHARE = 0.02  # of a time, from bottom to top of a plot of times
-LEAST_CELSIUS = 4.0  # from bottom to top of a plot of temperatures: a tenth of a degree is no mountain
+MIN_SHARE = 0.02  # of a time, from bottom to top of a plot of times
+MIN_CELSIUS = 4.0  # from bottom to top of a plot of temperatures: a tenth of a degree is no mountain
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -148,14 +148,14 @@ def samples_plot(taken: Samples) -> Plot:
             marks=_median_marks(taken, factor),
             top=1.04 * max(top, taken.nominal_s or 0.0) / factor,
             zero=min(taken.seconds) < NARROW * top,  # else y begins below the samples, which would be one line
-            least_span=LEAST_SHARE * top / factor,
+            least_span=MIN_SHARE * top / factor,
         )
     ]
     if taken.celsius:
         x, values = [at for at, _ in taken.celsius], [value for _, value in taken.celsius]
         heat = Line(name=taken.sensor, values=values, kind="line", tone="warm")
         panels.append(
-            Panel(label=f"{taken.sensor}, °C", x=x, lines=[heat], height=130, zero=False, least_span=LEAST_CELSIUS)
+            Panel(label=f"{taken.sensor}, °C", x=x, lines=[heat], height=130, zero=False, least_span=MIN_CELSIUS)
         )
     return Plot(
         id="samples",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from farm.model.specs import JobSpec
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
-MOST_NEEDED = 100_000  # pairs, which take some hours
+MAX_NEEDED = 100_000  # pairs, which take some hours
 RuntimeA = Annotated[
     str,
     typer.Option(
@@ -190,7 +190,7 @@ def _numbers(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _needed(pairs: int) -> str:
-    return str(pairs) if pairs <= MOST_NEEDED else f"more than {MOST_NEEDED}"
+    return str(pairs) if pairs <= MAX_NEEDED else f"more than {MAX_NEEDED}"
 
 
 def _bundles(result: Mapping[str, Any]) -> list[str]:
@@ -218,8 +218,8 @@ def certain_words(compared: Mapping[str, Any]) -> str:
 
 def _doubts(compared: Mapping[str, Any]) -> list[str]:
     lines = []
-    if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MOST_NEEDED:
-        lines.append(f"too noisy here: it would take more than {MOST_NEEDED} pairs; try a quieter host or phone")
+    if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MAX_NEEDED:
+        lines.append(f"too noisy here: it would take more than {MAX_NEEDED} pairs; try a quieter host or phone")
     elif compared["answer"] == "cannot tell":
         lines.append(
             f"{compared['needed_pairs']} pairs taken in turns would find a difference of {compared['find_effect']:.0%} "

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from farm.measure.energy import (
-    FEWEST_CYCLES,
-    FEWEST_READINGS,
+    MIN_CYCLES,
+    MIN_READINGS,
     EnergyCycle,
     EnergyEstimate,
     EnergyNotResolved,
@@ -20,8 +20,8 @@ from farm.measure.energy import (
 )
 
 WINDOWS = 3  # of a cycle: idle, busy, idle
-LONGEST_WINDOW_S = 10.0  # longer ones let the baseline wander; a longer measurement has more cycles
-MOST_MEASURE_S = 3600.0
+MAX_WINDOW_S = 10.0  # longer ones let the baseline wander; a longer measurement has more cycles
+MAX_MEASURE_S = 3600.0
 SPARE = 1.1  # of a run that is said to be long enough: it measures the period anew
 
 
@@ -52,23 +52,23 @@ class CycleTimes:
 
 def even_plan(measure_s: float) -> CyclePlan:
     """The cycles of a measurement by a meter whose period is known only afterwards."""
-    cycles = max(FEWEST_CYCLES, int(measure_s / (WINDOWS * LONGEST_WINDOW_S)))
+    cycles = max(MIN_CYCLES, int(measure_s / (WINDOWS * MAX_WINDOW_S)))
     return CyclePlan(cycles, measure_s / (WINDOWS * cycles), 0.0)
 
 
 def needed_window_s(period_s: float, settle_periods: float) -> float:
     """How long a window must be for a meter that reads each `period_s`; `settle_periods`: as of `plan`."""
-    return (settle_periods + FEWEST_READINGS + 1) * period_s
+    return (settle_periods + MIN_READINGS + 1) * period_s
 
 
 def too_short(window_s: float, period_s: float, settle_periods: float) -> EnergyNotResolved:
     """Why windows of `window_s` are too short for a meter, and how long the measurement must be."""
-    needed_s = needed_window_s(period_s, settle_periods) * WINDOWS * FEWEST_CYCLES
-    if needed_s > MOST_MEASURE_S:
+    needed_s = needed_window_s(period_s, settle_periods) * WINDOWS * MIN_CYCLES
+    if needed_s > MAX_MEASURE_S:
         return EnergyNotResolved(f"a reading every {period_s:.3g} s is too rare for idle and busy windows", None)
     return EnergyNotResolved(
         f"windows of {window_s:.3g} s are too short for a meter that reads every {period_s:.3g} s",
-        min(SPARE * needed_s, MOST_MEASURE_S),
+        min(SPARE * needed_s, MAX_MEASURE_S),
     )
 
 
@@ -78,7 +78,7 @@ def plan(measure_s: float, period_s: float, settle_periods: float) -> CyclePlan 
     `settle_periods`: for so many of them after a change of load its readings include what was before.
     """
     needed_s = needed_window_s(period_s, settle_periods)
-    cycles = max(FEWEST_CYCLES, int(measure_s / (WINDOWS * max(LONGEST_WINDOW_S, needed_s))))
+    cycles = max(MIN_CYCLES, int(measure_s / (WINDOWS * max(MAX_WINDOW_S, needed_s))))
     window_s = measure_s / (WINDOWS * cycles)
     if window_s >= needed_s:
         return CyclePlan(cycles, window_s, settle_periods * period_s)

@@ -18,7 +18,7 @@ from farm.measure.gauge import SETTLE_PERIODS, GaugeLine, GaugeScale, GaugeUpdat
 from farm.worker.channel import DaemonChannel
 
 LEARN_S = 90.0  # a phone at rest must have changed its gauge's figure several times by then
-FIRST_NAP_S, MOST_NAP_S = 0.1, 2.0
+FIRST_NAP_S, MAX_NAP_S = 0.1, 2.0
 NAPS_PER_PERIOD = 4  # each costs the phone a process
 POLL_S = 0.1
 
@@ -59,7 +59,7 @@ class GaugeMeter(Meter):
         if isinstance(found, str):
             raise gauge_error(found)
         self._scale, self._updates = found, GaugeUpdates(found, period_s)
-        self._nap_s = min(max(period_s / NAPS_PER_PERIOD, FIRST_NAP_S), MOST_NAP_S)
+        self._nap_s = min(max(period_s / NAPS_PER_PERIOD, FIRST_NAP_S), MAX_NAP_S)
         return period_s
 
     def until(self, end_s: float) -> list[PowerReading]:

@@ -19,9 +19,9 @@ from farm.common.errors import Code, HostError, PhoneError, UserError
 from farm.measure.energy import PowerReading
 
 SILENT_S = 10.0  # a meter that prints nothing for so long has stopped
-MOST_APART_S = 2.0  # between its clock and this host's
-MOST_BYTES = 256 << 20  # that it may print
-FEWEST_FIRST = 5  # readings from which its period is known
+MAX_APART_S = 2.0  # between its clock and this host's
+MAX_BYTES = 256 << 20  # that it may print
+MIN_FIRST = 5  # readings from which its period is known
 END_S = 5.0  # it may take so long to end
 POLL_S = 0.01
 
@@ -103,9 +103,9 @@ class PowerMeter(Meter):
         Raises:
             HostError: it stopped, prints something else, or its clock is another.
         """
-        first = self._until(lambda found: len(found) >= FEWEST_FIRST)
+        first = self._until(lambda found: len(found) >= MIN_FIRST)
         apart_s = first[-1].at_s - self._clock()
-        if abs(apart_s) > MOST_APART_S + SILENT_S * (apart_s < 0):
+        if abs(apart_s) > MAX_APART_S + SILENT_S * (apart_s < 0):
             raise self._failed(
                 f"tells a time that is {apart_s:+.0f} s from this host's: it must print seconds since 1970"
             )
@@ -142,8 +142,8 @@ class PowerMeter(Meter):
         return found
 
     def _new(self) -> list[PowerReading]:
-        if self._read > MOST_BYTES:
-            raise self._failed(f"printed more than {MOST_BYTES >> 20} MiB; let it print means, 100 a second are enough")
+        if self._read > MAX_BYTES:
+            raise self._failed(f"printed more than {MAX_BYTES >> 20} MiB; let it print means, 100 a second are enough")
         with self._output.open("rb") as output:
             output.seek(self._read)
             whole, newline, _ = output.read().rpartition(b"\n")

@@ -22,14 +22,14 @@ from farm.kinds.energy.meter import rails_error
 from farm.kinds.execution import MeasuringHost
 from farm.measure.rails import POLL_S, period_of
 
-LEAST_NAP_S, MOST_NAP_S = 0.1, 10.0
-MOST_LINES = 50_000  # that wait for the worker
-MOST_LINE_BYTES = 4096
+MIN_NAP_S, MAX_NAP_S = 0.1, 10.0
+MAX_LINES = 50_000  # that wait for the worker
+MAX_LINE_BYTES = 4096
 LEARN_S, LEARN_LIMIT_S = 4.0, 20.0  # of the trace that shows whether a phone has rails, and at most with its overhead
 TRACE_S = 30.0  # of those of a run
 HAND_OUT_S = 45.0  # for the last one, which some phones end in its own time
-MOST_TRACE_BYTES = 1 << 20
-MOST_READY = 8  # traces that wait for the worker
+MAX_TRACE_BYTES = 1 << 20
+MAX_READY = 8  # traces that wait for the worker
 UPTIMES, UPTIME_LIMIT_S = 5, 10.0
 UPTIME = re.compile(r"[0-9]{1,10}\.[0-9]{2}(?= )")
 # For a phone's perfetto, protos/perfetto/config/trace_config.proto. Half a minute of 32 rails has 80 kB. What a
@@ -90,8 +90,8 @@ class GaugeReader:
                 arrived_s = time.time()
                 *whole, rest = (rest + chunk).split(b"\n")
                 self._lines += ((arrived_s, line.decode("ascii", "replace").strip()) for line in whole)
-                del self._lines[:-MOST_LINES]
-                rest = rest[-MOST_LINE_BYTES:]
+                del self._lines[:-MAX_LINES]
+                rest = rest[-MAX_LINE_BYTES:]
 
 
 class RailsTraces:
@@ -105,7 +105,7 @@ class RailsTraces:
         self._client, self._serial, self._least_s = client, serial, trace_s - 1
         self._stream: ShellStream | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ready: deque[Mapping[str, Any]] = deque(maxlen=MOST_READY)
+        self._ready: deque[Mapping[str, Any]] = deque(maxlen=MAX_READY)
         self._ends = False
 
     async def read(self, *, last: bool) -> Mapping[str, Any]:
@@ -161,8 +161,8 @@ class RailsTraces:
         trace, opened_s = bytearray(), time.monotonic()
         while chunk := await stream.read():
             trace += chunk
-            if len(trace) > MOST_TRACE_BYTES:
-                raise rails_error(f"its perfetto printed more than {MOST_TRACE_BYTES >> 20} MiB")
+            if len(trace) > MAX_TRACE_BYTES:
+                raise rails_error(f"its perfetto printed more than {MAX_TRACE_BYTES >> 20} MiB")
         if not self._ends and (stream.exit_code or time.monotonic() - opened_s < self._least_s):
             said = stream.stderr.decode("utf-8", "replace")
             raise rails_error(f"its perfetto ended with {stream.exit_code} in the middle of the run", said)
@@ -177,7 +177,7 @@ async def rails_period(client: AdbClient, serial: str) -> float | str:
     """
     command = f"echo '{TRACE_CONFIG.format(LEARN_S * 1e3, POLL_S * 1e3)}' | perfetto -c - --txt -o -"
     try:
-        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MOST_TRACE_BYTES)
+        done = await client.shell(serial, command, timeout_s=LEARN_LIMIT_S, most_bytes=MAX_TRACE_BYTES)
     except AdbTimeout:
         return f"its perfetto did not end in {LEARN_LIMIT_S:.0f} s"
     except AdbFailed as error:
@@ -230,6 +230,6 @@ class PowerHost(MeasuringHost):
         if verb != "gauge":
             return await MeasuringHost.serve(self, verb, fields)
         nap_s = fields.get("nap_s")
-        if type(nap_s) is not float or not LEAST_NAP_S <= nap_s <= MOST_NAP_S:
-            raise ProtocolError(f"a worker reads a gauge every {LEAST_NAP_S:g} to {MOST_NAP_S:g} s")
+        if type(nap_s) is not float or not MIN_NAP_S <= nap_s <= MAX_NAP_S:
+            raise ProtocolError(f"a worker reads a gauge every {MIN_NAP_S:g} to {MAX_NAP_S:g} s")
         return {"lines": await self.gauge.lines(nap_s)}

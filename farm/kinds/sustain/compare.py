@@ -22,7 +22,7 @@ MS = 1e3
 CONFIDENCE = 0.95  # of the intervals in a result
 UNKNOWN_TIMES = 1e6  # the factor to each end of the interval of one sample, of which nothing is known
 # Relative. What differs from run to run is in neither interval, and a smaller difference may be that.
-LEAST_EFFECT = 0.05
+MIN_EFFECT = 0.05
 
 Stretch = Mapping[str, Any]  # of a result: a row of `buckets`, or the plateau
 
@@ -84,7 +84,7 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
 def compare_ends(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
     """B against A at the end, by what `course.report` gives of each; arguments as of `compare_courses`."""
     doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
-    return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, LEAST_EFFECT), doubts=doubts)
+    return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, MIN_EFFECT), doubts=doubts)
 
 
 def _source(certificate: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -16,10 +16,10 @@ from farm.measure.sustained import BUCKET_S, SustainedSpeed, sustained
 from farm.worker.timing import Clock, Timer, first_runs, looks_to_wire, runs_per_sample
 
 SAMPLE_S = 0.25  # 7,200 in half an hour
-FEWEST_SAMPLES = 200  # of a short run, whose samples are shorter
-FEWEST_BUCKETS = 10  # likewise
+MIN_SAMPLES = 200  # of a short run, whose samples are shorter
+MIN_BUCKETS = 10  # likewise
 LOOK_EVERY_S = 15.0  # a look takes the phone a fifth of a second, in which it has nothing to do
-FEWEST_LOOKS = 20
+MIN_LOOKS = 20
 
 
 @dataclass(slots=True)
@@ -66,14 +66,14 @@ def run_through(
     Raises:
         PhoneError: the phone failed.
     """
-    course = Course(runs_per_sample(min(first_runs(timer)), min(SAMPLE_S, sustain_s / FEWEST_SAMPLES)))
+    course = Course(runs_per_sample(min(first_runs(timer)), min(SAMPLE_S, sustain_s / MIN_SAMPLES)))
     began_s, next_look_s = clock(), 0.0
     while not course.seconds or clock() - began_s < sustain_s:
         now_s = clock() - began_s
         if now_s >= next_look_s:
             course.looks.append((now_s, look()))
             on_look(course)
-            next_look_s = now_s + min(LOOK_EVERY_S, sustain_s / FEWEST_LOOKS)
+            next_look_s = now_s + min(LOOK_EVERY_S, sustain_s / MIN_LOOKS)
             celsius = course.looks[-1][1].temperature_c
             if celsius is not None and celsius >= stop_c and course.seconds:
                 course.stopped = f"the battery reached {celsius:.1f} °C, and a run ends at {stop_c:g} °C"
@@ -86,7 +86,7 @@ def run_through(
 
 def report(course: Course, sustain_s: float) -> dict[str, Any]:
     """The fields of the result that the course gives."""
-    bucket_s = min(BUCKET_S, sustain_s / FEWEST_BUCKETS)
+    bucket_s = min(BUCKET_S, sustain_s / MIN_BUCKETS)
     found = sustained(series(course.seconds, course.start_s), bucket_s)
     return {
         "buckets": [

@@ -22,8 +22,8 @@ from farm.model.specs import (
     TopApp,
 )
 
-LEAST_SUSTAIN_S = 5.0
-MOST_SUSTAIN_S = 4 * 3600.0
+MIN_SUSTAIN_S = 5.0
+MAX_SUSTAIN_S = 4 * 3600.0
 DEFAULT_SUSTAIN_S = 1800.0
 MINUTE_S = 60.0
 
@@ -36,7 +36,7 @@ class SustainSpec(MeasureSpec):
 
     sustain_s: Annotated[
         Seconds,
-        Bounds(ge=LEAST_SUSTAIN_S, le=MOST_SUSTAIN_S),
+        Bounds(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S),
         Help("How long: 30m, 1h.", flag="--for", form="duration"),
     ] = DEFAULT_SUSTAIN_S
     threads: Threads = None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from farm.common.durations import format_duration
-from farm.kinds.sustain.course import FEWEST_BUCKETS, Course, report, run_through
+from farm.kinds.sustain.course import MIN_BUCKETS, Course, report, run_through
 from farm.kinds.sustain.power import run_power
 from farm.kinds.sustain.spec import MINUTE_S, SustainTask
 from farm.measure.conditions import Conditions
@@ -20,7 +20,7 @@ from farm.worker.checked_model import checked_model, circumstances
 from farm.worker.placing import place
 
 REPORT_EVERY = 4  # looks
-SHORT_S = FEWEST_BUCKETS * MINUTE_S
+SHORT_S = MIN_BUCKETS * MINUTE_S
 SHORT = "a run below ten minutes: the phone may become warmer yet, and slower than this plateau"
 
 

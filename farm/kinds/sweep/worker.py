@@ -29,8 +29,8 @@ from farm.worker.placing import place
 from farm.worker.timing import MIN_SAMPLE_S, MS, ORDER_SEED, Clock, Timer, first_runs, runs_per_sample
 
 BLOCK_SAMPLES = 6
-FEWEST_ROUNDS = 8  # fewer give no interval
-MOST_ROUNDS = 400
+MIN_ROUNDS = 8  # fewer give no interval
+MAX_ROUNDS = 400
 ROUNDS_TO_ASSESS = 4  # between two looks at the intervals
 
 
@@ -97,12 +97,12 @@ def take_rounds(
         taken.placements.append(set_up(each))
         taken.numbers.append(runs_per_sample(min(first_runs(timer)), MIN_SAMPLE_S))
     order, began_s, rounds = np.random.default_rng(ORDER_SEED), clock(), 0
-    while rounds < FEWEST_ROUNDS or (rounds < MOST_ROUNDS and clock() - began_s < spec.measure_s):
+    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and clock() - began_s < spec.measure_s):
         for setting in order.permutation(len(settings)):
             set_up(settings[setting])
             taken.rounds_s[setting].append(median(timer(taken.numbers[setting], BLOCK_SAMPLES)))
         rounds += 1
-        if rounds >= FEWEST_ROUNDS and rounds % ROUNDS_TO_ASSESS == 0:
+        if rounds >= MIN_ROUNDS and rounds % ROUNDS_TO_ASSESS == 0:
             widest = max(each.estimate.half_width for each in taken.estimates())
             if widest <= spec.half_width:
                 break

@@ -21,8 +21,8 @@ from farm.worker.channel import DaemonChannel
 
 FIRST_S = 2.0  # from the search's begin to the first part
 KEEP_EVERY_S = 15.0  # the second copy of a part takes seconds: at most 30 s of trials are lost with a host
-MOST_COST = 20.0  # the pause after a part is at least so many times its duration: a slow disk is not kept busy
-MOST_PARTS = 200  # then all records become one part again: the attempt's row names each part
+MAX_COST = 20.0  # the pause after a part is at least so many times its duration: a slow disk is not kept busy
+MAX_PARTS = 200  # then all records become one part again: the attempt's row names each part
 
 
 class PartKeeper:
@@ -53,7 +53,7 @@ class PartKeeper:
     def keep(self) -> None:
         """Keep the records since the last part; after a failure the next part has them too."""
         try:
-            if self._count == MOST_PARTS:
+            if self._count == MAX_PARTS:
                 self._parts, self._count = FolderParts(self._folder, (SCALE_FILE,)), 0
             if part := self._parts.next():
                 artifact = self._daemon.put_artifact(part)
@@ -71,7 +71,7 @@ class PartKeeper:
                 self.keep()
             except FarmError:  # the daemon is gone: this worker ends
                 return
-            wait_s = max(KEEP_EVERY_S, MOST_COST * (time.monotonic() - began_s))
+            wait_s = max(KEEP_EVERY_S, MAX_COST * (time.monotonic() - began_s))
 
 
 @contextmanager

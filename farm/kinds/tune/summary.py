@@ -15,7 +15,7 @@ from farm.common.selector import HOST
 from farm.measure.conditions import ratio_words
 from farm.results.columns import checked_against
 
-MOST_TASKS = 12  # shown while it runs: those with the most work come first
+MAX_TASKS = 12  # shown while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing
 ENDED = {
     "trials": "all trials are done",
@@ -91,8 +91,8 @@ def task_lines(standing: Mapping[str, Any], shown: Mapping[str, Any] | None = No
     `shown`: rows by name as they were shown before; those that are the same are left out.
     """
     rows = [row for row in standing.get("tasks", ()) if row["trials"] and (shown or {}).get(row["name"]) != row]
-    lines = [f"  {row['name']}: {many(row['trials'], 'trial')}, {_rates(row)}" for row in rows[:MOST_TASKS]]
-    return lines + ([f"  and {len(rows) - MOST_TASKS} tasks more"] if len(rows) > MOST_TASKS else [])
+    lines = [f"  {row['name']}: {many(row['trials'], 'trial')}, {_rates(row)}" for row in rows[:MAX_TASKS]]
+    return lines + ([f"  and {len(rows) - MAX_TASKS} tasks more"] if len(rows) > MAX_TASKS else [])
 
 
 def _rates(row: Mapping[str, Any]) -> str:

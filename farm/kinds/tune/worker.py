@@ -32,7 +32,7 @@ SHORT_S = 3600.0  # a run so long ends in time without knowing what a build take
 END_PART = 0.25  # of what is not for the search: for what is under way, and again for TVM's own schedules
 MARGIN_S = 4.0  # before the attempt's own limit: the result must be out by then
 BUILDS = 3.0  # times what the build without tuning took: the tuned one has more code, and both are started on a phone
-LEAST_PART = 0.25  # of the time is for the search, however slow this host compiles
+MIN_PART = 0.25  # of the time is for the search, however slow this host compiles
 ASK_S = 10.0  # between two questions whether others lack this worker's slot
 
 _forked: list[BuildServerProcess] = []
@@ -167,7 +167,7 @@ def search_limit_s(search_s: float, left_s: float, build_s: float) -> float:
         left_s: until the result must be out.
         build_s: that the build without tuning took here.
     """
-    return min(search_s, max(LEAST_PART * left_s, left_s - BUILDS * build_s - COMPARE_S[0]))
+    return min(search_s, max(MIN_PART * left_s, left_s - BUILDS * build_s - COMPARE_S[0]))
 
 
 def within(limit_s: float, part: Part) -> dict[str, Any]:

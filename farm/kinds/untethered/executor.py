@@ -32,7 +32,7 @@ SLACK_S = 5.0
 CALLS_LONGER = 1.5  # times as long as with the cable in, at most
 SHELL_S = 15.0
 FOLDER = work_folder(1)  # of the script; the program works in that of side 0
-MOST_RECORD_BYTES = 32 << 20
+MAX_RECORD_BYTES = 32 << 20
 SIMULATED = "a virtual phone: its battery is simulated"
 
 
@@ -133,10 +133,10 @@ def check_time(away_s: float, left_s: float) -> None:
 
 
 async def _text(session: SyncSession, path: str) -> str:
-    data = await session.receive_some(path, MOST_RECORD_BYTES) or b""
-    if len(data) > MOST_RECORD_BYTES:
+    data = await session.receive_some(path, MAX_RECORD_BYTES) or b""
+    if len(data) > MAX_RECORD_BYTES:
         raise PhoneError(
-            f"the phone's record has more than {MOST_RECORD_BYTES >> 20} MiB", Code.UNTETHERED_FAILED,
+            f"the phone's record has more than {MAX_RECORD_BYTES >> 20} MiB", Code.UNTETHERED_FAILED,
             hint="a shorter --measure",
         )  # fmt: skip
     return data.decode("utf-8", "replace")

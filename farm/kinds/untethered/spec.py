@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from farm.kinds.energy.cycles import MOST_MEASURE_S
+from farm.kinds.energy.cycles import MAX_MEASURE_S
 from farm.kinds.energy.spec import EnergyHalfWidth
 from farm.kinds.program.spec import RuntimeSpec
 from farm.model.requests import LeaseClass
@@ -28,7 +28,7 @@ class UntetheredSpec(RuntimeSpec):
     half_width: EnergyHalfWidth = 0.1
     measure_s: Annotated[
         Seconds,
-        Bounds(ge=1, le=MOST_MEASURE_S),
+        Bounds(ge=1, le=MAX_MEASURE_S),
         Help("Measure so long; the phone is away meanwhile.", flag="--measure", form="duration", group=MEASURING),
     ] = DEFAULT_MEASURE_S
     quiesce: Quiesce = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from farm.common.errors import Code, UserError
-from farm.measure.series import LONGEST_S, SHORTEST_S
+from farm.measure.series import MAX_S, MIN_S
 
 SHOWN_CHARS = 80
 EVIDENCE_CHARS = 2000
@@ -55,7 +55,7 @@ def read_time(text: str, unit_s: float, line: str) -> float:
             hint=DECIMAL_COMMA if "," in text else "call it by hand",
         )
     seconds = float(text) * unit_s
-    if not SHORTEST_S <= seconds <= LONGEST_S:
+    if not MIN_S <= seconds <= MAX_S:
         raise unreadable_output(
             f"{text[:SHOWN_CHARS]} is no time that a run takes, in the line {line[:SHOWN_CHARS]!r}",
             hint="more runs, if the program rounds to 0",

@@ -33,7 +33,7 @@ from farm.tvm_server.gate.messages import Signal
 from farm.tvm_server.listener import refusal_log, user_limiter
 
 ANSWER_S = 10.0  # beyond the time that the daemon may take for an answer: it hangs
-MOST_WAITING = 1024  # tracker connections, and as many clients that want a session, while no daemon is there
+MAX_WAITING = 1024  # tracker connections, and as many clients that want a session, while no daemon is there
 
 _LEFT = "the client left while it was opened"
 _REFUSALS: dict[str, type[FarmError]] = {"unknown": NoSuchMatchKeyError, "busy": MatchKeyBusyError}
@@ -76,7 +76,7 @@ class FdHandoff:
         self._next_number = next_number
         self._link: GateLink | None = None
         self._all: dict[int, _TrackerClient] = {}
-        self._waiting = user_limiter(MOST_WAITING)
+        self._waiting = user_limiter(MAX_WAITING)
         self._log_refused = refusal_log()
 
     @property
@@ -195,7 +195,7 @@ class RemoteRoute:
         self._count = 0
         self.all_noted = asyncio.Event()  # no granted session is left whose end a daemon should note
         self.all_noted.set()
-        self._waiting = user_limiter(MOST_WAITING)  # clients that want a session and find no daemon
+        self._waiting = user_limiter(MAX_WAITING)  # clients that want a session and find no daemon
 
     @property
     def waiting(self) -> int:

@@ -16,7 +16,7 @@ from farm.common.errors import ProtocolError
 from farm.tvm_server.gate.messages import CARRIES, MAX_MESSAGE_BYTES, Message, Side, decode, encode, version_of
 
 MESSAGES_PER_TURN = 64  # so that a flood leaves the loop time for its other work
-MOST_UNSENT = 65_536  # messages; the other side does not read: it is given up
+MAX_UNSENT = 65_536  # messages; the other side does not read: it is given up
 
 
 class GateLink:
@@ -63,7 +63,7 @@ class GateLink:
         self._unsent.append((data, None if carried is None else carried.dup()))
         if len(self._unsent) == 1:
             self._flush()
-        elif len(self._unsent) > MOST_UNSENT:
+        elif len(self._unsent) > MAX_UNSENT:
             self._loop.call_soon(self._end, "it does not read its messages")
 
     def close(self, flush: bool = False) -> None:

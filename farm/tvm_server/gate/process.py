@@ -26,7 +26,7 @@ from farm.tvm_server.gate.messages import Signal
 from farm.tvm_server.listener import Acceptor, Listener, bind
 
 HELLO_S = 5.0  # from the daemon's connection to its first message
-MOST_LINKS = 16  # connections that may be a daemon's; more wait in the kernel's queue
+MAX_LINKS = 16  # connections that may be a daemon's; more wait in the kernel's queue
 ALIVE_EVERY_S = 1.0  # how often the gate reports that it runs, and whether phones answer in sessions
 STOP_S = 2.0  # for the daemon to note the ends of a stopping gate's sessions
 FIRST_PASSED = 3  # sd_listen_fds(3): passed descriptors begin here
@@ -122,7 +122,7 @@ class GateProcess:
                 sock.recv(m.MAX_MESSAGE_BYTES)  # its first message: unread, it would hide our answer
             return
         self._links.add(_DaemonLink(self, sock, pid, HELLO_S))
-        if len(self._links) >= MOST_LINKS:
+        if len(self._links) >= MAX_LINKS:
             self._control.hold()
 
     def greeted(self, daemon: _DaemonLink, hello: m.DaemonHello) -> str:

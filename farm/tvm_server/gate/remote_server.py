@@ -27,7 +27,7 @@ from farm.tvm_server.tracker import TrackerBackend
 
 START_WAIT_S = 20.0  # for a gate that is just being started
 REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another release
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0  # between two tries to reach it
 HELLO_S = 10.0  # for all kept sessions
 SILENT_S = 10.0  # it sends something every second: a silence is reported from then on
 GIVEN_UP_S = 30.0  # and from then on its sessions have ended, as WatchdogSec= of farm-gate.service has it
@@ -334,7 +334,7 @@ class GateTvmServer(TvmServer):
                 self._set_problem(refused)
 
         await asyncio.sleep(FIRST_PAUSE_S)  # a gate that takes every link and ends it at once
-        pauses = wait_exponential(FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
+        pauses = wait_exponential(FIRST_PAUSE_S, max=MAX_PAUSE_S)
         await AsyncRetrying(retry=ABSENT, wait=pauses, before_sleep=note_refusal)(self._connect)
 
     def _accept_clients(self) -> None:

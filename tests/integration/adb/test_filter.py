@@ -13,7 +13,7 @@ import pytest
 
 from farm.adb.devices import usable
 from farm.adb.lease_proxy.proxy import LeasedAdb
-from farm.adb.lease_proxy.tunnels import MOST_TUNNELS
+from farm.adb.lease_proxy.tunnels import MAX_TUNNELS
 from farm.adb.tunnels import parse_reverses
 from farm.common.errors import NotAllowedError
 from farm.daemon.scheduling import LoopbackUsers
@@ -278,11 +278,11 @@ async def test_a_reverse_made_in_advance_opens_no_lease(leased, client):
 
 
 async def test_a_lease_has_so_many_tunnels(leased):
-    for _ in range(MOST_TUNNELS):
+    for _ in range(MAX_TUNNELS):
         await leased.good("forward", "tcp:0", "tcp:1")
     port = (await leased.good("forward", "--list")).split()[1]
-    await leased.refused("forward", "tcp:0", "tcp:1", said=f"at most {MOST_TUNNELS}")
-    await leased.refused("reverse", "tcp:6100", "tcp:9", said=f"at most {MOST_TUNNELS}")
+    await leased.refused("forward", "tcp:0", "tcp:1", said=f"at most {MAX_TUNNELS}")
+    await leased.refused("reverse", "tcp:6100", "tcp:9", said=f"at most {MAX_TUNNELS}")
     await leased.good("forward", port, "tcp:2")  # instead of the one there
     await leased.good("forward", "--remove", port)
     await leased.good("reverse", "tcp:6100", "tcp:9")

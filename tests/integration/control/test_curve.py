@@ -60,7 +60,7 @@ class Lab(ServedControl):
 def short_waits(monkeypatch):
     """Of a connection whose handshake was lost, and of one that tries wrong keys."""
     monkeypatch.setattr(router, "HANDSHAKE_MS", 1000)
-    monkeypatch.setattr(listeners, "LONGEST_WAIT_S", 0.3)
+    monkeypatch.setattr(listeners, "MAX_WAIT_S", 0.3)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from farm.common.limiter import Limiter
 from farm.tvm_server.gate.forwarding import _why_not_wait
-from farm.tvm_server.listener import FEWEST_OF_USER, user_limiter
+from farm.tvm_server.listener import MIN_OF_USER, user_limiter
 
 
 def test_one_user_has_a_quarter_and_the_others_have_the_rest():
@@ -19,7 +19,7 @@ def test_one_user_has_a_quarter_and_the_others_have_the_rest():
 
 def test_all_together_have_no_more_than_there_is():
     limiter = user_limiter(4)
-    assert limiter.per_key == FEWEST_OF_USER
+    assert limiter.per_key == MIN_OF_USER
     for user in "abcd":
         limiter.take(user)
     assert not limiter.fits("e")

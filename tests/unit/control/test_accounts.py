@@ -11,8 +11,8 @@ from zmq.utils import z85
 from farm.common.errors import Code, UserError
 from farm.control.callers import (
     FREE_TRIES,
-    MOST_PLACES,
-    MOST_WAIT_S,
+    MAX_PLACES,
+    MAX_WAIT_S,
     Accounts,
     FailedAttempts,
     Operators,
@@ -114,10 +114,10 @@ def test_wrong_tokens_are_logged_once_and_wait_longer_each_time(caplog):
         waits = [tries.failed("10.0.0.3") for _ in range(FREE_TRIES + 10)]
     assert waits[: FREE_TRIES - 1] == [0.0] * (FREE_TRIES - 1)
     assert waits[FREE_TRIES - 1 : FREE_TRIES + 3] == [1.0, 2.0, 4.0, 8.0]
-    assert waits[-1] == MOST_WAIT_S
+    assert waits[-1] == MAX_WAIT_S
     assert tries.wait_s("10.0.0.4") == 0.0
     assert len(caplog.records) == 1
-    now = MOST_WAIT_S
+    now = MAX_WAIT_S
     assert tries.wait_s("10.0.0.3") == 0.0
     assert tries.wrong == FREE_TRIES + 10
 
@@ -125,9 +125,9 @@ def test_wrong_tokens_are_logged_once_and_wait_longer_each_time(caplog):
 def test_places_are_forgotten_and_bounded():
     now = 0.0
     tries = FailedAttempts("key", clock=lambda: now)
-    for number in range(MOST_PLACES + 100):
+    for number in range(MAX_PLACES + 100):
         tries.failed(str(number))
-    assert len(tries._places) == MOST_PLACES
+    assert len(tries._places) == MAX_PLACES
     for _ in range(FREE_TRIES):
         tries.failed("again")
     now = 601.0

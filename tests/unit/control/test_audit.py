@@ -171,7 +171,7 @@ async def test_wrong_secrets_are_folded_by_place(rows):
 
 
 async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows, monkeypatch):
-    monkeypatch.setattr("farm.control.audit.MOST_WINDOWS", 3)
+    monkeypatch.setattr("farm.control.audit.MAX_WINDOWS", 3)
     trail = AuditTrail(rows, clock=lambda: 0.0)
     for number in range(100):
         key = replace(VIEWER, user=f"u{number}", peer=KeyPeer(f"u{number}", "10.0.0.1"))

@@ -94,7 +94,7 @@ async def test_of_jobs_that_ended_long_ago_nothing_else_is_read(farm):
 
 @pytest.mark.parametrize("by_subject", [0, 5000])
 async def test_a_job_is_watched_to_its_end_however_much_else_happens(farm, monkeypatch, by_subject):
-    monkeypatch.setattr(job_views, "MOST_BY_SUBJECT", by_subject)
+    monkeypatch.setattr(job_views, "MAX_BY_SUBJECT", by_subject)
     for name in ("j1", "j2"):
         await farm.submit(name)
     first = await farm.begin("j1", 1)

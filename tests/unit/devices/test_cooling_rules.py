@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.devices.thermal.cooling_rules import BODY_TAU_S, LONGEST_S, ROOM_C, SAMPLES, CoolingCurve
+from farm.devices.thermal.cooling_rules import BODY_TAU_S, MAX_S, ROOM_C, SAMPLES, CoolingCurve
 
 
 def cooled(curve, hot_c, ambient_c, tau_s, span_s, *, every_s=10.0, begin_s=0.0, noise=None):
@@ -115,7 +115,7 @@ def test_whatever_is_read_an_estimate_is_a_time_or_unknown(readings, target_c, c
         curve = curve.take(at_s, read_c, idle=idle)
     assert [at_s for at_s, _ in curve.segment] == sorted({at_s for at_s, _ in curve.segment})
     estimate_s = curve.seconds_until(target_c, celsius)
-    assert estimate_s is None or 0.0 <= estimate_s <= LONGEST_S
+    assert estimate_s is None or 0.0 <= estimate_s <= MAX_S
     if celsius <= target_c:
         assert estimate_s == 0.0
 

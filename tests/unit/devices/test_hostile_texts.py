@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import farm.devices.health.probe
 from farm.common.phone_text import SECTION
 from farm.devices.health.probe.parse import (
+    MAX_DROPPED,
     MAX_LINE_CHARACTERS,
     MAX_SECTION_CHARACTERS,
-    MOST_DROPPED,
-    MOST_TEMPERATURES,
+    MAX_TEMPERATURES,
     SECTIONS,
     cut_sections,
     parse_probe,
@@ -35,8 +35,8 @@ def said_in(section, text):
 def in_bounds(health):
     record = asdict(health)
     return (
-        len(health.temperatures) <= MOST_TEMPERATURES + 2
-        and len(health.dropped) <= MOST_DROPPED + 1
+        len(health.temperatures) <= MAX_TEMPERATURES + 2
+        and len(health.dropped) <= MAX_DROPPED + 1
         and len(health.cpu) <= 16
         and len(health.server) <= 64
         and all(len(each) <= 300 and (each.isprintable() or not each) for each in texts(record))
@@ -70,14 +70,14 @@ def test_a_megabyte_of_rows_is_kept_in_bounds(section):
 def test_thousands_of_zones_are_counted_not_kept():
     zones = "".join(f"thermal_zone{number} cpu{number}=40000\n" for number in range(1000))
     health = said_in("zones", zones)
-    assert len(health.temperatures) == MOST_TEMPERATURES
-    assert [each.raw for each in health.dropped] == [f"{1000 - MOST_TEMPERATURES} temperatures"]
+    assert len(health.temperatures) == MAX_TEMPERATURES
+    assert [each.raw for each in health.dropped] == [f"{1000 - MAX_TEMPERATURES} temperatures"]
 
 
 def test_more_that_is_not_believed_than_any_phone_has_is_counted():
     health = said_in("zones", "".join(f"thermal_zone{number} cpu{number}=-40000\n" for number in range(1000)))
-    assert len(health.dropped) == MOST_DROPPED + 1
-    assert health.dropped[-1].raw == f"{1000 - MOST_DROPPED} more readings"
+    assert len(health.dropped) == MAX_DROPPED + 1
+    assert health.dropped[-1].raw == f"{1000 - MAX_DROPPED} more readings"
 
 
 @pytest.mark.parametrize("unit", ["\n", "\r\n", " ", "\n ", "\x1b", "level: ", "kgsl ", "thermal_zone1 ", "0-999,"])

@@ -121,12 +121,12 @@ def test_the_command_runs_in_a_posix_shell_and_writes_nothing(shell, tmp_path):
 
 COMMANDS = {"identity": READ_COMMAND, "probe": probe_command(), "moment": probe_command(MOMENT_SECTIONS)}
 # Below 4096 bytes, the smallest payload limit of the adb transport, with room for the service's name.
-LONGEST_COMMAND_BYTES = 4000
+MAX_COMMAND_BYTES = 4000
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_fit_the_oldest_adbd(name):
-    assert len(COMMANDS[name].encode()) < LONGEST_COMMAND_BYTES
+    assert len(COMMANDS[name].encode()) < MAX_COMMAND_BYTES
 
 
 @needs("shellcheck")

@@ -6,7 +6,7 @@ from farm.devices.health.series import (
     FINE_ROWS,
     LINE_EVERY_S,
     LINE_POINTS,
-    MOST_COLUMNS,
+    MAX_COLUMNS,
     SHOWN,
     Quantity,
     ReadingSeries,
@@ -89,8 +89,8 @@ def test_a_phone_with_ever_new_sensors_fills_no_memory():
     series = ReadingSeries()
     for step in range(200):
         series.add(BEGIN_S + 10 * step, {(Quantity.TEMPERATURE, f"sensor {step}"): 30.0})
-    assert len(series.read(0.0)[1]) <= MOST_COLUMNS * 2
-    assert len(series._fine.columns) == len(series._coarse.columns) == MOST_COLUMNS
+    assert len(series.read(0.0)[1]) <= MAX_COLUMNS * 2
+    assert len(series._fine.columns) == len(series._coarse.columns) == MAX_COLUMNS
 
 
 def test_the_line_of_the_wall():

@@ -12,7 +12,7 @@ from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, P
 from farm.head.config import UserConfig
 from farm.head.planning import ended_before
 from farm.head.queue.model import JobRunsError, NoSuchJobError
-from farm.head.queue.retry import MOST_CRASHES
+from farm.head.queue.retry import MAX_CRASHES
 from farm.jobs.attempt import YieldedError
 from farm.jobs.zygote import ToolchainError
 from farm.leasing.model import PhoneLostError
@@ -238,14 +238,14 @@ async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
 async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
     gone = replace(phone("p1", Life.GONE), reason="not listed by adb", external_cause="the adb server went away")
     job_id = await farm.one(max_attempts=2)
-    for number in range(1, MOST_CRASHES + 1):
+    for number in range(1, MAX_CRASHES + 1):
         device = (await farm.started()).attempt.device
         farm.leases.take(device, PhoneLostError.of(gone))
         ended = await farm.until("attempt.ended", f"{job_id}.{number}")
         assert ended.data["error"]["code"] == "host_link_lost"
     await farm.until("job.failed", job_id)
     job = farm.job(job_id)
-    assert (job.uncounted, job.avoid, job.error["code"]) == (MOST_CRASHES, frozenset(), "interrupted_too_often")
+    assert (job.uncounted, job.avoid, job.error["code"]) == (MAX_CRASHES, frozenset(), "interrupted_too_often")
 
 
 async def test_a_phone_that_goes_with_the_adb_server_while_the_database_is_away_costs_its_job_no_try(farm, monkeypatch):

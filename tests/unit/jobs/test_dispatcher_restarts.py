@@ -7,7 +7,7 @@ import pytest
 
 from farm.common.errors import PhoneError
 from farm.head.queue.model import ClockReading
-from farm.head.queue.retry import MOST_CRASHES
+from farm.head.queue.retry import MAX_CRASHES
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, killed, running
@@ -45,7 +45,7 @@ async def test_a_daemon_killed_in_the_second_attempt_leaves_no_reason_of_the_fir
 
 async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path):
     path = tmp_path / "farm.db"
-    stops, crashes = MOST_CRASHES + 1, MOST_CRASHES  # an upgrade is no crash
+    stops, crashes = MAX_CRASHES + 1, MAX_CRASHES  # an upgrade is no crash
     for ends in [running] * stops + [killed] * crashes:
         async with ends(path, "p1") as farm:
             job_id = await farm.one(key="the same")

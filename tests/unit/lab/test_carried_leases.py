@@ -153,7 +153,7 @@ async def test_a_host_of_the_release_before_is_named_with_what_to_do(lab):
     assert b"host here wants the service 'adb', which host old does not have (upgrade the host" in told
 
 
-@pytest.mark.parametrize(("limit", "named"), [("MOST_OF_USER", b"2 of a user"), ("MOST_CARRIED", b"2 in all")])
+@pytest.mark.parametrize(("limit", "named"), [("MAX_OF_USER", b"2 of a user"), ("MAX_CARRIED", b"2 in all")])
 async def test_idle_clients_leave_the_link_to_others(lab, numbers, limit, named):
     numbers(leases, **{limit: 2})
     await lab.restart()

@@ -258,7 +258,7 @@ async def test_one_address_can_look_up_few_keys_and_keeps_no_other_from_it(keys)
 
 
 async def test_what_is_known_is_bounded(keys, numbers):
-    numbers(elsewhere, MOST_KNOWN=2, MOST_UNKNOWN=2)
+    numbers(elsewhere, MAX_KNOWN=2, MAX_UNKNOWN=2)
     for number in range(4):
         request = replace(ANDROID, match_sha256=f"{number}")
         keys.add(Lease(f"l{number}", "a", number, request, 0.0), "two")

@@ -11,7 +11,7 @@ from farm.measure.assess import assess
 from farm.measure.comparison import (
     FIND_EFFECT,
     FIRST_PAIRS,
-    MOST_EFFECT,
+    MAX_EFFECT,
     STAGES,
     ComparisonAnswer,
     compare,
@@ -136,7 +136,7 @@ def test_only_cannot_tell_has_a_reason_why_nothing_is_told(effect, scale, rounds
 
 
 def test_the_effect_to_find_follows_from_the_least():
-    assert compare(*pairs(40, 0.0), min_effect=0.4).find_effect == MOST_EFFECT
+    assert compare(*pairs(40, 0.0), min_effect=0.4).find_effect == MAX_EFFECT
     assert compare(*pairs(40, 0.0), min_effect=0.02).find_effect == pytest.approx(0.06)
     assert compare(*pairs(40, 0.0), min_effect=0.002).find_effect == FIND_EFFECT
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from farm.measure.assess import (
-    LEAST_SLOW_NOISE,
-    MOST_SLOW_NOISE,
+    MAX_SLOW_NOISE,
+    MIN_SLOW_NOISE,
     assess,
     best,
     measure_again,
@@ -90,9 +90,9 @@ def test_noise_whose_memory_is_as_long_as_the_run_is_told_from_short_memory(seed
     """30 s of samples, 15 ms apart."""
     assert slow_noise(noise(2000, seed)) < 0.02
     for memory_s in (0.05, 0.1, 0.2):
-        assert slow_noise(noise_of(ornstein_uhlenbeck(memory_s), 2000, seed)) < MOST_SLOW_NOISE
+        assert slow_noise(noise_of(ornstein_uhlenbeck(memory_s), 2000, seed)) < MAX_SLOW_NOISE
     for longest_s in (12, 60):
-        assert slow_noise(noise_of(flicker(longest_s), 2000, seed)) > MOST_SLOW_NOISE
+        assert slow_noise(noise_of(flicker(longest_s), 2000, seed)) > MAX_SLOW_NOISE
     fresh = np.random.default_rng(seed)
     assert slow_noise(noise(2000, seed) + np.cumsum(0.05 * fresh.normal(size=2000))) > 0.9
     assert slow_noise(noise(2000, seed) + 3 * (np.arange(2000) // 130 % 2)) > 0.9
@@ -101,7 +101,7 @@ def test_noise_whose_memory_is_as_long_as_the_run_is_told_from_short_memory(seed
 def test_independent_samples_seldom_seem_to_wander_however_they_are_distributed():
     fresh = np.random.default_rng(3)
     for drawn in (fresh.normal, fresh.exponential, lambda size: fresh.standard_t(3, size=size)):
-        found = [slow_noise(drawn(size=60)) > LEAST_SLOW_NOISE for _ in range(100)]
+        found = [slow_noise(drawn(size=60)) > MIN_SLOW_NOISE for _ in range(100)]
         assert sum(found) < 20
 
 

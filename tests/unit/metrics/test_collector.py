@@ -17,7 +17,7 @@ from farm.head.host_rules import HostState
 from farm.leasing.lab_view import HostView, LabPicture
 from farm.metrics.catalogue import METRICS
 from farm.metrics.collector import FarmCollector, Sources
-from farm.metrics.devices import MOST_NAMES, MOST_SENSORS, shown_sensors
+from farm.metrics.devices import MAX_NAMES, MAX_SENSORS, shown_sensors
 from farm.metrics.exposition import OPEN, PLAIN, rendered
 from farm.metrics.process import QueueFigures
 from farm.model.device import Life, Service
@@ -176,7 +176,7 @@ def test_the_hottest_sensor_of_each_group_is_among_the_few_that_are_shown():
         Temperature(f"{group}-{number}", 30.0 + number, group, "zone") for group in SensorGroup for number in range(9)
     ]
     shown = shown_sensors(Health(temperatures=tuple(many)))
-    assert len(shown) == MOST_SENSORS
+    assert len(shown) == MAX_SENSORS
     assert {f"{group}-8" for group in SensorGroup} <= {each.sensor for each in shown}
 
 
@@ -196,7 +196,7 @@ def test_a_phone_that_names_its_sensors_anew_makes_no_series_without_end(lab):
         many = tuple(Temperature(name, 30.0, SensorGroup.OTHER, "zone") for name in names)
         lab.show(replace(lab.views["oneplus-12-0"], health=Health(temperatures=many)))
         told |= {key for key in lab.read().values["farm_device_temperature_celsius"] if key[0] == "oneplus-12-0"}
-    assert len(told) == MOST_NAMES + 1
+    assert len(told) == MAX_NAMES + 1
 
 
 @pytest.mark.parametrize(("accept", "read"), [(PLAIN, read_plain), (OPEN, read_open)], ids=["text", "openmetrics"])

@@ -6,7 +6,7 @@ import pytest
 
 from farm.common.events import EventLog
 from farm.common.histogram import Histogram
-from farm.metrics.ledger import MOST_USERS, OTHER, Ledger
+from farm.metrics.ledger import MAX_USERS, OTHER, Ledger
 
 
 def device(*lives, name="a"):
@@ -147,7 +147,7 @@ def test_a_device_is_lost_with_its_hub_or_its_host():
 
 
 def test_only_so_many_users_have_names():
-    ledger, names = Ledger(), [f"user-{number}" for number in range(MOST_USERS)]
+    ledger, names = Ledger(), [f"user-{number}" for number in range(MAX_USERS)]
     assert [ledger.user_label(name) for name in names] == names
     assert [ledger.user_label(name) for name in ("one-more", "user-0")] == [OTHER, "user-0"]
 

@@ -13,7 +13,7 @@ import pytest
 from farm.store.store import Store
 from tests.support import postgres
 
-MOST_AT_ONCE = 3
+MAX_AT_ONCE = 3
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +27,12 @@ def server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def databases(server: str) -> Iterator[str]:
     """A few in turn: each new one is thousands of files to make and to remove."""
-    return cycle([postgres.new_database(server) for _ in range(MOST_AT_ONCE)])
+    return cycle([postgres.new_database(server) for _ in range(MAX_AT_ONCE)])
 
 
 @pytest.fixture
 def new_database(databases: Iterator[str]) -> Callable[[], str]:
-    """Makes empty databases on the server, at most MOST_AT_ONCE for a test."""
+    """Makes empty databases on the server, at most MAX_AT_ONCE for a test."""
     return lambda: postgres.emptied(next(databases))
 
 

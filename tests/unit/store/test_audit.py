@@ -34,13 +34,13 @@ async def test_pages_come_latest_first_and_filtered(store):
 
 
 async def test_old_rows_go_daily_and_whoever_writes_much_pushes_the_oldest_out(store, numbers):
-    numbers(accounts, MOST_ROWS=1, BATCH=7)
+    numbers(accounts, MAX_ROWS=1, BATCH=7)
     numbers(retention, FIRST_AFTER_S=0.0, AUDIT_EVERY_S=0.001)
     old = replace(ROW, at=NOW - timedelta(days=6), subject="old")
     keeper = Retention(store.database, keep_days=1000, max_mb=1000, audit_days=5, clock=lambda: NOW)
     await store.audit.add([old, ROW])
     assert len(store.audit.page()) == 2  # a row that was kept waits for no pruning
-    numbers(accounts, MOST_ROWS=30)
+    numbers(accounts, MAX_ROWS=30)
     keeping = asyncio.create_task(keeper.run())
     await until(lambda: [row.at for row in store.audit.page()] == [NOW])
     await store.audit.add([*(replace(ROW, subject=f"{number}") for number in range(100)), old])

@@ -14,7 +14,7 @@ from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory, EventTable
-from farm.store.event_numbers import MOST_OF_ONE_WRITE, SHIFT, begin_numbers
+from farm.store.event_numbers import MAX_OF_ONE_WRITE, SHIFT, begin_numbers
 from farm.store.writer import Writer
 from tests.support.waiting import until
 from tests.unit.store.values import NOW, busy_writer, job
@@ -138,7 +138,7 @@ async def test_a_commit_has_numbers_for_all_its_events(store, history):
     assert (len(numbers), len(set(numbers))) == (12_000, 12_000)
     assert len({number - start_of(store.database) >> SHIFT for number in numbers}) == commits > 1
     with pytest.raises(ValueError, match="events of one write"):
-        await store.events.add([event("a")] * (MOST_OF_ONE_WRITE + 1))
+        await store.events.add([event("a")] * (MAX_OF_ONE_WRITE + 1))
 
 
 async def test_numbers_go_on_above_those_of_a_restored_database(opened, new_database):

@@ -103,7 +103,7 @@ async def test_plain_events_are_kept_soon_and_once_when_the_daemon_stops_meanwhi
 
 
 async def test_events_wait_for_a_full_disk(numbers):
-    numbers(event_history, BATCH_DELAY_S=0, MOST_WAITING=3)
+    numbers(event_history, BATCH_DELAY_S=0, MAX_WAITING=3)
     numbers(database, RETRY_S=0.001)
     table, log = Table(), EventLog(1)
     table.full = True
@@ -118,7 +118,7 @@ async def test_events_wait_for_a_full_disk(numbers):
 
 
 async def test_events_that_the_store_refuses_keep_no_others_back(numbers):
-    numbers(event_history, MOST_AT_ONCE=1)
+    numbers(event_history, MAX_AT_ONCE=1)
     table, log = Table(), EventLog(1)
     history = EventHistory(log, table)
     for kind in ("good", "bad", "better"):

@@ -44,7 +44,7 @@ def rows(store, table):
 
 
 async def test_letters_are_taken_once_in_order_and_in_parts(box, numbers):
-    numbers(mailbox, MOST_AT_ONCE=3)
+    numbers(mailbox, MAX_AT_ONCE=3)
     await box.send(letter("a"), letter("b"))
     await box.send(letter("c", TWO))
     await box.send(letter("d"))

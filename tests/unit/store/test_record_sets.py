@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from farm.store import artifacts
-from farm.store.artifacts import KEPT_VERSIONS, MOST_VERSIONS
+from farm.store.artifacts import KEPT_VERSIONS, MAX_VERSIONS
 from tests.support.waiting import HANG_S
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
@@ -65,9 +65,9 @@ async def test_a_long_search_stays_until_a_newer_set_holds_what_it_found(sets, k
 
 
 async def test_sets_that_hold_different_things_are_bounded_and_the_smallest_goes(sets, kept):
-    for number in range(1, MOST_VERSIONS + 3):
+    for number in range(1, MAX_VERSIONS + 3):
         await kept(job=f"j{number}", **tuned(10 if number in (3, 5) else 300, 0.001, name=f"conv{number}"))
-    assert sorted(versions(sets)) == sorted({*range(1, MOST_VERSIONS + 3)} - {3, 5})
+    assert sorted(versions(sets)) == sorted({*range(1, MAX_VERSIONS + 3)} - {3, 5})
 
 
 @pytest.mark.parametrize("best", [{"tasks": 7}, {"tasks": [7, {"trials": "x", "seconds": []}]}, {"tasks": [{}]}])

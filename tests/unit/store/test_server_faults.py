@@ -100,7 +100,7 @@ def test_what_the_server_is_that_farm_cannot_use(server, url, database, numbers)
         "CREATE ROLE none_left LOGIN CONNECTION LIMIT 0",
     )
     refused(url.replace("farm@", "none_left@"), "no connection left", "max_connections")
-    numbers(server_rules, LEAST_VERSION=990_000)
+    numbers(server_rules, MIN_VERSION=990_000)
     refused(url, "farm needs 99 or later", "pg_upgrade")
 
 

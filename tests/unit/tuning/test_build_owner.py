@@ -320,7 +320,7 @@ def test_when_the_builders_process_ends_all_is_built_here_and_counted_once(with_
 
 def test_what_is_late_is_built_here_too_and_the_builder_is_told(with_builders, tmp_path, monkeypatch):
     owner, fake, builders = with_builders
-    monkeypatch.setattr(placement_rules, "LEAST_WAIT_S", 0.0)
+    monkeypatch.setattr(placement_rules, "MIN_WAIT_S", 0.0)
     asked = owner.submit("a")
     number = builders.message()[0]["number"]
     builders.send({"slots": 2})

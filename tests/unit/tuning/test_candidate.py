@@ -15,9 +15,9 @@ from farm.tuning.candidate import (
     after_try,
 )
 
-MOST_TRIES = MAX_UNTOUCHED + MAX_STARVED + MAX_DEATHS + MAX_LOSSES
+MAX_TRIES = MAX_UNTOUCHED + MAX_STARVED + MAX_DEATHS + MAX_LOSSES
 ENDS = st.lists(
-    st.sampled_from([TryEnd.UNTOUCHED, TryEnd.STARVED, TryEnd.DIED, TryEnd.LOST]), min_size=1, max_size=2 * MOST_TRIES
+    st.sampled_from([TryEnd.UNTOUCHED, TryEnd.STARVED, TryEnd.DIED, TryEnd.LOST]), min_size=1, max_size=2 * MAX_TRIES
 )
 
 
@@ -75,11 +75,11 @@ def test_what_finds_no_memory_a_second_time_alone_fails_and_is_no_poison():
 def test_every_candidate_is_answered_after_a_bounded_number_of_tries(ends):
     tries = CandidateTries()
     for number, end in enumerate(ends, 1):
-        assert number <= MOST_TRIES
+        assert number <= MAX_TRIES
         verdict = after_try(tries, end, "why", 10)
         if verdict.again is None:
             assert verdict.poison is (end in (TryEnd.DIED, TryEnd.LOST))
             assert verdict.error
             return
         tries = verdict.again
-    assert len(ends) < MOST_TRIES
+    assert len(ends) < MAX_TRIES

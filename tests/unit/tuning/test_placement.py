@@ -1,6 +1,6 @@
 """Where candidates are built: both sides have work, what is late is built here too, nothing is placed twice."""
 
-from farm.tuning.placement_rules import LEAST_WAIT_S, MEDIANS, Place, Placement
+from farm.tuning.placement_rules import MEDIANS, MIN_WAIT_S, Place, Placement
 
 
 def waiting(numbers, **slots):
@@ -24,9 +24,9 @@ def test_builders_come_first_the_host_takes_what_it_has_cores_for_and_the_rest_w
 def test_what_is_late_is_built_here_too_and_once():
     placement = waiting(1, local_slots=1, remote_slots=1)
     placement.place(0.0)
-    assert placement.place(LEAST_WAIT_S - 0.1) == []
-    assert placement.place(LEAST_WAIT_S) == [Place(0, remote=False)]
-    assert placement.place(2 * LEAST_WAIT_S) == []
+    assert placement.place(MIN_WAIT_S - 0.1) == []
+    assert placement.place(MIN_WAIT_S) == [Place(0, remote=False)]
+    assert placement.place(2 * MIN_WAIT_S) == []
     assert placement.not_built(0) == []  # the builder's word comes later still
     assert placement.ended(0) is False
 
@@ -39,7 +39,7 @@ def test_slow_builders_are_waited_for_four_times_their_median():
     assert placement.limit_s == MEDIANS * 3.0
     placement.took_s.clear()
     placement.took_s.append(0.1)
-    assert placement.limit_s == LEAST_WAIT_S
+    assert placement.limit_s == MIN_WAIT_S
 
 
 def test_what_builders_do_not_build_is_built_here_at_once():

@@ -72,7 +72,7 @@ def test_phones_that_never_get_ready_end_the_run_and_are_named(pool, monkeypatch
     pool._closing.wait = wait
     runner.MeasurementSlot.broken = True
     pool._supervise()
-    assert len(made) == runner.MOST_BROKEN
+    assert len(made) == runner.MAX_BROKEN
     over = pool._queue._over
     assert "no phone gets ready: pixel" in over.message
     assert "it is hot" in over.message

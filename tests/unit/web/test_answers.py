@@ -126,6 +126,6 @@ async def test_a_form_that_breaks_off_is_no_mistake_of_the_farm(caplog):
 
 
 async def test_too_many_open_pages_are_told_to_wait(monkeypatch):
-    monkeypatch.setattr("farm.web.stream.MOST_READERS", 0)
+    monkeypatch.setattr("farm.web.stream.MAX_READERS", 0)
     answer = await Page().get("/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")

@@ -46,7 +46,7 @@ async def test_an_error_of_an_attempt_is_shown_while_the_job_goes_on():
 
 @pytest.mark.parametrize("raw", [b"[]", b"garbage", b" " * 100])
 async def test_raw_samples_that_are_garbage_or_too_many_leave_the_rest(monkeypatch, raw):
-    monkeypatch.setattr(jobs_module, "MOST_RAW_BYTES", 40)
+    monkeypatch.setattr(jobs_module, "MAX_RAW_BYTES", 40)
     farm = Page(job_desk(BENCHED, raw))
     text = await farm.html("/jobs/bench-1")
     assert ("The raw samples of this job are gone" in text_of(text), len(plots(text))) == (True, 2)

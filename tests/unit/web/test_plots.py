@@ -12,7 +12,7 @@ from farm.kinds.bench.page import Samples, bench_plots, bench_samples, distribut
 from farm.kinds.compare.page import compare_plot, compare_plots
 from farm.kinds.tune.page import tune_plots, tuning_plot
 from farm.web.measured import HistoryPoint, history_plot
-from farm.web.plots import MOST_BINS, TABLE_ROWS, PlotSource, bins, counted, quantile, time_words, unit_of
+from farm.web.plots import MAX_BINS, TABLE_ROWS, PlotSource, bins, counted, quantile, time_words, unit_of
 
 TIMES = st.lists(st.floats(1e-6, 10), min_size=2, max_size=300)
 
@@ -42,7 +42,7 @@ def test_quantiles_are_those_of_the_library(values):
 def test_every_value_is_in_one_bin(values):
     ordered = sorted(values)
     edges = bins(ordered)
-    assert 1 <= len(edges) - 1 <= MOST_BINS
+    assert 1 <= len(edges) - 1 <= MAX_BINS
     assert edges[0] <= ordered[0]
     assert edges[-1] == pytest.approx(max(ordered[-1], edges[-1]))
     assert sum(counted(ordered, edges)) == len(values)

@@ -124,7 +124,7 @@ def test_a_session_ends_when_it_is_not_used(now, sign_ins):
 
 def test_a_session_ends_however_much_it_is_used(now, sign_ins):
     sign_in = sign_ins.begin("ann")
-    while now[0] <= module.LONGEST_S:
+    while now[0] <= module.MAX_S:
         assert sign_ins.get(sign_in.id) is sign_in
         now[0] += module.IDLE_S / 2
     assert sign_ins.get(sign_in.id) is None
@@ -137,13 +137,13 @@ def test_an_account_with_many_sign_ins_ends_its_own_one_that_is_unused_for_longe
     sign_ins.get(first.id)
     sign_ins.begin("vera")
     assert [sign_ins.get(each.id) for each in (operator, first, second)] == [operator, first, None]
-    for _ in range(module.MOST_SIGN_INS):
+    for _ in range(module.MAX_SIGN_INS):
         sign_ins.begin("vera")
     assert (sign_ins.get(operator.id), len(sign_ins)) == (operator, module.MAX_SIGN_INS_OF_ONE + 1)
 
 
 def test_many_accounts_leave_each_one_a_sign_in(numbers, now):
-    numbers(module, MOST_SIGN_INS=6)
+    numbers(module, MAX_SIGN_INS=6)
     sign_ins = SignIns(lambda: now[0])
     operator = sign_ins.begin("olga")
     for name in "abc" * 9:

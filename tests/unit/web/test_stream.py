@@ -49,7 +49,7 @@ async def test_a_reader_hears_what_it_missed_and_then_what_happens(log, hints):
 @pytest.mark.parametrize("since", ["another life", "the future", "too long ago"])
 async def test_whoever_cannot_resume_reloads_the_page(log, hints, since):
     first = log.publish("device.new", "pixel").seq
-    for _ in range(stream.MOST_RESUMED + 1 if since == "too long ago" else 0):
+    for _ in range(stream.MAX_RESUMED + 1 if since == "too long ago" else 0):
         log.publish("device.new", "pixel")
     newest = log.publish("device.new", "pixel").seq
     numbers = {"another life": 5, "the future": newest + 7, "too long ago": first}
@@ -66,7 +66,7 @@ async def test_a_reader_that_does_not_keep_up_is_cut_and_hears_nothing_behind_th
         await asyncio.sleep(0)
         first = log.publish("device.new", "pixel")
         assert [hint["id"] for hint in await told] == [first.seq]
-    for _ in range(stream.MOST_BEHIND + 20):
+    for _ in range(stream.MAX_BEHIND + 20):
         log.publish("device.new", "pixel")
     assert not next(iter(hints._readers)).waiting  # it keeps no memory
     assert [chunk async for chunk in reader] == []
@@ -89,15 +89,15 @@ def opened(hints, account):
 
 def test_readers_without_a_name_leave_streams_for_signed_in_users(hints):
     nameless = opened(hints, "")
-    assert len(nameless) == stream.MOST_NAMELESS
-    assert len(opened(hints, "ann")) == stream.MOST_READERS - stream.MOST_NAMELESS
+    assert len(nameless) == stream.MAX_NAMELESS
+    assert len(opened(hints, "ann")) == stream.MAX_READERS - stream.MAX_NAMELESS
     assert not hints.enter("bob")
     nameless[0]()
     assert hints.enter("bob")
 
 
 def test_one_account_has_its_share(hints):
-    assert len(opened(hints, "ann")) == stream.MOST_OF_ONE
+    assert len(opened(hints, "ann")) == stream.MAX_OF_ONE
     assert hints.enter("")
     assert hints.enter("bob")
 

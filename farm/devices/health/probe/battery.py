@@ -31,9 +31,9 @@ _MIN_MV, _MAX_MV = 2_500, 9_600  # one lithium cell nearly empty, two in series 
 _MIN_UAH, _MAX_UAH = 500_000, 30_000_000
 _MAX_OF_DESIGN = 1.3  # a gauge that claims more has not learned anything
 _MAX_CYCLES = 5_000
-_LEAST_UA, _MOST_UA = 10_000, 20_000_000  # below 10 mA, a figure in µA cannot be distinguished from one in mA
+_MIN_UA, _MAX_UA = 10_000, 20_000_000  # below 10 mA, a figure in µA cannot be distinguished from one in mA
 _USAGE_PER_CYCLE = 100  # Samsung counts percent that were discharged ...
-_LEAST_USAGE = 1_000  # ... but small figures may be cycles: a phone that lost 4 % of its capacity says 132
+_MIN_USAGE = 1_000  # ... but small figures may be cycles: a phone that lost 4 % of its capacity says 132
 _FIELD = re.compile(r"\s*([A-Za-z][A-Za-z ]*?): (\S+)\s*")
 _SAMSUNG_USAGE = re.compile(r"^[ \t]*mSavedBatteryUsage: \[?([0-9]{1,9})\]?[ \t]*$", re.MULTILINE)
 
@@ -74,7 +74,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
         powered_by=powered,
     )
     usage = _SAMSUNG_USAGE.search(text)
-    cycles = int(usage[1]) // _USAGE_PER_CYCLE if usage and int(usage[1]) >= _LEAST_USAGE else 0
+    cycles = int(usage[1]) // _USAGE_PER_CYCLE if usage and int(usage[1]) >= _MIN_USAGE else 0
     return replace(battery, cycles=cycles if 0 < cycles <= _MAX_CYCLES else None), dropped
 
 
@@ -159,7 +159,7 @@ def _capacity(values: Mapping[str, str], name: str, dropped: list[Dropped]) -> i
 def _samsung_current(fields: Mapping[str, str]) -> float | None:
     """`current now` in mA, positive into the battery; phones that do not measure it say 0."""
     current = integer(fields.get("current now"))
-    return float(current) if current and abs(current) * 1000 <= _MOST_UA else None
+    return float(current) if current and abs(current) * 1000 <= _MAX_UA else None
 
 
 def _current(text: str | None, status: str, dropped: list[Dropped]) -> float | None:
@@ -172,8 +172,8 @@ def _current(text: str | None, status: str, dropped: list[Dropped]) -> float | N
     if not value:
         return None
     reason = ""
-    if not _LEAST_UA <= abs(value) <= _MOST_UA:
-        reason = "cannot be told from mA" if abs(value) < _LEAST_UA else "no current of a phone's battery"
+    if not _MIN_UA <= abs(value) <= _MAX_UA:
+        reason = "cannot be told from mA" if abs(value) < _MIN_UA else "no current of a phone's battery"
     elif status == "discharging":
         return -abs(value) / 1000
     elif status != "charging" or value < 0:

@@ -118,8 +118,8 @@ def _as_utf8(output: bytes) -> bytes:
     return output
 
 
-MOST_TEMPERATURES = 256  # of the thermal service and of zones; the phone with the most has 110
-MOST_DROPPED = 256
+MAX_TEMPERATURES = 256  # of the thermal service and of zones; the phone with the most has 110
+MAX_DROPPED = 256
 
 
 def parse_probe(output: bytes, asked: Collection[str] = SECTIONS) -> Health:
@@ -195,7 +195,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
 
 def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], list[Dropped]]:
     """The first temperatures, fit for people, and how many there are beyond them."""
-    believed = tuple(_made_plain(each, "sensor", "source") for each in found[:MOST_TEMPERATURES])
+    believed = tuple(_made_plain(each, "sensor", "source") for each in found[:MAX_TEMPERATURES])
     if more := len(found) - len(believed):
         return believed, [Dropped("probe", "", f"{more} temperatures", "more than any phone has")]
     return believed, []
@@ -203,7 +203,7 @@ def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], 
 
 def _limited(dropped: list[Dropped]) -> tuple[Dropped, ...]:
     """The first of them, fit for people; of the others how many there are."""
-    kept = [_made_plain(each, "source", "sensor", "raw") for each in dropped[:MOST_DROPPED]]
+    kept = [_made_plain(each, "source", "sensor", "raw") for each in dropped[:MAX_DROPPED]]
     if more := len(dropped) - len(kept):
         kept.append(Dropped("probe", "", f"{more} more readings", "not kept"))
     return tuple(kept)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 MIN_PLAUSIBLE_C = 5.0  # a phone in a lab; below lie fake batteries ("26" tenths) and currents in mA read as m°C
 MAX_PLAUSIBLE_C = 120.0  # silicon is shut down before; above lie currents in mA
-_LEAST_TENTHS = 100
+_MIN_TENTHS = 100
 MAX_BATTERY_C = 90.0  # a sanity limit, not a datasheet's
 
 # Clocks from 10 MHz to 3 GHz are believed: so a figure fits Hz, kHz or MHz, never two of them.
@@ -46,13 +46,13 @@ def clock_hz(text: str | None) -> int | None:
 def celsius(value: int, divisors: Sequence[int], highest_c: float = MAX_PLAUSIBLE_C) -> float | None:
     """°C from a figure in one of these parts of a degree, or None where none of them, or more than one, makes sense.
 
-    Where both are possible, a figure below `_LEAST_TENTHS` is in degrees: a core at 55 °C, not one at 5.5 °C.
+    Where both are possible, a figure below `_MIN_TENTHS` is in degrees: a core at 55 °C, not one at 5.5 °C.
     """
     fitting = [
         value / divisor
         for divisor in divisors
         if MIN_PLAUSIBLE_C <= value / divisor <= highest_c
-        and not (divisor == 10 and 1 in divisors and value < _LEAST_TENTHS)
+        and not (divisor == 10 and 1 in divisors and value < _MIN_TENTHS)
     ]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -24,7 +24,7 @@ from farm.model.health import ClusterReading, Dropped, GpuReading, ProcessReadin
 KGSL = "kgsl"
 _GPU_FILE = re.compile(r"kgsl|mali|gpu|sgpu|/ged/", re.IGNORECASE)
 _GPU_DEVFREQ = re.compile(r"/devfreq/[^/]*(?:mali|gpu|kgsl|g3d)[^/]*/|kgsl-3d0/devfreq/|/mali0/device/devfreq/")
-_MOST_LEVELS = 64
+_MAX_LEVELS = 64
 _PAIR = re.compile(r"\s*([0-9]{1,18})\s+([0-9]{1,18})\s*", re.ASCII)
 
 
@@ -59,7 +59,7 @@ def parse_gpu(text: str) -> tuple[GpuReading, tuple[Temperature, ...], list[Drop
         hardware_max_hz=max(steps, default=None),
         governor=_word(first_of((values.get("devfreq/governor"), values.get("gpu_governor")))),
         busy_percent=_busy(values, dropped),
-        throttled=level[0] > 0 if level and 0 <= level[0] < _MOST_LEVELS else None,
+        throttled=level[0] > 0 if level and 0 <= level[0] < _MAX_LEVELS else None,
         power_level=steps.index(now) if now in steps else None,
         celsius=degrees,
     )
@@ -74,7 +74,7 @@ def _source(found: Mapping[str, str]) -> str:
 def _steps(values: Mapping[str, str]) -> list[int]:
     """The clocks it can have, the fastest first. kgsl's own list counts: devfreq's may name more than there are."""
     listed = first_of((values.get("gpu_available_frequencies"), values.get("devfreq/available_frequencies")))
-    steps = {clock_hz(word) for word in listed.split()[:_MOST_LEVELS]}
+    steps = {clock_hz(word) for word in listed.split()[:_MAX_LEVELS]}
     return sorted((step for step in steps if step is not None), reverse=True)
 
 
@@ -111,9 +111,9 @@ def _temperature(values: Mapping[str, str], dropped: list[Dropped]) -> float | N
 
 CPUFREQ = "cpufreq"
 _MIN_KHZ, _MAX_KHZ = 10_000, 10_000_000
-_MOST_CORES = 64
-_MOST_CLUSTERS = 16
-_LONGEST_LIST = 400  # characters: 64 cores, each by its number, are 182
+_MAX_CORES = 64
+_MAX_CLUSTERS = 16
+_MAX_LIST = 400  # characters: 64 cores, each by its number, are 182
 _FOLDER = re.compile(r"(.*/(?:policy|cpu)([0-9]{1,3})(?:/cpufreq)?)/([a-z_]+)", re.ASCII)
 
 
@@ -144,7 +144,7 @@ def parse_cpu(text: str) -> tuple[tuple[ClusterReading, ...], list[Dropped]]:
             governor=governor if re.fullmatch(r"[A-Za-z][\w.+-]{1,40}", governor, re.ASCII) else "",
         )
         clusters.setdefault(cores, reading)
-    return tuple(clusters[cores] for cores in sorted(clusters)[:_MOST_CLUSTERS]), dropped
+    return tuple(clusters[cores] for cores in sorted(clusters)[:_MAX_CLUSTERS]), dropped
 
 
 _CLOCKS = ("scaling_cur_freq", "scaling_min_freq", "scaling_max_freq", "cpuinfo_max_freq")
@@ -160,19 +160,19 @@ def _khz(folder: str, name: str, values: dict[str, str], dropped: list[Dropped])
 
 def _cores(text: str) -> tuple[int, ...]:
     """`0 1 2 3`, `0-3`, `0-1,4`."""
-    if len(text) > _LONGEST_LIST:
+    if len(text) > _MAX_LIST:
         return ()
     cores: set[int] = set()
     for word in re.split(r"[\s,]+", text.strip()):
         found = re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", word, re.ASCII)
-        if found is None or int(found[2] or found[1]) >= _MOST_CORES:
+        if found is None or int(found[2] or found[1]) >= _MAX_CORES:
             return ()
         cores |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
     return tuple(sorted(cores))
 
 
-MOST_BUSIEST = 10
-MOST_OF_SERVER = 64  # a session is a process, and a phone has one at a time
+MAX_BUSIEST = 10
+MAX_OF_SERVER = 64  # a session is a process, and a phone has one at a time
 _NOTED = re.compile(r"^(self|server|supervisor)=([0-9]{1,9})[ \t]*$", re.MULTILINE | re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 _SHARE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,3})?", re.ASCII)
@@ -189,10 +189,10 @@ def parse_processes(text: str) -> tuple[tuple[ProcessReading, ...], tuple[Proces
         for pid, row in rows.items()
         if row.name == SERVER_PROGRAM or pid in (server, supervisor) or row.pgid == server > 1 or row.ppid == server > 1
     }
-    group = tuple(_by_program(row) for pid, row in sorted(rows.items()) if pid in ours)[:MOST_OF_SERVER]
+    group = tuple(_by_program(row) for pid, row in sorted(rows.items()) if pid in ours)[:MAX_OF_SERVER]
     others = [row for row in rows.values() if own not in (row.pid, row.ppid) and not row.name.startswith("[")]
     others.sort(key=lambda row: row.cpu_percent or 0.0, reverse=True)
-    return tuple(row for row in others if row.cpu_percent)[:MOST_BUSIEST], group
+    return tuple(row for row in others if row.cpu_percent)[:MAX_BUSIEST], group
 
 
 def lists_processes(text: str) -> bool:
@@ -281,8 +281,8 @@ def _uptime_s(text: str) -> float | None:
     return None
 
 
-MOST_LINES = 20
-_MOST_CHARACTERS = 300  # of a line
+MAX_LINES = 20
+_MAX_CHARACTERS = 300  # of a line
 # Of a driver's lines only those with its words for a fault. Two patterns, not `driver.*fault`: that takes the square of
 # a line's length where a phone names the driver over and over.
 _DRIVERS = tuple(
@@ -301,11 +301,11 @@ _UNREADABLE = re.compile(r"permitted|denied|not found|inaccessible|No such", re.
 
 def parse_kernel(text: str) -> tuple[tuple[str, ...], bool]:
     """The newest such lines, newest last, and whether the log could be read."""
-    lines = [plain(line.strip(), _MOST_CHARACTERS) for line in text.splitlines()]
+    lines = [plain(line.strip(), _MAX_CHARACTERS) for line in text.splitlines()]
     if any(_UNREADABLE.search(line.partition("dmesg: ")[2]) for line in lines):
         return (), False
     faults = [line for line in lines if _tells_of_fault(line) and not _HARMLESS.search(line)]
-    return tuple(faults[-MOST_LINES:]), True
+    return tuple(faults[-MAX_LINES:]), True
 
 
 def _tells_of_fault(line: str) -> bool:
@@ -318,7 +318,7 @@ _MEMINFO = re.compile(r"^(\w+):[ \t]+([0-9]{1,12}) kB", re.MULTILINE | re.ASCII)
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGT]?)", re.ASCII)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BLOCK = re.compile(r"\b(1K|512|1024)-blocks\b")
-_MOST_BYTES = 1 << 44  # 16 TiB
+_MAX_BYTES = 1 << 44  # 16 TiB
 
 
 def parse_meminfo(text: str) -> tuple[int | None, int | None]:
@@ -352,7 +352,7 @@ def parse_data(text: str) -> tuple[int | None, int | None]:
             total, free = _bytes(words[at - 4], scale), _bytes(words[at - 2], scale)
         else:
             continue
-        if total and free is not None and free <= total <= _MOST_BYTES:
+        if total and free is not None and free <= total <= _MAX_BYTES:
             return total, free
     return _behind_another_mount(lines, header, scale)
 
@@ -363,7 +363,7 @@ def _behind_another_mount(lines: list[str], header: str, scale: int) -> tuple[in
     if not header or len(rows) != 1 or len(rows[0]) != 6 or not rows[0][5].startswith("/"):
         return None, None
     total, free = _bytes(rows[0][1], scale), _bytes(rows[0][3], scale)
-    return (total, free) if total and free is not None and free <= total <= _MOST_BYTES else (None, None)
+    return (total, free) if total and free is not None and free <= total <= _MAX_BYTES else (None, None)
 
 
 def _bytes(word: str, scale: int) -> int | None:

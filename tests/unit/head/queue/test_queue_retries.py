@@ -4,7 +4,7 @@ import pytest
 
 from farm.common.errors import Code, Fault, HostError, error_to_wire
 from farm.head.queue.model import Outcome
-from farm.head.queue.retry import BACK_OFF, MOST_CRASHES, crashes
+from farm.head.queue.retry import BACK_OFF, MAX_CRASHES, crashes
 from farm.model.job import Attempt, AttemptState, JobState
 from tests.support.queue_desk import START, Desk, a_job, failure, moment
 
@@ -71,19 +71,19 @@ def test_back_off_is_bounded():
 def test_yielding_and_interruption_are_no_tries():
     desk = Desk()
     desk.add(a_job(max_attempts=1))
-    for _ in range(3 * MOST_CRASHES):
+    for _ in range(3 * MAX_CRASHES):
         desk.run()
         desk.end(outcome=Outcome(AttemptState.YIELDED))
         desk.run()
         desk.end(outcome=Outcome(AttemptState.INTERRUPTED))
-    for died in range(1, MOST_CRASHES + 1):
+    for died in range(1, MAX_CRASHES + 1):
         assert "a" in desk.asked
         desk.run()
         desk.end(outcome=Outcome(AttemptState.INTERRUPTED, crashes=died))
     job = desk.saved["a"]
     assert (job.state, job.error["code"], job.error["fault"]) == (JobState.FAILED, "interrupted_too_often", "farm")
-    assert f"died {MOST_CRASHES} times" in job.error["message"]
-    assert job.attempts == job.uncounted == 7 * MOST_CRASHES
+    assert f"died {MAX_CRASHES} times" in job.error["message"]
+    assert job.attempts == job.uncounted == 7 * MAX_CRASHES
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ async def test_a_trace_before_the_failure_is_handed_out():
 async def test_a_perfetto_that_keeps_its_trace_or_prints_without_end_is_an_error(monkeypatch, stream, said):
     if "stuck" in stream:
         monkeypatch.setattr(phone_side, "HAND_OUT_S", 0.01)
-    monkeypatch.setattr(phone_side, "MOST_TRACE_BYTES", 1 << 20)
+    monkeypatch.setattr(phone_side, "MAX_TRACE_BYTES", 1 << 20)
     tracing = RailsTraces(FakeClient(FakeStream(**stream)), "serial")
     with raises_code(Code.GAUGE_FAILED, match=said):
         await tracing.read(last=True)

@@ -4,7 +4,7 @@ import pytest
 from farm.common.errors import Code, FarmError
 from farm.kinds.sweep.command import remarks
 from farm.kinds.sweep.spec import SweepSpec
-from farm.kinds.sweep.worker import BLOCK_SAMPLES, FEWEST_ROUNDS, take_rounds
+from farm.kinds.sweep.worker import BLOCK_SAMPLES, MIN_ROUNDS, take_rounds
 from farm.measure.conditions import versus_fastest
 from farm.measure.sweep import estimates, recommended
 from farm.model.identity import CpuCluster
@@ -94,9 +94,9 @@ def test_settings_that_are_alike_are_not_told_apart_and_the_cheapest_is_recommen
 
 def test_a_sweep_ends_when_all_intervals_are_narrow_or_its_time_is_over():
     narrow = Phone({1: 2e-3, 2: 1e-3}, scatter=1e-4).taken(measure_s=3600.0, half_width=0.5)
-    assert len(narrow.rounds_s[0]) == FEWEST_ROUNDS
+    assert len(narrow.rounds_s[0]) == MIN_ROUNDS
     short = Phone({1: 2e-3, 2: 1e-3}).taken(measure_s=0.1, half_width=0.0005)
-    assert len(short.rounds_s[0]) == FEWEST_ROUNDS
+    assert len(short.rounds_s[0]) == MIN_ROUNDS
     assert BLOCK_SAMPLES > 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from farm.cli.output.plots import svg
 from farm.kinds.tune.command import Live
 from farm.kinds.tune.summary import (
-    MOST_TASKS,
+    MAX_TASKS,
     Typed,
     build_options,
     next_command,
@@ -198,6 +198,6 @@ def test_each_tasks_rates_are_told_now_and_then_and_only_news_of_them(capsys):
         "  add: 1 trial, latest 1.50 GFLOPS, best -",
         "  add: 6 trials, latest 1.50 GFLOPS, best 0.50 GFLOPS, 2.000 ms",
     ]
-    many = {"tasks": [row(f"task{number}", 1, 1.0) for number in range(MOST_TASKS + 30)]}
-    assert len(task_lines(many)) == MOST_TASKS + 1
+    many = {"tasks": [row(f"task{number}", 1, 1.0) for number in range(MAX_TASKS + 30)]}
+    assert len(task_lines(many)) == MAX_TASKS + 1
     assert task_lines(many)[-1] == "  and 30 tasks more"
