@@ -1,4 +1,4 @@
-"""How soon a lab goes on after its head, a host, or its database has died: two hosts with virtual phones.
+"""How soon a lab continues after its head, a host, or its database has died: two hosts with virtual phones.
 
 The database is a primary with a synchronous standby. Each time is counted from the blow; that of the standby from its
 promotion, which an operator or Patroni does.

@@ -114,7 +114,7 @@ def _host_server(bundle: Path, folder: Path) -> Iterator[Any]:
 
 
 def _sampler(session: Any, library: Path) -> Callable[[], float]:
-    """Gives the mean seconds of some runs, anew at each call."""
+    """Gives the mean seconds of some runs, again at each call."""
     import numpy as np
     import tvm
 

@@ -234,7 +234,7 @@ def starve(pid: int, port: int) -> tuple[float, float]:
     """Percent of a core while out of descriptors, and seconds until a client is served once they are back."""
     clients = [socket.socket() for _ in range(STARVED_FILES + 20)]
     for client in clients:
-        client.setblocking(False)  # a stock tracker's short queue would let connect wait for ever ...
+        client.setblocking(False)  # a stock tracker's short queue would let connect wait forever ...
         client.connect_ex(("127.0.0.1", port))
         time.sleep(0.01)  # ... and needs this to take one after the other
     time.sleep(0.2)

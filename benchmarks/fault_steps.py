@@ -125,7 +125,7 @@ def adb_stopped(scene: Scene) -> None:
 
 
 def adb_resumed(scene: Scene) -> None:
-    """It goes on."""
+    """It continues."""
     os.kill(scene.notes["adb"], signal.SIGCONT)
 
 

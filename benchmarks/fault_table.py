@@ -309,7 +309,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     # Last of its phone: sections of the probe in which a phone got stuck are left out for ten minutes.
     Fault(
-        "dumpsys hangs", (lab("dumpsys_hangs"), do.pause(25.0)), (), "nobody: probes go on without it", meanwhile=READY,
+        "dumpsys hangs", (lab("dumpsys_hangs"), do.pause(25.0)), (), "nobody: probes work without it", meanwhile=READY,
         undo=(lab("dumpsys_hangs", on=False),), undone_by="services answer again", slow=True,
     ),
     Fault(

@@ -23,7 +23,7 @@ CUT, OTHER = "one", "two"  # the hosts
 GO = "/data/local/tmp/go"
 WAIT = f"until [ -e {GO} ]; do sleep 0.2; done; rm {GO}"
 LIMIT_S = 900.0  # of a job
-# A session whose bytes are compared until the client is told to go on; it tells how many rounds there were, and how
+# A session whose bytes are compared until the client is told to continue; it tells how many rounds there were, and how
 # many were wrong.
 COMPARES = """
 import random, select
@@ -99,6 +99,6 @@ class CutOffLab:
         return [each for each in self.cut.status()["problems"] if "database" in each]
 
     def go(self, *those: Phone) -> None:
-        """Let the jobs that wait on these phones go on."""
+        """Let the jobs that wait on these phones continue."""
         for phone in those:
             phone.shell(f"touch {GO}")

@@ -96,7 +96,7 @@ def _stock(order: dict[str, Any], stack: contextlib.ExitStack, ms: Any, work: Pa
 
     config = ms.runner.RPCConfig("127.0.0.1", order["tracker"], KEY, session_timeout_sec=10)
     runner = ms.runner.RPCRunner(config, max_workers=order["devices"])
-    # Its limit counts the worker's imports, which are begun anew after a timeout: on a busy host 30 s would never do.
+    # Its limit counts the worker's imports, which are begun again after a timeout: on a busy host 30 s would never do.
     return runner, ms.builder.LocalBuilder(f_export=export_so, timeout_sec=300.0)
 
 

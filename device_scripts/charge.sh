@@ -1,13 +1,13 @@
 #!/system/bin/sh
 # Holds a phone's charging back, where root may write its charger's switch. POSIX sh as mksh + toybox (or dash, busybox) run it.
 #
-#   charge.sh hold SECONDS   stops charging; charging goes on by itself after SECONDS unless it is held again before
-#   charge.sh allow          charging goes on; nothing to do where nothing was held
+#   charge.sh hold SECONDS   stops charging; charging continues by itself after SECONDS unless it is held again before
+#   charge.sh allow          charging continues; nothing to do where nothing was held
 #   charge.sh state          prints `held NODE` or `nothing`
 #
 # Prints one line: `held NODE`, `allowed NODE`, `nothing`, `no-root`, `no-switch` or, with exit code 1, `failed NODE`. A reboot
 # gives every node its own value again. Kernels have different switches; each line of the table is NODE, the value that
-# charges, the value that does not. Those that go on feeding the phone from the cable stand first: with `input_suspend` it
+# charges, the value that does not. Those that continue feeding the phone from the cable stand first: with `input_suspend` it
 # drains its battery, which is why nothing is held without a time.
 # shellcheck disable=SC1091,SC2154  # sourced, and what it sets
 . "${0%/*}/processes.sh"

@@ -137,7 +137,7 @@ kill_theirs() {
     return 1
 }
 
-# remove_strays: what farm never puts beside its own, and what programs wrote. Below run, bin, bundles and programs whoever makes those anew removes it.
+# remove_strays: what farm never puts beside its own, and what programs wrote. Below run, bin, bundles and programs whoever makes those again removes it.
 remove_strays() {
     for each in "$ROOT"/* "$ROOT"/.[!.]* "$ROOT"/..?*; do
         case ${each##*/} in

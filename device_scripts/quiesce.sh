@@ -10,7 +10,7 @@
 # name, then `ended` or, with exit code 1, `unfinished`.
 # The ledger holds each value as it was and is on the phone's storage before anything is changed, so that a begin that was cut
 # anywhere, a lost cable, a killed farm or a reboot ends with the old values. Thermal limits are never touched: they are caps
-# above governors and power levels, and go on to hold.
+# above governors and power levels, and continue to hold.
 # shellcheck disable=SC1091,SC2034,SC2154  # sourced, what it sets and what it is given
 . "${0%/*}/processes.sh"
 . "${0%/*}/phone_values.sh"

@@ -2,7 +2,7 @@
 # A program's calls while nobody listens: the phone writes down itself what its gauge says. POSIX sh as mksh + toybox (or
 # dash, busybox) run it.
 #
-#   untethered.sh start FOLDER CYCLES WINDOW_S LEAD_S NAP_S   goes on in the background; prints `started`
+#   untethered.sh start FOLDER CYCLES WINDOW_S LEAD_S NAP_S   continues in the background; prints `started`
 #
 # FOLDER/call is a line for sh that calls the program once. FOLDER/gauge gets the lines of gauge.sh, FOLDER/marks what was
 # done when, by the phone's uptime: `boot ID`, then `idle`, `busy`, `rest` and `end` of each cycle, `rest` with the number of

@@ -15,7 +15,7 @@ RELEASE = "0.1.0"  # builds of a release work together; __version__ names the bu
 def _build() -> str:
     """The release with the commit that this code is of, such as 0.1.0+g25d57cca; without it where nothing tells it.
 
-    A checkout's commit is read anew at each start, without the program git; an installed wheel's name has it.
+    A checkout's commit is read again at each start, without the program git; an installed wheel's name has it.
     """
     root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     if commit := _commit(f"{root}/.git"):

@@ -166,7 +166,7 @@ class AdbClient:
         timeout_s: float = OPEN_TIMEOUT_S,
         on_stderr: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> ShellStream:
-        """Starts a command that goes on; the caller closes the stream.
+        """Starts a command that continues; the caller closes the stream.
 
         Args:
             serial: as listed.
@@ -213,7 +213,7 @@ class AdbClient:
         self.forget(serial)
 
     async def reconnect(self, serial: str) -> str:
-        """Has the server drop a phone's transport, usable or not, and make it anew; returns the server's answer.
+        """Has the server drop a phone's transport, usable or not, and make it again; returns the server's answer.
 
         The list shows the rest: it leaves it, or is offline, for a moment. Its streams and forwards end.
         """

@@ -2,7 +2,7 @@
 
 `evidence` always holds the text of the server or the phone. One ordered table maps texts to leaves; the first match
 wins. The texts come from real servers and phones (tests/data/adb/errors); the order matters where one output holds
-several: a failure that was overcome (an old server killed and started anew) stands above the one that stayed.
+several: a failure that was overcome (an old server killed and started again) stands above the one that stayed.
 """
 # The names below are the interface agreed in docs/interfaces.md; an `Error` suffix on each would add nothing.
 # ruff: noqa: N818

@@ -108,7 +108,7 @@ class AdbServer:
         if self._stays and not even_adopted:
             return
         if not even_adopted and self._starting not in (None, asyncio.current_task()):
-            await asyncio.wait([self._starting])  # it goes on without its callers, and would leave a server behind
+            await asyncio.wait([self._starting])  # it continues without its callers, and would leave a server behind
         ended = self.pid is not None
         if self._process is not None:
             await asyncio.to_thread(_end, self._process)
@@ -143,7 +143,7 @@ class AdbServer:
         self._stays = True
 
     def trim_log(self) -> None:
-        """Empties the log when it is too long; the server appends, so it goes on at the start."""
+        """Empties the log when it is too long; the server appends, so it continues at the start."""
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT_BYTES:
             os.truncate(self.log, 0)
 

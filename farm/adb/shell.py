@@ -1,4 +1,4 @@
-"""Commands on a phone: the result of a finished one, and the stream of one that goes on."""
+"""Commands on a phone: the result of a finished one, and the stream of one that continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def new_sentinel() -> SentinelReader:
 
 
 class ShellStream:
-    """A command that goes on: `async for chunk in stream` or `stream.lines()`, then `exit_code`.
+    """A command that continues: `async for chunk in stream` or `stream.lines()`, then `exit_code`.
 
     It ends with AdbLinkLost when phone, link or server went away before the command ended. Its opener closes it.
     """
@@ -97,7 +97,7 @@ class ShellStream:
 
         Raises:
             AdbLinkLost: the stream ended before the command did.
-            AdbTimeout: no byte came in time (the command goes on).
+            AdbTimeout: no byte came in time (the command continues).
         """
         async with deadline(timeout_s, self._silent):
             while not self._ended:

@@ -1,4 +1,4 @@
-"""The watcher: follows the adb server's list for ever, through every failure of the server.
+"""The watcher: follows the adb server's list forever, through every failure of the server.
 
 It survives a killed, absent, hanging or foreign-version server; starts the server if it is farm's; keeps network phones
 connected; reports each problem once. Decisions are in farm.adb.watch_policy; this file only waits and acts.

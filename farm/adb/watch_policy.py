@@ -124,7 +124,7 @@ class NetworkAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPhone:
-    """One phone that farm keeps connected, for ever."""
+    """One phone that farm keeps connected, forever."""
 
     address: str  # HOST:PORT, as adb lists it
     outage: Outage = Outage()
@@ -142,7 +142,7 @@ class NetworkPhone:
             since = self.offline_since if self.offline_since is not None else now
             phone = replace(self, offline_since=since)
             if self.busy or now < max(since + policy.adb_gives_up_s, due):
-                return phone, NetworkAction.NONE  # adb's own attempts go on
+                return phone, NetworkAction.NONE  # adb's own attempts continue
             return replace(phone, busy=True, offline_since=now), NetworkAction.RECONNECT
         if listed is not None:
             phone = replace(self, outage=Outage(), offline_since=None, next_try_at=now)

@@ -1,6 +1,6 @@
 """dask's settings for both sides: TLS 1.3 with certificates of the farm's authority, and no page that listens.
 
-The host's port counts connections from their first moment (`GuardedBackend`). dask itself keeps silent ones for ever.
+The host's port counts connections from their first moment (`GuardedBackend`). dask itself keeps silent ones forever.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ def _platform(info: ElfInfo, where: str) -> Platform | None:
     if glibc and bionic:
         raise ElfError(
             f"{where} needs both {glibc[0]} (glibc) and {bionic[0]} (Android)",
-            hint="link it anew, with one toolchain only",
+            hint="link it again, with one toolchain only",
         )
     if glibc:
         return Platform.LINUX

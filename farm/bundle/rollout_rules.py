@@ -199,7 +199,7 @@ def advance(
     """Take the next step.
 
     Returns:
-        The new state; serials of idle phones to provision anew, with `assigned`; and serials of busy phones that must
+        The new state; serials of idle phones to provision again, with `assigned`; and serials of busy phones that must
         get no new lease, each with the bundle that waits for it. The last two are at most `share` of the phones.
     """
     rollout = _judge_trials(rollout, {phone.serial: phone for phone in phones}, config, now_s)

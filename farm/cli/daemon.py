@@ -124,7 +124,7 @@ def _reload_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"note: {note}"
     if restart:
         yield f"after a restart: {', '.join(restart)}"
-        yield "restart the daemon when it suits: jobs go on afterwards (a service: systemctl restart farm)"
+        yield "restart the daemon when it suits: jobs continue afterwards (a service: systemctl restart farm)"
 
 
 def drain(
@@ -135,7 +135,7 @@ def drain(
     end: Annotated[bool, typer.Option("--end", help="Hand phones out again.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Hand out no phone any more; leases and jobs that run go on, requests wait (operators; docs/service.md).
+    """Hand out no phone any more; leases and jobs that run continue, requests wait (operators; docs/service.md).
 
     One phone: `farm device drain NAME`, which a restart does not end. This ends with `farm drain --end`, and with the
     daemon: after a restart phones are handed out again. Exit code 3 when phones are still leased.

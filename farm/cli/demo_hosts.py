@@ -138,7 +138,7 @@ def _watch(first: VirtualFarm, since: int, story: Story, doomed: VirtualFarm, ph
                 doomed.daemon.kill()
             if story.lost and not said:
                 said = True
-                print_note(f"  {story.doomed} is lost ({story.lost}): the tuning goes on without it ...")
+                print_note(f"  {story.doomed} is lost ({story.lost}): the tuning continues without it ...")
             if story.over:
                 return
     except TimeoutError as error:

@@ -145,7 +145,7 @@ def _follow(client: ControlClient, name: str, since: int, limit_s: float) -> Non
 def add(
     address: Annotated[str, typer.Argument(help="HOST:PORT of adb over the network.")], json: JsonFlag = False
 ) -> None:
-    """Add a network phone; the farm reconnects to it for ever."""
+    """Add a network phone; the farm reconnects to it forever."""
     call_and_emit(
         "device.add", "added {address}; it appears in `farm device list` once it answers", json=json, address=address
     )
@@ -169,7 +169,7 @@ def set_device(
 
 @app.command()
 def drain(name: Name, json: JsonFlag = False) -> None:
-    """Start no new lease on it; its running lease goes on, others wait or use other phones.
+    """Start no new lease on it; its running lease continues, others wait or use other phones.
 
     Until `farm device release`, restarts included. All phones of the host, for an upgrade: `farm drain`.
     """

@@ -99,7 +99,7 @@ def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *
         yield from lines
     yield 'so that other hosts reach it, also in [lab]: listen = "tcp://ADDRESS:9194"'
     if (loaded.state_dir / "farm.db").exists():
-        yield f"{loaded.state_dir / 'farm.db'} stays as it is and is not moved: adopt the phones of this host anew"
+        yield f"{loaded.state_dir / 'farm.db'} stays as it is and is not moved: adopt the phones of this host again"
 
 
 @app.command("list")
@@ -131,7 +131,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Hand its phones out again.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Hand out no phone of a host any more; its leases and running jobs go on. `farm drain` is for this host."""
+    """Hand out no phone of a host any more; its leases and running jobs continue. `farm drain` is for this host."""
     answer = call("host.drain", on=not undo, host=name)
     left = len(answer["leases"])
     goes_on = f"; {many(left, 'lease')} there {'goes' if left == 1 else 'go'} on" if left else ""
@@ -146,7 +146,7 @@ def remove(
     force: Annotated[bool, typer.Option("--force", help="Also while it runs, or has the lab's only head.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Remove a drained or stopped host: it can use the database no more, its leases end, its jobs go on elsewhere."""
+    """Remove a drained or stopped host: it loses the database, its leases end, its jobs continue elsewhere."""
     from farm.store.membership import remove as take_out
 
     removed = take_out(url, name, _ordered_by(), force=force)

@@ -48,7 +48,7 @@ RESTARTS = {
     "farm-gate.socket": ("systemctl stop farm-gate && systemctl restart farm-gate.socket", "ends every session"),
     "farm-gate.service": ("systemctl restart farm-gate", "ends every session"),
     "farm-head.service": ("systemctl restart farm-head", "nothing is handed out for some 5 s"),
-    "farm.service": ("systemctl restart farm", "repeats running jobs; sessions and people's leases go on"),
+    "farm.service": ("systemctl restart farm", "repeats running jobs; sessions and people's leases continue"),
 }
 UNIT_FOLDER = "etc/systemd/system"
 SYSUSERS = "etc/sysusers.d/farm.conf"

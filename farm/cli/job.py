@@ -257,7 +257,7 @@ def _change(kind: str, jobs: list[str], json: bool) -> None:
 
 def logs(
     job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt; the latest by default.")] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -20,7 +20,7 @@ from farm.model.identity import target_words
 if TYPE_CHECKING:
     from farm.compiler.records import Best, RecordReading, RecordSet
 
-app = typer.Typer(help="Tuning records of `farm tune`, to compile with or to go on from.")
+app = typer.Typer(help="Tuning records of `farm tune`, to compile with or to continue from.")
 
 Which = Annotated[
     str,
@@ -215,9 +215,9 @@ def kept_by(job: str) -> dict[str, Any] | None:
 
 
 def kept_words(kept: Mapping[str, Any]) -> str:
-    """A line about the set of a tuning that did not end by itself: another tuning may go on from it."""
+    """A line about the set of a tuning that did not end by itself: another tuning may continue from it."""
     many = kept["records"]
-    return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {kept['set']} goes on from them"
+    return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {kept['set']} continues from them"
 
 
 def best_table(records: RecordSet) -> Iterator[str]:

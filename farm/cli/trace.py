@@ -118,7 +118,7 @@ def _trace_lines(rows: Sequence[tuple[float, Health]]) -> Iterator[str]:
 
 
 def _read(file: Path) -> list[tuple[float, Health]]:
-    """The probes of a trace, parsed anew: a later farm may read more in them.
+    """The probes of a trace, parsed again: a later farm may read more in them.
 
     Raises:
         UserError: it cannot be read, is none, or has no probes.

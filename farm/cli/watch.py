@@ -124,6 +124,6 @@ def _live(names: list[str], since: int) -> Sequence[Outcome]:
                 watched.pictures = {each.job.id: with_result(watched.pictures[each.job.id], each) for each in outcomes}
                 watched.notice = ""
     except KeyboardInterrupt:
-        print_note(f"stopped watching; the jobs go on: farm watch {' '.join(names)}")
+        print_note(f"stopped watching; the jobs continue: farm watch {' '.join(names)}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     return outcomes

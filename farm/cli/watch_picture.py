@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from farm.client import Event, JobInfo
     from farm.client.model import Outcome
 
-MAX_STEPS = 200  # kept; a job that repeats a step for ever must not grow its watcher
+MAX_STEPS = 200  # kept; a job that repeats a step forever must not grow its watcher
 MAX_POINTS = 5_000  # of a tuning's curve
 FINAL_KINDS = {f"job.{state.value}": state for state in FINAL}
 SHOWN_PHASES = 6  # the latest ones

@@ -177,7 +177,7 @@ def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
                 print_kept(job.id)
     except KeyboardInterrupt:
         names = " ".join(names_of(submitted))
-        print_note(f"not waited for their end, so they may go on: farm job cancel {names}")
+        print_note(f"not waited for their end, so they may continue: farm job cancel {names}")
 
 
 def print_kept(job: str) -> None:
@@ -207,7 +207,7 @@ def follow(
 
     Raises:
         NoPhoneError: that was all of them.
-        DaemonUnreachableError: the daemon went away and stayed away; the jobs go on when it is back.
+        DaemonUnreachableError: the daemon went away and stayed away; the jobs continue when it is back.
     """
     from farm.client.model import names_of
     from farm.client.streams import Reasons

@@ -60,7 +60,7 @@ PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB
 class AsyncClient:
     """The farm's daemon. For one event loop; any number of its tasks may use it at once.
 
-    A daemon that restarts is waited for; jobs go on without their clients and are asked for again.
+    A daemon that restarts is waited for; jobs continue without their clients and are asked for again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Leave. Jobs go on; `wait` for them with another client."""
+        """Leave. Jobs continue; `wait` for them with another client."""
         self.connection.close()
 
     # -- jobs --------------------------------------------------------------------------------------------------------
@@ -151,14 +151,14 @@ class AsyncClient:
             fetch_outputs: whether runs' arrays are downloaded too.
 
         Raises:
-            TimeoutError: some have not ended after `timeout_s`; they go on.
+            TimeoutError: some have not ended after `timeout_s`; they continue.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 async with aclosing(watched(self.connection, names_of(jobs), 0)) as stream:
                     rows = [job async for each in stream if isinstance(each, tuple) for job in each]
         except TimeoutError as error:
-            raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
+            raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they continue") from error
         return tuple([await self.job(row.id, fetch_outputs=fetch_outputs) for row in rows])
 
     async def watch(
@@ -244,7 +244,7 @@ class AsyncClient:
         Args:
             job: its id, or the beginning of it.
             attempt: which; None: the latest, and with `follow` each that comes after it.
-            follow: go on until it has ended (without `attempt`: until the job has).
+            follow: continue until it has ended (without `attempt`: until the job has).
         """
         async with aclosing(log_lines(self.connection, job, attempt, follow=follow)) as lines:
             async for line in lines:

@@ -175,7 +175,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Leave. Jobs go on; `wait` for them with another client."""
+        """Leave. Jobs continue; `wait` for them with another client."""
         self._finalizer()
 
     # -- jobs --------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class DaemonConnection:
         return partial(self.on_transfer, name) if self.on_transfer is not None else None
 
     def close(self) -> None:
-        """Leave; the daemon ends this client's open calls (jobs go on)."""
+        """Leave; the daemon ends this client's open calls (jobs continue)."""
         for link in tuple(self._open):
             self._drop(link)
         self._idle.clear()

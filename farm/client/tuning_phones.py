@@ -142,7 +142,7 @@ class FarmPhones:
         return SessionOffer(held.tvm_host, held.tvm_port, held.tvm_key)
 
     def abort_session(self, lease: str, reason: str) -> None:
-        """End the lease, which cuts hanging sessions and cleans the phone, and ask for the phone anew."""
+        """End the lease, which cuts hanging sessions and cleans the phone, and ask for the phone again."""
         del reason
         self._call(self._leave(self._slot(lease), same=True))
 

@@ -99,7 +99,7 @@ class Code(StrEnum):
         "driver_missing", Fault.USER, "The phone has no such device, or its driver does not load.", ExitCode.FAILED,
     )  # fmt: skip
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
-    GATE_GONE = "gate_gone", Fault.HOST, "The gate was away, without which no session with a phone begins or goes on."
+    GATE_GONE = "gate_gone", Fault.HOST, "The gate was away, without which no session with a phone begins or continues."
     GAUGE_FAILED = "gauge_failed", Fault.PHONE, "The phone's gauge or power rails fell silent, or are not understood."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
     HOST_IMPAIRED = "host_impaired", Fault.HOST, "The host lacks room, memory or files for workers."
@@ -206,7 +206,7 @@ class Code(StrEnum):
     WRONG_NUMBERS = "wrong_numbers", Fault.PHONE, "A phone computed wrong numbers."
 
 
-# What only an operator of a host can mend, by code: no worker goes on there, or none of such a job. Workers run users'
+# What only an operator of a host can mend, by code: no worker runs there, or none of such a job. Workers run users'
 # programs: other users and operators are told these words, not the workers'.
 HOST_STANDS = {
     Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning,

@@ -64,7 +64,7 @@ class UserNames:
         self._names: dict[int, str] = {}
 
     def known(self, uid: int) -> str | None:
-        """The last name found, which is looked up anew after a minute; None before the first answer."""
+        """The last name found, which is looked up again after a minute; None before the first answer."""
         self._shared_lookup(uid)
         return self._names.get(uid)
 

@@ -23,7 +23,7 @@ from farm.common.phone_text import PlainFormatter
 
 EXTEND_EVERY_S = 5.0
 EXTEND_BY_S = 30.0  # several times the rhythm: a busy disk may delay a message
-EXTEND_LIMIT_S = 3600.0  # a migration of a database of many GB takes minutes; one that hangs must not last for ever
+EXTEND_LIMIT_S = 3600.0  # a migration of a database of many GB takes minutes; one that hangs must not last forever
 # Of the journal, by the least level of logging that has it: sd-daemon(3).
 PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
 DEBUG_PRIORITY = 7

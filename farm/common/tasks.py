@@ -111,7 +111,7 @@ class LastingTasks:
                 if (running := asyncio.current_task()) is None or running.cancelling():
                     raise
                 self._report(name, error)  # something that it awaited was cancelled
-            except Exception as error:  # noqa: BLE001 - of whatever kind: the process goes on
+            except Exception as error:  # noqa: BLE001 - of whatever kind: the process continues
                 self._report(name, error)
             failures = 1 if time.monotonic() - began_s > STEADY_S else failures + 1
             await asyncio.sleep(BEGIN_AGAIN.delay_s(failures))

@@ -1,7 +1,7 @@
 """Sets of tuning records as folders and .tar files.
 
 A writer may be killed at any moment: the next one that opens the folder finds every record whose line was written:
-a torn last line is cut off; lines that are wrong go into `corrupt.jsonl`, and the files are made anew from the others.
+a torn last line is cut off; lines that are wrong go into `corrupt.jsonl`, and the files are made again from the others.
 """
 
 from __future__ import annotations

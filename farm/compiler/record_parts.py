@@ -1,6 +1,6 @@
 """A folder of tuning records in parts, while it grows: each has the lines appended since the one before.
 
-All parts in their order are the folder: they are kept at another place, where the search goes on if its host is lost.
+All parts in their order are the folder: they are kept at another place, where the search continues if its host is lost.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def _refuse(word: str) -> NoReturn:
 
 
 def _whole(digits: str) -> int:
-    """TVM's whole numbers have 64 bits; larger ones are no seconds either, and no arithmetic goes on with them."""
+    """TVM's whole numbers have 64 bits; larger ones are no seconds either, and no arithmetic continues with them."""
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"it has a number of {len(digits)} digits")
     return int(digits)

@@ -164,7 +164,7 @@ def check_texture_target(target: Any, *, records: bool) -> None:
 
 
 def check_cpu(target: Any) -> None:
-    """Refuse an mcpu or mattr that LLVM does not know: it compiles for a plain CPU then and goes on.
+    """Refuse an mcpu or mattr that LLVM does not know: it compiles for a plain CPU then and continues.
 
     Raises:
         TargetError: names it, with near ones.

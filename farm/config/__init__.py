@@ -252,7 +252,7 @@ def _read_file(path: Path | None, environ: Mapping[str, str], *, optional: bool)
 
 def _read(path: Path) -> bytes:
     """The content of a regular file of a sensible size; raises ValueError for any other."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a fifo without a writer blocks for ever
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a fifo without a writer blocks forever
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no regular file")

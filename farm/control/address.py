@@ -171,7 +171,7 @@ def notice_dead_links(opened: Any) -> None:
 
 
 def probe(where: Where, environ: Mapping[str, str] = os.environ) -> None:
-    """Check that a daemon listens: ZeroMQ would retry silently for ever, the kernel reports it at once.
+    """Check that a daemon listens: ZeroMQ would retry silently forever, the kernel reports it at once.
 
     `environ`: the environment, which may name a farm that is no more.
 
@@ -204,7 +204,7 @@ def probe(where: Where, environ: Mapping[str, str] = os.environ) -> None:
                 ) from error
             if note := start_note(where.parent / START_NOTE):
                 raise DaemonUnreachableError(
-                    f"the farm daemon starts: it {note}", hint="it goes on by itself: farm doctor, journalctl -u farm"
+                    f"the farm daemon starts: it {note}", hint="it continues by itself: farm doctor, journalctl -u farm"
                 ) from error
             raise DaemonUnreachableError(
                 f"no farm daemon listens on {where}",

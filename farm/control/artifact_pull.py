@@ -1,7 +1,7 @@
 """Artifacts that this host lacks, from the other hosts of a lab and from its object store.
 
-`ArtifactPull` is the folder's `pull`: it asks the sources that may have the artifact in turn, goes on where an earlier
-one was cut off, and lets the folder check the hash, the room and the budget as of an upload.
+`ArtifactPull` is the folder's `pull`: it asks the sources of the artifact in turn, continues where an earlier one was
+cut off, and lets the folder check the hash, the room and the budget as of an upload.
 """
 
 from __future__ import annotations

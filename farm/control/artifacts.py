@@ -204,7 +204,7 @@ class ArtifactFolder:
 
         Until it is complete each `sender` has an upload of its own: no sender spoils another's.
 
-        A chunk at an offset other than the bytes already there is not taken: the answer says where to go on.
+        A chunk at an offset other than the bytes already there is not taken: the answer says where to continue.
 
         Raises:
             UserError: an argument is wrong, or the finished bytes do not have that hash (they are dropped).

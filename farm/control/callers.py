@@ -303,7 +303,7 @@ class Accounts:
             raise UserError(f"{name} is {known.role}", hint=f"another role: first farm auth revoke {name}")
         if (known.token_sha256 if web else known.curve_key) is not None:
             what = "token" if web else "key"
-            raise UserError(f"{name} has a {what}", hint=f"lost it? farm auth revoke {name}, then make it anew")
+            raise UserError(f"{name} has a {what}", hint=f"lost it? farm auth revoke {name}, then make it again")
         account = Principal(name, role)
         if web:
             token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)

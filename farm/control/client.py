@@ -252,7 +252,7 @@ class ControlClient:
                 return
 
     def put_artifact(self, source: Path | bytes, *, on_progress: OnBytes | None = None) -> str:
-        """Upload a file or bytes; returns the SHA-256 it is known by. Goes on where an interrupted upload ended.
+        """Upload a file or bytes; returns the SHA-256 it is known by. Continues where an interrupted upload ended.
 
         Raises:
             UserError: the file cannot be read.

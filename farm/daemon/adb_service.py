@@ -2,8 +2,8 @@
 
     python -m farm.daemon.adb_service --socket localfilesystem:/run/farm-adb/adb.sock --folder /var/lib/farm/adb
 
-`[adb] binary` and `usb` of the configuration count; of one that cannot be read, their defaults: the daemon goes on with
-its old configuration, and the phones must not go because of a mistyped key.
+`[adb] binary` and `usb` of the configuration count; of one that cannot be read, their defaults: the daemon keeps its
+old configuration, and the phones must not go because of a mistyped key.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _lasting_tasks(parts: Parts) -> dict[str, Begin]:
 
 
 def _ending_tasks(parts: Parts) -> dict[str, Begin]:
-    """The tasks whose end ends the daemon, by name; the service manager then starts it anew.
+    """The tasks whose end ends the daemon, by name; the service manager then starts it again.
 
     The daemon may not write any more, its host was removed from the lab, or the fleet has a bug.
     """

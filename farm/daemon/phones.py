@@ -57,7 +57,7 @@ class Phones:
     server: AdbServer | None  # the farm's own
 
     def leave_adb(self) -> None:
-        """Sessions go on without this daemon: its adb server does so too, and the next daemon takes it over."""
+        """Sessions continue without this daemon: its adb server does so too, and the next daemon takes it over."""
         if self.server is not None:
             self.server.keep_running()
 

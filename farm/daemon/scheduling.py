@@ -76,7 +76,7 @@ class Scheduling:
     attempts: Attempts
 
     def use(self, config: FarmConfig) -> None:
-        """Share by it from now on; leases and sessions that have begun go on as they are."""
+        """Share by it from now on; leases and sessions that have begun continue as they are."""
         policy = lease_policy(config)
         self.leasing.use_policy(policy)
         self.head.use(policy)
@@ -330,7 +330,7 @@ async def _open_tvm_server(
     async def stop() -> None:
         await apart.stop()
         if apart.detached:
-            log.info("%d sessions go on at the gate", apart.detached)
+            log.info("%d sessions continue at the gate", apart.detached)
             phones.leave_adb()
 
     stack.push_async_callback(stop)

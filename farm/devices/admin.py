@@ -113,7 +113,7 @@ class DeviceAdmin:
 
     @run_to_completion
     async def add_network(self, address: str) -> str:
-        """Keep a network phone connected for ever; returns the serial it will be listed under."""
+        """Keep a network phone connected forever; returns the serial it will be listed under."""
         serial = self._fleet.watcher.add_network(address)
         if serial not in self._fleet.agents:
             self._fleet.add(serial)

@@ -37,7 +37,7 @@ from farm.model.identity import DeviceIdentity
 BACK_OFF = BackOff(0.5, 60.0)
 SCATTER_S = 0.5  # of waiting longer, by chance: a hub that came back is not stormed
 CHECK_TIMEOUT_S = 60.0  # golden kernels take well below a second; a slow phone's first OpenCL build took 20 s
-_OTHER_BUNDLE = "its server is of a bundle that is not its own any more"  # provisioned anew before anything else
+_OTHER_BUNDLE = "its server is of a bundle that is not its own any more"  # provisioned again before anything else
 _REPORT_IT = "please report it with the daemon's log; then farm device release NAME"
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Agent:
             self.bug_found(error)
 
     def bug_found(self, error: Exception) -> None:
-        """Farm failed over this device: log its last transitions and quarantine it; other devices go on."""
+        """Farm failed over this device: log its last transitions and quarantine it; other devices continue."""
         log.error(
             "%s: a bug in farm; its last transitions:\n%s", self.name, "\n".join(self.transitions), exc_info=error
         )

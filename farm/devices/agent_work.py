@@ -1,7 +1,7 @@
 """The tools of a phone's agent: the context of all agents, cleanup commands, and the harder recovery actions.
 
 `lifecycle.recovery` decides whether and when to reconnect or reboot (power: `power.py`). Each of them changes adb's
-list as a rule: the waiting task is then cancelled, and the life cycle goes on by the list.
+list as a rule: the waiting task is then cancelled, and the life cycle continues by the list.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checker(Protocol):
     """Runs a bundle's golden kernels on a phone."""
 
     async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
-        """Whether the numbers are right, and a line for a person; several at once are fine. Never waits for ever.
+        """Whether the numbers are right, and a line for a person; several at once are fine. Never waits forever.
 
         Raises:
             FarmError: the check could not be made; `fault` says whether the phone or the host caused it.
@@ -134,7 +134,7 @@ async def boot_id(client: AdbClient, serial: str) -> str:
 
 
 async def reconnect(client: AdbClient, serial: str) -> None:
-    """Have adb drop and make its transport anew; returns only where its list did not change for that.
+    """Have adb drop and make its transport again; returns only where its list did not change for that.
 
     Raises:
         AdbError: it could not.

@@ -123,7 +123,7 @@ class BatteryController:
         await self._table.change_serial(serial, to)
 
     async def run(self, agents: Callable[[], Iterable[Agent]]) -> None:
-        """Until cancelled; then charging goes on everywhere, and every day is kept as it is by then."""
+        """Until cancelled; then charging continues everywhere, and every day is kept as it is by then."""
         try:
             while True:
                 await asyncio.sleep(self._every_s)
@@ -154,7 +154,7 @@ class BatteryController:
             log.exception("%s: a bug in farm while it cared for its battery", agent.name)
 
     async def allow(self, agent: Agent) -> None:
-        """Charging goes on, if farm has held it back and the phone says so; else it stays held. Never raises.
+        """Charging continues, if farm has held it back and the phone says so; else it stays held. Never raises.
 
         A phone that cannot be reached, or does not obey, allows it by itself when its time is over.
         """

@@ -34,7 +34,7 @@ class BatteryConfig:
     """`[battery]`: opt-in, for it writes to the phone's charger driver."""
 
     window: Window = Window.OFF  # "phone": charging is held back by the charger's switch, which only root may write
-    low_percent: Annotated[int, Field(ge=0, le=100)] = 40  # charging goes on below: cells age least half full
+    low_percent: Annotated[int, Field(ge=0, le=100)] = 40  # charging continues below: cells age least half full
     high_percent: Annotated[int, Field(ge=0, le=100)] = 80  # and stops above: above 4.1 V they age twice as fast
 
 

@@ -451,7 +451,7 @@ class Fleet:
             self._note_silent(self._silent - self._beside(agent).keys())
 
     def _share_quarantine(self, agent: Agent) -> None:
-        """A phone in quarantine is not back in service because adb lists it, or one that says it is it, anew."""
+        """A phone in quarantine is not back in service because adb lists it, or one that says it is it, again."""
         if (twin := sick_twin(agent, self.agents.values())) is not None and twin.state.quarantine is not None:
             before = agent.state
             agent.keep_away(twin.state.quarantine)
@@ -517,7 +517,7 @@ class Fleet:
 
     @contextmanager
     def _contain_bugs(self, serial: str) -> Iterator[None]:
-        """A bug in farm over one device quarantines that device; the others go on."""
+        """A bug in farm over one device quarantines that device; the others continue."""
         try:
             yield
         except Exception as error:

@@ -2,7 +2,7 @@
 
 One `Rollouts` per fleet, used from the event loop's thread. Agents ask it for their bundle at each provisioning
 (`bundle_for`) and report a bundle that failed (`trial_failed`). `run` takes the next step when something changed and
-once a second. What is decided is kept in the store: the next daemon goes on with it.
+once a second. What is decided is kept in the store: the next daemon continues with it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Rollouts:
             try:
                 self._groups[group] = _ROLLOUT.validate_python(fields)
             except (ValidationError, RecursionError) as error:
-                log.warning("the rollout for %s (%s) begins anew, its row is damaged: %s", *group, error)
+                log.warning("the rollout for %s (%s) begins again, its row is damaged: %s", *group, error)
 
     def follow(self, fleet: Fleet) -> None:
         """Its phones are those that get the bundles."""

@@ -80,7 +80,7 @@ class TunnelKeeper:
                 await ended
         except TimeoutError as error:
             raise HostError(
-                f"the tunnels were not set up within {ROUND_LIMIT_S:.0f} s", hint="farm goes on: farm forward list"
+                f"the tunnels were not set up within {ROUND_LIMIT_S:.0f} s", hint="farm continues: farm forward list"
             ) from error
 
     async def add(self, tunnel: Tunnel) -> None:

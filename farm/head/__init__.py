@@ -1,4 +1,4 @@
-"""The head decides: which request gets which phone, and how each job goes on.
+"""The head decides: which request gets which phone, and how each job continues.
 
 `allocator` (pure) grants devices to requests, `queue` (pure) says what is to be done about each job. `request_queue`
 has the waiting requests and stores each grant (`write_queue`); `Dispatcher` performs the job queue's instructions over

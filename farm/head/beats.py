@@ -64,5 +64,5 @@ class BeatWatch:
         return BeatChanges(tuple(sorted(now - before)), tuple(sorted((before - now) & beats.keys())))
 
     def look_failed(self) -> None:
-        """The head could not commit: the counts of hosts that are not lost begin anew."""
+        """The head could not commit: the counts of hosts that are not lost begin again."""
         self._missed = {host: missed if missed >= LOST_AFTER else 0 for host, missed in self._missed.items()}

@@ -265,7 +265,7 @@ class Dispatcher(JobRequester):
         self._perform(self._queue.job_held(job_id, self._clock()))
 
     def resume(self, job_id: str) -> None:
-        """Let a held job go on.
+        """Let a held job continue.
 
         Raises:
             NoSuchJobError: it has ended.
@@ -413,7 +413,7 @@ class Dispatcher(JobRequester):
         return self._queue.attempt_ended(message.job, outcome, m.ClockReading(self._clock().s, message.at))
 
     def _note_host(self, host: str, outcome: m.Outcome, job: Job | None) -> None:
-        """Learn from the end of an attempt whether workers go on at its host."""
+        """Learn from the end of an attempt whether workers continue at its host."""
         error, kind = outcome.error or {}, None if job is None else self._kinds.get(job.kind)
         if (code := str(error.get("code"))) in HOST_STANDS:
             where = f" on {host}" if host else ""

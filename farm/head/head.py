@@ -32,11 +32,11 @@ from farm.store.mailbox import Letter
 
 
 class Head(ABC):
-    """It decides which request gets which phone, and how each job goes on."""
+    """It decides which request gets which phone, and how each job continues."""
 
     @abstractmethod
     async def start(self, runner: AttemptRunner) -> None:
-        """The leases of before are restored: jobs go on, and the attempts of this host run there. Comes once."""
+        """The leases of before are restored: jobs continue, and the attempts of this host run there. Comes once."""
 
     @abstractmethod
     def stop_jobs(self) -> None:
@@ -117,7 +117,7 @@ class Head(ABC):
 
     @abstractmethod
     async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
-        """Let held jobs go on; returns the ids of those that had not ended."""
+        """Let held jobs continue; returns the ids of those that had not ended."""
 
     @abstractmethod
     async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
@@ -135,7 +135,7 @@ class Head(ABC):
 
     @abstractmethod
     async def drain(self, reason: str) -> None:
-        """Hand out no phone of this host from now on, until it is called with ""; leases go on, requests wait.
+        """Hand out no phone of this host from now on, until it is called with ""; leases continue, requests wait.
 
         Raises:
             StoreWriteError: the order to a head apart cannot be written now.

@@ -1,4 +1,4 @@
-"""The loss and the removal of a host: leases that it had not armed were never held, and its jobs go on elsewhere.
+"""The loss and the removal of a host: leases that it had not armed were never held, and its jobs continue elsewhere.
 
 A host that is cut off works on, and its holders keep its phones. So leases of TVM clients and people stay, and an armed
 lease of a job stays open until the host has ended it; only its user's quota and worker slot are free at once. The end
@@ -69,7 +69,7 @@ class HostWatch:
         self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
 
     async def run(self) -> None:
-        """Look for ever, as often as hosts beat."""
+        """Look forever, as often as hosts beat."""
         while True:
             try:
                 await self._look()
@@ -83,7 +83,7 @@ class HostWatch:
     # --- what hosts say -------------------------------------------------------------------------------------------
 
     def began(self, host: str) -> None:
-        """A host begins anew: none of its attempts goes on, and it is not drained."""
+        """A host begins again: none of its attempts continues, and it is not drained."""
         self._ending.pop(host, None)
         for cause in (WithheldFor.ENDING, WithheldFor.DRAIN):
             self.withhold(host, cause, "")
@@ -239,5 +239,5 @@ def _lost_error(host: str) -> HostError:
     return HostError(
         f"host {host} has not been heard of for {silent_s:g} s",
         Code.HOST_LOST,
-        hint=f"see whether {host} runs and reaches the database; its jobs go on elsewhere",
+        hint=f"see whether {host} runs and reaches the database; its jobs continue elsewhere",
     )

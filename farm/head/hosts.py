@@ -231,7 +231,7 @@ class Hosts(AttemptRunner):
         self._of_job.pop(job, None)
 
     def requests_of(self, host: str) -> frozenset[str]:
-        """Take out the requests of a host without an armed lease: it has begun anew, stopped, or was removed."""
+        """Take out the requests of a host without an armed lease: it has begun again, stopped, or was removed."""
         return frozenset(self._requests.pop(host, ()))
 
     def has_request(self, host: str, request_id: str) -> bool:

@@ -4,7 +4,7 @@ A decision is made once; a full disk only delays that it is kept. What the store
 kept as a plain failure of its job instead: one job's end must not hold its phone, its followers or the queue.
 
 At a start, the leases that the daemon before it left on this host are ended in the store and its attempts interrupted,
-except a person's lease: within its time it goes on under its id, fence and expiry, beyond that its job is done.
+except a person's lease: within its time it continues under its id, fence and expiry, beyond that its job is done.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LeftAttempt:
 class Left:
     """What the daemon before this one left running."""
 
-    survivors: tuple[tuple[Job, Attempt, Lease], ...]  # these go on
+    survivors: tuple[tuple[Job, Attempt, Lease], ...]  # these continue
     attempts: tuple[LeftAttempt, ...]
     leases: tuple[LeaseRecord, ...]  # that are over
 
@@ -264,7 +264,7 @@ def _goes_on(kinds: Kinds, job: Job, attempt: Attempt, record: LeaseRecord, now:
 
 
 def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Lease:
-    assert record.expires_at is not None  # else it does not go on
+    assert record.expires_at is not None  # else it does not continue
     held_s = (now.at - record.granted_at).total_seconds()
     left_s = (record.expires_at - now.at).total_seconds()
     request = replace(request_of(kinds, job, frozenset()), longest_s=left_s)

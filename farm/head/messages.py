@@ -71,7 +71,7 @@ class LeaseRefused:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRestored:
-    """A lease of the time before the host's restart goes on; the device may not have been seen yet."""
+    """A lease of the time before the host's restart continues; the device may not have been seen yet."""
 
     lease: Lease
 
@@ -229,12 +229,12 @@ class HostBegan:
 
 @dataclass(frozen=True, slots=True)
 class HostLeft:
-    """From a host that stops: its requesters and phones have gone; leases of people and clients go on."""
+    """From a host that stops: its requesters and phones have gone; leases of people and clients continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDrained:
-    """From a host: an operator ordered that none of its phones is handed out; leases go on, requests wait."""
+    """From a host: an operator ordered that none of its phones is handed out; leases continue, requests wait."""
 
     reason: str  # "": they are again
 

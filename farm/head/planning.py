@@ -291,7 +291,9 @@ def check_store(problem: str) -> None:
     """
     if problem:
         raise HostError(
-            f"new jobs cannot be kept: {problem}", Code.STORE_UNWRITABLE, hint="running work goes on; see `farm doctor`"
+            f"new jobs cannot be kept: {problem}",
+            Code.STORE_UNWRITABLE,
+            hint="running work continues; see `farm doctor`",
         )
 
 

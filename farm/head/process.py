@@ -1,7 +1,7 @@
 """A head in a process of its own: it waits for the end of the present term, takes the next, and decides.
 
 Of several such processes one has the term. Each transaction of the head holds it, so a process that was stopped and
-goes on later writes nothing. The database has all knowledge of a head: one that loses the term drops its memory.
+continues later writes nothing. The database has all knowledge of a head: one that loses the term drops its memory.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HeadProcess:
         self.on_event: Callable[[Event], None] = lambda _: None  # for events of its terms
 
     def use(self, settings: HeadSettings) -> None:
-        """Decide by these settings from now on; leases and jobs go on as they are."""
+        """Decide by these settings from now on; leases and jobs continue as they are."""
         self._settings = settings
         if self.term is not None and self._retention is not None:
             self.term.head.use(settings.policy)
@@ -166,7 +166,7 @@ class HeadProcess:
             self.status = f"decides, in term {store.epoch}"
             self.checks += term.checks()
             assert store.term is not None
-            # All that may end the term; the tasks go on, whatever the database does.
+            # All that may end the term; the tasks continue, whatever the database does.
             ends = [
                 asyncio.create_task(each) for each in (stop.wait(), store.term.lost(), store.database.writer.lost())
             ]
@@ -228,7 +228,7 @@ class HeadTerm:
         return {"mailbox": self._read_mailbox, "history": self._history.run, "hosts": self._watch.run}
 
     async def _read_mailbox(self) -> None:
-        """Act upon the letters of hosts, for ever."""
+        """Act upon the letters of hosts, forever."""
         busy_until_s = 0.0
         while True:
             every_s = POLL_EVERY_S if time.monotonic() < busy_until_s else IDLE_POLL_EVERY_S
@@ -299,10 +299,10 @@ class HeadTerm:
 
     def _host_began(self, host: str) -> None:
         self._watch.began(host)
-        self._nothing_is_there(host, "began anew")
+        self._nothing_is_there(host, "began again")
 
     def _nothing_is_there(self, host: str, did: str) -> None:
-        """End the host's requests, unarmed leases and phones; its armed leases go on. `did`: "was stopped"."""
+        """End the host's requests, unarmed leases and phones; its armed leases continue. `did`: "was stopped"."""
         for request_id in self._hosts.requests_of(host):
             self.head.requests.withdraw(request_id)
         for lease in self.head.requests.unarmed(self._hosts.devices_of(host)):

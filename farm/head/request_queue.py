@@ -53,7 +53,7 @@ from farm.store.mailbox import Letter
 FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
-STANDS = BackOff(1.0, 60.0)  # of a host on which no worker goes on, between two tries
+STANDS = BackOff(1.0, 60.0)  # of a host on which no worker continues, between two tries
 
 Facts = TypeVarTuple("Facts")
 
@@ -210,7 +210,7 @@ class RequestQueue(WaitingRequests):
         self._pause_or_go_on()
 
     def drain(self, reason: str) -> None:
-        """Grant nothing from now on, until it is called with ""; leases go on, requests wait."""
+        """Grant nothing from now on, until it is called with ""; leases continue, requests wait."""
         self.drained = reason
         self._pause_or_go_on()
 
@@ -219,7 +219,7 @@ class RequestQueue(WaitingRequests):
             self.decide(self.allocator.paused, NOT_WRITABLE if self._failing else self.drained)
 
     def workers_stand(self, host: str, why: str) -> None:
-        """An attempt ended by what lets no worker of the host go on: after a while, one is tried again."""
+        """An attempt ended by what lets no worker of the host continue: after a while, one is tried again."""
         failures, timer = self._standing.get(host, (0, None))
         if timer is None and not self._closed:
             delay_s = STANDS.delay_s(failures + 1)
@@ -358,7 +358,7 @@ class RequestQueue(WaitingRequests):
             self._send(LeaseGranted(pending_grant.pending.id, pending_grant.lease, pending_grant.granted_at))
 
     def _armed(self, pending_grant: PendingGrant, *, claimed: bool) -> None:
-        if pending_grant.cancelled and not claimed:  # since it was sent; an attempt that runs already goes on
+        if pending_grant.cancelled and not claimed:  # since it was sent; an attempt that runs already continues
             self._send(LeaseUnwanted(pending_grant.lease.id, pending_grant.cancelled))
             return
         del self._grants[pending_grant.lease.device], self._requests[pending_grant.pending.id]
@@ -431,7 +431,7 @@ class RequestQueue(WaitingRequests):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _schedule_check(self) -> None:
-        """Let the allocator look again when it wants to; a timer that comes too early is left and looks anew."""
+        """Let the allocator look again when it wants to; a timer that comes too early is left and looks again."""
         wanted_s = self.allocator.next_check_s()
         if wanted_s is None or (self._check_timer is not None and self._check_at_s <= wanted_s):
             return

@@ -1,6 +1,6 @@
 """Reservations as people make them: by the wall clock in the store, by the monotonic one in the allocator.
 
-`ClockWatch` notices that the wall clock was set, after which people's times are read anew.
+`ClockWatch` notices that the wall clock was set, after which people's times are read again.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class ClockWatch:
         self._offset_s = self._offset()
 
     async def run(self) -> None:
-        """Compare the clocks for ever."""
+        """Compare the clocks forever."""
         while True:
             await asyncio.sleep(POLL_S)
             self.check()

@@ -1,8 +1,8 @@
 """A head takes over: it reads the state of the lab from the rows of hosts, and grants nothing meanwhile.
 
 Leases that no host has armed were never held: they end, and their requests wait again. Armed leases and running
-attempts go on. A job that has an armed lease and no attempt, because the head ended in between, asks again. A job that
-was cancelled is still to be stopped while its host, which may be lost, has not taken the letter.
+attempts continue. A job that has an armed lease and no attempt, because the head ended in between, asks again. A job
+that was cancelled is still to be stopped while its host, which may be lost, has not taken the letter.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class AttemptTimeoutError(UserError):
 
 
 class YieldedError(FarmError):
-    """The attempt gave its phone to others at a good moment and goes on later."""
+    """The attempt gave its phone to others at a good moment and continues later."""
 
     code = "yielded"
 

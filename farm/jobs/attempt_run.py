@@ -83,7 +83,7 @@ class AttemptRun:
         return await self.pool.waits() if self.pool is not None else ""
 
     def stop_with_daemon(self) -> None:
-        """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
+        """The daemon stops: a person's lease continues under the next one, all else is interrupted."""
         if self._personal():
             self.stop(AttemptState.RUNNING)
         else:
@@ -327,7 +327,7 @@ class AttemptContextFactory:
                 await asyncio.sleep(READ_AGAIN_S)
 
     def _view(self, device: str) -> DeviceView:
-        # After a restart a person's lease goes on before its phone is listed again.
+        # After a restart a person's lease continues before its phone is listed again.
         unseen = DeviceView(device, "", Life.GONE)
         return next((view for view in self.devices.views() if view.name == device), unseen)
 

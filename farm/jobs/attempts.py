@@ -101,7 +101,7 @@ class Attempts(AttemptRunner):
         self._stopping = False
 
     async def recover(self, adopted: Collection[str] = (), hosts: Collection[str] | None = None) -> None:
-        """Take up the attempts of the daemon before this one that go on; the rest is for `end_left`.
+        """Take up the attempts of the daemon before this one that continue; the rest is for `end_left`.
 
         Args:
             adopted: ids of leases that another component has restored.
@@ -113,7 +113,7 @@ class Attempts(AttemptRunner):
             self._runs[attempt.id] = AttemptRun(job, attempt, lease, self._contexts)
 
     async def end_left(self) -> None:
-        """Interrupt the attempts and end the leases of the daemon before; again after an error: it goes on there.
+        """Interrupt the attempts and end the leases of the daemon before; again after an error: it continues there.
 
         Raises:
             StoreWriteError: the store cannot write.
@@ -129,7 +129,7 @@ class Attempts(AttemptRunner):
             self._left = replace(self._left, leases=self._left.leases[1:])
 
     def begin(self) -> None:
-        """The head knows the jobs: go on with the attempts that `recover` took up."""
+        """The head knows the jobs: continue with the attempts that `recover` took up."""
         for run in self._runs.values():
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
 

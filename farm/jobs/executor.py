@@ -63,12 +63,12 @@ class Executor(ABC):
         """Do the work; returns the result as JSON.
 
         Raises:
-            YieldedError: it goes on later.
+            YieldedError: it continues later.
             FarmError: it failed; the fault decides what follows.
         """
 
     async def resume(self, context: AttemptContext) -> Mapping[str, Any]:
-        """Go on with an attempt that saved `attempt.facts` under the daemon before this one; by default, begin anew."""
+        """Continue an attempt that saved `attempt.facts` under the daemon before this one; by default, begin again."""
         return await self.run(context)
 
     async def salvage(self, context: AttemptContext) -> None:  # noqa: B027 - most kinds have nothing to keep

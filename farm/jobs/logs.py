@@ -176,7 +176,7 @@ class AttemptLogs:
     def read(self, job: str, number: int, after: int = 0, limit: int = PAGE_LINES) -> LogPage:
         """At most `limit` lines from the position `after`: 0, or `next` of an earlier page. Blocking.
 
-        An attempt without output, or unknown, has no lines. A position inside a line goes on with the next one.
+        An attempt without output, or unknown, has no lines. A position inside a line continues with the next one.
 
         Raises:
             HostError: the file cannot be read.

@@ -226,7 +226,7 @@ class Pool:
         return self._held[lease_id].device
 
     def end_wanted(self) -> bool:
-        """Whether others lack only the worker slot: the attempt should end as yielded and go on another time."""
+        """Whether others lack only the worker slot: the attempt should end as yielded and continue another time."""
         return self._leases.slot_wanted(self._first.id)
 
     def search(self, *, on: bool) -> None:

@@ -48,7 +48,7 @@ CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under t
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
 LACKS_HINT = "does it lack room, open files (ulimit -n) or memory? `farm doctor` looks"
 RESTART = BackOff(0.2, 30.0)
-STEADY_S = 60.0  # a zygote that lived this long starts the back-off anew
+STEADY_S = 60.0  # a zygote that lived this long starts the back-off again
 
 logger = logging.getLogger(__name__)
 

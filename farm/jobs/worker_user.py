@@ -175,7 +175,7 @@ def _as_user(user: WorkerUser, *command: str) -> subprocess.Popen[bytes]:
 
 
 def _see_out(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end, but not for ever; it is another user's, so that the daemon could not end it."""
+    """Wait for its end, but not forever; it is another user's, so that the daemon could not end it."""
     try:
         process.wait(HELPER_LIMIT_S)
     except subprocess.TimeoutExpired:

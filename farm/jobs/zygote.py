@@ -92,7 +92,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
-            log.unlink(missing_ok=True)  # whatever it is: opening a fifo waits for ever
+            log.unlink(missing_ok=True)  # whatever it is: opening a fifo waits forever
             with theirs, log.open("wb") as out:
                 process = await asyncio.create_subprocess_exec(
                     str(toolchain.python), "-P", "-m", "farm.worker.zygote", str(theirs.fileno()), str(os.getpid()),

@@ -151,7 +151,7 @@ class _RemoteLog(LogReader):
 
 
 def _check(page: LogPage, least: int) -> None:
-    """ValueError: farm did not write these lines, or they would be read for ever: they end at no later position."""
+    """ValueError: farm did not write these lines, or they would be read forever: they end at no later position."""
     for line in page.lines:
         line.check()
     if page.next < least + len(page.lines):

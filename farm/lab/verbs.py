@@ -68,7 +68,7 @@ class HostForwarder:
             HostUnreachableError: that host is away.
             FarmError: the error of the verb there.
         """
-        if caller.host:  # sent on once: two hosts that take each other for the right one would send it for ever
+        if caller.host:  # sent on once: two hosts that take each other for the right one would send it forever
             return None
         if not (subject := subject_of(request.kind, request.fields)) or self._is_here(request.kind, subject):
             return None

@@ -192,7 +192,7 @@ class ActiveLeases:
             return
         self._report_heat(active, view)
         if view.too_hot:
-            active.dirty = True  # nothing of its holder's may go on heating it
+            active.dirty = True  # nothing of its holder's may continue heating it
             message = f"{view.name} is dangerously hot: {view.too_hot}"
             self.revoke(active, PhoneError(message, Code.TOO_HOT, hint="let it cool, and look at its battery"), message)
             return
@@ -228,7 +228,7 @@ class ActiveLeases:
         active.reported_hot = hot
 
     def stop(self, reason: str) -> None:
-        """End all leases but people's and those whose session the gate carries on: these go on after the restart."""
+        """End all leases but people's and those whose session the gate carries on: these continue after the restart."""
         for active in (*self.leases.values(), *self._checks.values()):
             if active.detached:
                 active.stop_timer()
@@ -308,7 +308,7 @@ class LeaseCondition(StrEnum):
     """The condition of a lease after a change of its phone."""
 
     USABLE = "usable"  # the phone can be used
-    AWAITING_DEVICE = "awaiting-device"  # not seen again since the farm's restart: its time limit goes on
+    AWAITING_DEVICE = "awaiting-device"  # not seen again since the farm's restart: its time limit continues
     RECOVERING = "recovering"  # its session is over, but its holder keeps the phone for a while: it may recover
     LOST = "lost"  # it is taken from its holder
 

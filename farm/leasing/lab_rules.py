@@ -95,7 +95,7 @@ def host_with(lab: LabPicture, own: str, identity: DeviceIdentity, *, starting: 
     """Which other host has this phone, as a reason; "": none. A phone may be on the network, or move with its cable.
 
     Two hosts that find a phone at the same moment see each other only when they are `starting` its server: the first
-    by name goes on, unless the other one has made it ready.
+    by name continues, unless the other one has made it ready.
     """
     for each in lab.phones:
         view = each.view

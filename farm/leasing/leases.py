@@ -108,7 +108,7 @@ class Leasing:
             self._report(view)
 
     async def close(self) -> None:
-        """End every lease but those that go on after a restart, write the ends down, stop following the devices.
+        """End every lease but those that continue after a restart, write the ends down, stop following the devices.
 
         Requests stay unanswered.
         """
@@ -118,15 +118,15 @@ class Leasing:
         await self._writes.flush()
 
     def store_problem(self, failing: bool) -> None:
-        """The store cannot write: leases go on, and their ends are written later. Or it can again (`on_problem`)."""
+        """The store cannot write: leases continue, and their ends are written later. Or it can again (`on_problem`)."""
         self._writes.store_problem(failing)
 
     def clock_jumped(self) -> None:
-        """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
+        """The wall clock was set. Nothing is decided by it; ends that are written down by it are written again."""
         self.active.clock_jumped()
 
     def use_policy(self, policy: LeasePolicy) -> None:
-        """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
+        """Decide by this from now on; leases, sessions and waits that have begun continue as they are."""
         self.policy = policy
         self.active.use_policy(policy)
 
@@ -242,7 +242,7 @@ class Leasing:
 
     @contextmanager
     def phone_away(self, lease_id: str) -> Iterator[None]:
-        """Inside, the holder sends its phone away and gets it back: the lease goes on though the phone is gone.
+        """Inside, the holder sends its phone away and gets it back: the lease continues though the phone is gone.
 
         A holder that fails inside gives the lease back: its error says more than that the phone is gone.
 

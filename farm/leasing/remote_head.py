@@ -1,6 +1,6 @@
 """The head of a host whose head is a process of its own: messages and orders go through the database's mailboxes.
 
-Leases, sessions and attempts go on without head and database: the host's messages wait until they can be written. A
+Leases, sessions and attempts continue without head and database: the host's messages wait until they can be written. A
 lease is held once its host has written that (`arm`), so a host never holds a lease that a head has ended meanwhile.
 Questions about the host's own phones, leases and requests are answered without the head.
 """
@@ -130,7 +130,7 @@ class RemoteHead(RemoteOrders):
         self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Report to the head that this host begins anew, without requests. From now on it beats.
+        """Report to the head that this host begins again, without requests. From now on it beats.
 
         Raises:
             StoreWriteError: the database cannot be written now.
@@ -139,7 +139,7 @@ class RemoteHead(RemoteOrders):
         self._beating = asyncio.create_task(self._beat(), name="beats of this host")
 
     async def start(self, runner: AttemptRunner) -> None:
-        """See `Head.start`: the head apart decides how jobs go on."""
+        """See `Head.start`: the head apart decides how jobs continue."""
         self._runner = runner
 
     async def removed(self) -> None:
@@ -152,7 +152,7 @@ class RemoteHead(RemoteOrders):
         await asyncio.shield(self._beating)
 
     def stop_jobs(self) -> None:
-        """The head apart goes on with them at other hosts."""
+        """The head apart continues with them at other hosts."""
 
     def use(self, policy: LeasePolicy) -> None:
         """See `Head.use`."""

@@ -67,7 +67,7 @@ class ActiveLease:
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     yield_wanted: bool = False  # others wait for the phone of this tune lease
     phone_closed: bool = False  # its last session was ended by the phone's side
-    detached: bool = False  # its session goes on while the farm stops: the next daemon takes both up
+    detached: bool = False  # its session continues while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
     awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
     phone_away: bool = False  # its holder has the port's power cut for a while: the phone does not count as missing
@@ -157,7 +157,7 @@ class LeaseSessions:
         return self._upstream(active, session, match_key.rpartition(":")[0], dial)
 
     def adopt(self, active: ActiveLease, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession:
-        """A session that was open under this lease before the farm's restart goes on, or has ended meanwhile."""
+        """A session that was open under this lease before the farm's restart continues, or has ended meanwhile."""
         session = active.session = LeaseSession(orphan.session, orphan.peer, cut)
         return self._upstream(active, session, orphan.key, _no_dial)
 
@@ -267,7 +267,7 @@ def _facts(end: SessionEnd) -> dict[str, object]:
 
 
 def _detach(active: ActiveLease) -> bool:
-    """The farm stops: a stock client's lease and a person's go on with their session."""
+    """The farm stops: a stock client's lease and a person's continue with their session."""
     active.detached = (
         not active.internal and not active.ending and (active.ends_with_session or active.lease.request.personal)
     )

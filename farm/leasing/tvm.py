@@ -194,9 +194,9 @@ class TvmLeases:
         return frozenset(kept)
 
     def adopt(self, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession | None:
-        """A session goes on under its lease, found by the fence, or has ended meanwhile.
+        """A session continues under its lease, found by the fence, or has ended meanwhile.
 
-        None: no lease goes on for it, and its end need not be reported.
+        None: no lease continues for it, and its end need not be reported.
         """
         active = next((each for each in self._active.leases.values() if each.lease.fence == orphan.fence), None)
         if active is not None and active.session is None and not active.ending:

@@ -5,7 +5,7 @@ says how sure a median is (`MedianEstimate`, `SampleSummary`), `patterns` finds 
 outliers, and `conditions` has the phone's conditions and the verdict (`Verdict`, `Reason`).
 
 `assess.assess(samples, nominal_s)` runs all of it and returns the `Assessment` in a measurement's certificate;
-`more_samples` and `measure_again` then say whether to go on. `comparison.compare` says which of two builds is faster,
+`more_samples` and `measure_again` say whether to continue. `comparison.compare` says which of two builds is faster,
 from samples taken in turns; `regression.changes` finds changes of level in a history of results.
 `sweep.estimates` says which of several settings is the fastest; `sustained.sustained` finds in a long run when the
 phone throttles, and its plateau.

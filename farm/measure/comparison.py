@@ -150,9 +150,9 @@ def needed_same(scatter: float, min_effect: float = MIN_EFFECT) -> int:
 
 
 def more_pairs(found: Comparison, *, most: int = MAX_PAIRS) -> int:
-    """How many more pairs to take before comparing all of them anew, even; 0: that was it.
+    """How many more pairs to take before comparing all of them again, even; 0: that was it.
 
-    First until there are `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter
+    First until there are `needed_pairs`, whatever the answer is so far: how long to continue is decided by the scatter
     alone. Without an answer then, until there are `needed_same`: so many make an interval so narrow that differences
     found by chance stay below the minimum effect. It is looked at `STAGES` only, or at the `most` that may be taken.
     """

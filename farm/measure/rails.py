@@ -67,7 +67,7 @@ class UptimeClock:
 def read_rails(trace: bytes, before: Sequence[PowerRail] = ()) -> list[PowerRail]:
     """The rails of a trace in the phone's order.
 
-    `before`: those of the trace before it. Their last counts are the first ones here: phones go on counting in between.
+    `before`: those of the trace before it. Their last counts are the first ones here: phones count in between.
 
     Raises:
         ValueError: it is no trace, or a counter went back; the message is a clause.

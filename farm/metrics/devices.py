@@ -126,7 +126,7 @@ def add_device(
 
 
 def shown_sensors(health: Health) -> list[Temperature]:
-    """The phone's shown temperature, the hottest of each group, then others by name, so that most series go on."""
+    """The phone's shown temperature, the hottest of each group, then others by name, so that most series continue."""
     shown = one_temperature(health)
     hottest: dict[SensorGroup, Temperature] = {}
     for each in health.temperatures:
@@ -145,7 +145,7 @@ class SensorNames:
         self._of: dict[str, set[str]] = {}
 
     def label(self, device: str, sensor: str) -> str:
-        """The name of a sensor in metrics. A phone that names its sensors anew would make series without end."""
+        """The name of a sensor in metrics. A phone that names its sensors again would make series without end."""
         known, name = self._of.setdefault(device, set()), sensor[:MAX_CHARACTERS]
         if name not in known and len(known) >= MAX_NAMES:
             return OTHER

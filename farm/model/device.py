@@ -175,7 +175,7 @@ class DeviceView(DeviceState):
     findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
     checked: str = ""  # what the latest golden check said
     sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
-    too_hot: str = ""  # why not even its holder may go on with it, for its heat
+    too_hot: str = ""  # why not even its holder may continue with it, for its heat
 
     def __post_init__(self) -> None:
         fold_cause(self, "reason")

@@ -79,7 +79,7 @@ _OTHERS = (
     EventKind("hub.lost", "several phones of one hub vanished together", "hub", ("devices", "reason")),
     EventKind("hub.back", "they are there again", "hub", ("devices",)),
     EventKind(
-        "host.lost", "the head has not heard of a host of the lab: its jobs go on elsewhere", "host", ("reason",)
+        "host.lost", "the head has not heard of a host of the lab: its jobs continue elsewhere", "host", ("reason",)
     ),
     EventKind("host.back", "the head hears of it again", "host", ()),
     EventKind("host.removed", "a host that was removed from the lab has nothing any more", "host", ()),
@@ -114,7 +114,7 @@ _OTHERS = (
         (*_SESSION, "outcome", "bytes_up", "bytes_down", "seconds", "detail"),
     ),
     EventKind("job.submitted", "a job was added", "job", _JOB),
-    EventKind("job.resumed", "a held job goes on", "job", _JOB),
+    EventKind("job.resumed", "a held job continues", "job", _JOB),
     EventKind("job.waits", "the last phone it could have had now is away or withheld", "job", ("reason",), kept=False),
     EventKind("job.progress", "a step of an attempt", "job", (), kept=False),
     EventKind("attempt.started", "an attempt begins", "attempt", _ATTEMPT),

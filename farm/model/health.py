@@ -226,10 +226,10 @@ class FindingKind(StrEnum):
     DATA_LOW = "data-low"  # /data is getting full
     MEMORY_LOW = "memory-low"
     STUCK_PROCESS = "stuck-process"  # one of farm's sits in a driver (state D): SIGKILL waits for the driver
-    ORPHAN = "orphan"  # a session's process goes on though the phone is not leased
+    ORPHAN = "orphan"  # a session's process continues though the phone is not leased
     ZOMBIE = "zombie"  # one of farm's ended and was not reaped
     GPU_FAULT = "gpu-fault"
-    REBOOTED = "rebooted"  # the phone started anew, and adb did not notice
+    REBOOTED = "rebooted"  # the phone started again, and adb did not notice
     SERVER_GONE = "server-gone"  # no RPC server on a phone that is ready
     BATTERY_HOT = "battery-hot"
     BATTERY_COLD = "battery-cold"

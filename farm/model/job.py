@@ -40,7 +40,7 @@ class AttemptState(StrEnum):
     DONE = "done"
     FAILED = "failed"  # `error` says how, and by its fault whether another attempt follows
     CANCELLED = "cancelled"  # with its job
-    YIELDED = "yielded"  # gave the phone to others at a candidate boundary; goes on later, not counted as a try
+    YIELDED = "yielded"  # gave the phone to others at a candidate boundary; continues later, not counted as a try
     INTERRUPTED = "interrupted"  # the daemon stopped or died under it, or the host's adb, hub or toolchain did; no try
 
 
@@ -87,4 +87,4 @@ class Attempt:
     ended_at: datetime | None = None
     error: Mapping[str, object] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # what an executor needs to take it up after a restart
-    pooled: bool = False  # `device` and `lease` are its first ones; it goes on without them
+    pooled: bool = False  # `device` and `lease` are its first ones; it continues without them

@@ -99,7 +99,7 @@ class UpstreamSession:
     opened: Callable[[], None]  # the phone's server has answered
     ended: Callable[[SessionEnd], None]
     fence: int = 0  # of its lease
-    # Asked when the daemon stops: whether the session goes on without it. If so, `ended` is not called.
+    # Asked when the daemon stops: whether the session continues without it. If so, `ended` is not called.
     detach: Callable[[], bool] = lambda: False
     elsewhere: bool = False  # `dial` leads to the gate of another host, which acts as the phone's server
 

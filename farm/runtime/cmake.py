@@ -77,7 +77,7 @@ def find_cmake(needed: Version, which: Callable[[str], str | None] | None = None
 
 
 def configure(cmake: CMake, source: Path, build: Path, options: Iterable[tuple[str, str]]) -> None:
-    """Prepare a build folder, or go on with one.
+    """Prepare a build folder, or continue with one.
 
     Raises:
         HostError: CMake refused; the evidence is its output.
@@ -146,7 +146,7 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
     output = "".join(kept)
     check_room(folder, process.returncode, output)
     why = cause_of(output)
-    hint = f"--json has the rest; the next build goes on in {folder}, and begins anew if you remove it"
+    hint = f"--json has the rest; the next build continues in {folder}, and begins again if you remove it"
     raise HostError(f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint=hint, evidence=output)
 
 

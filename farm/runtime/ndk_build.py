@@ -5,7 +5,7 @@
     libc++_shared.so                                    the NDK's, as they need it
 
 CMake builds them by ndk_project/CMakeLists.txt in a folder of the cache. That folder outlives an interrupt, an error
-and a full disk, so that the next build of the same inputs in the same places goes on; it is removed when the bundle's
+and a full disk, so that the next build of the same inputs in the same places continues; it is removed when the bundle's
 folder is there.
 """
 

@@ -3,8 +3,8 @@
     <cache>/<part>/contents.json   the SHA-256 of every file, and of what they came from
     <cache>/<part>/...             its files
 
-A part appears by one rename, is compared with its contents.json whenever it is used, and is made anew when it differs.
-What a killed process left is swept by the next one, which goes on with the parts that are there.
+A part appears by one rename, is compared with its contents.json whenever it is used, and is made again when it differs.
+What a killed process left is swept by the next one, which continues with the parts that are there.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 // process per session, one session at a time, work dir semantics. It differs where that server is dangerous and nobody
 // can depend on it (docs/virtual-phone.md, "The RPC server"):
 //   - SO_REUSEADDR, so a restart gets its port back; no free port is an error (exit 1) instead of port -1;
-//   - a peer that connects and then keeps silent is dropped after HANDSHAKE_LIMIT_S instead of blocking for ever
+//   - a peer that connects and then keeps silent is dropped after HANDSHAKE_LIMIT_S instead of blocking forever
 //     (until then it does block everybody, as in TVM);
 //   - a fractional "-timeout=" is understood instead of aborting the server;
 //   - a vanished tracker is reconnected to instead of dying of SIGPIPE, and no descriptor leaks;
@@ -66,7 +66,7 @@ constexpr int32_t kRpcMismatch = kRpcMagic + 2;  // +1 (duplicate key) is a prox
 constexpr int32_t kTrackerMagic = 0x2F271;
 constexpr int32_t kLongestKey = 64 * 1024;          // bytes; TVM's own clients stay below 100
 constexpr int32_t kLongestReply = 16 * 1024 * 1024;  // bytes of one tracker message
-constexpr int kHandshakeLimitS = 30;    // a slow link delivers 40 bytes in less; a dead one must not block us for ever
+constexpr int kHandshakeLimitS = 30;    // a slow link delivers 40 bytes in less; a dead one must not block us forever
 constexpr int kTrackerReplyLimitS = 10;
 constexpr int kTrackerRetryS = 5;       // as TVM's server
 constexpr int kTrackerPollMs = 2000;    // as TVM's server: how often an idle server asks after its match key
@@ -396,7 +396,7 @@ class Tracker {
   const std::string& match_key() const { return match_key_; }
   void Disconnect() { socket_.Close(); }
 
-  // Connects when not connected (retrying for ever) and offers a fresh match key.
+  // Connects when not connected (retrying forever) and offers a fresh match key.
   void Offer() {
     while (used()) {
       try {

@@ -61,7 +61,7 @@ class LabClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up; the lab goes on."""
+        """Hang up; the lab continues."""
         self._lines.close()
         self._socket.close()
 

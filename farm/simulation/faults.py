@@ -65,9 +65,9 @@ FAULTS: Mapping[str, PhoneFault] = {
     "free_disk": PhoneFault("/data has room again", {}),
     "server_crash": PhoneFault("every tvm_rpc process dies of SIGKILL", {}),
     "server_hang": PhoneFault("every tvm_rpc process is stopped by SIGSTOP", {}),
-    "server_resume": PhoneFault("stopped tvm_rpc processes go on", {}),
+    "server_resume": PhoneFault("stopped tvm_rpc processes continue", {}),
     "segfault": PhoneFault("kernels die of SIGSEGV", {}),
-    "ignore_sigterm": PhoneFault("kernels spin for ever and ignore SIGTERM", {}),
+    "ignore_sigterm": PhoneFault("kernels spin forever and ignore SIGTERM", {}),
     "wrong_numbers": PhoneFault("kernels return nonsense", {}),
     "good_kernels": PhoneFault("kernels work again", {}),
     "reboot": PhoneFault(
@@ -152,7 +152,7 @@ FAULTS: Mapping[str, PhoneFault] = {
     ),
     "physics_off": PhoneFault("sensors stay where they are, and nothing is slowed down", {}),
     "replay": PhoneFault(
-        "the phone's files say what the trace says, that many times as fast, once or for ever",
+        "the phone's files say what the trace says, that many times as fast, once or forever",
         {"path": Argument(str), "speed": Argument(float, 1.0), "repeat": Argument(bool, False)},
     ),
     "capture": PhoneFault(

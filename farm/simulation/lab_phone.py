@@ -212,7 +212,7 @@ class LabPhone:
             self._start_later(down_s)
 
     async def set_port_power(self, *, on: bool) -> None:
-        """Switch the USB port that the cable is in. A link that hung is made anew with the port's power."""
+        """Switch the USB port that the cable is in. A link that hung is made again with the port's power."""
         if on and not self.port_power and self.config.mode != "normal":
             await self.configure(mode="normal")
         self.port_power = on

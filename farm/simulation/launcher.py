@@ -26,7 +26,7 @@ from typing import NoReturn
 _MAGIC = 0xFF271
 _MISMATCH = _MAGIC + 2
 _MAX_KEY_BYTES = 64 * 1024
-_HANDSHAKE_LIMIT_S = 30.0  # a slow link delivers 40 bytes in less; a dead one must not block everybody for ever
+_HANDSHAKE_LIMIT_S = 30.0  # a slow link delivers 40 bytes in less; a dead one must not block everybody forever
 _USAGE = "Command line usage: tvm_rpc server [--host=] [--port=] [--port-end=] [--key=] [--work-dir=] [--silent]"
 
 
@@ -154,7 +154,7 @@ def handshake(connection: socket.socket, key: str) -> float | None:
 
 
 def serve(options: Options, listener: socket.socket, log: LauncherLog) -> NoReturn:
-    """One session after the other, for ever."""
+    """One session after the other, forever."""
     while True:
         connection, address = listener.accept()
         peer = f"{address[0]}:{address[1]}"

@@ -73,7 +73,7 @@ class KernelFault(StrEnum):
 
     NONE = "none"
     SEGFAULT = "segfault"  # the session's worker dies of SIGSEGV
-    IGNORE_SIGTERM = "ignore_sigterm"  # it spins for ever and SIGTERM does nothing, as in a stuck driver
+    IGNORE_SIGTERM = "ignore_sigterm"  # it spins forever and SIGTERM does nothing, as in a stuck driver
     UNKILLABLE = "unkillable"  # it spins, and a child of it cannot be killed for `unkillable_s`
     WRONG_NUMBERS = "wrong_numbers"  # it returns, having written nonsense
 

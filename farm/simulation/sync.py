@@ -208,7 +208,7 @@ class SyncService:
     def _on_piece(self, data: memoryview) -> None:
         incoming = self._incoming
         if incoming is None or incoming.failed:
-            return  # drained: the host goes on sending until it has read the FAIL
+            return  # drained: the host continues sending until it has read the FAIL
         if incoming.link_target is not None:
             incoming.link_target += data
             return

@@ -31,7 +31,7 @@ class AccountRecord:
 
 
 class AccountTable(TableAccess):
-    """Statements over accounts. Each call reads anew: another host's daemon may share the database."""
+    """Statements over accounts. Each call reads again: another host's daemon may share the database."""
 
     def all(self) -> tuple[AccountRecord, ...]:
         """Every account by name, revoked ones too."""

@@ -105,7 +105,7 @@ class Database:
         try:
             while not (await asyncio.wait((reading,), timeout=ANSWER_LIMIT_S))[0]:
                 if self.writer.problem or self.writer.silent_s() > ANSWER_LIMIT_S:
-                    hint = "is its server stopped, cut off or overloaded? farm goes on by itself: farm doctor"
+                    hint = "is its server stopped, cut off or overloaded? farm continues by itself: farm doctor"
                     message = f"the database cannot be read: it has not answered for {ANSWER_LIMIT_S:g} s"
                     raise HostError(message, Code.STORE_READ_FAILED, hint=hint)
             return reading.result()

@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Invalidate
 from farm.store.server_rules import connect_fault, is_mistake
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
-INCREMENTAL = 2  # auto_vacuum: free pages go on request
+INCREMENTAL = 2  # auto_vacuum: free pages continue request
 CONNECT_TIMEOUT_S = 10
 # A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
 # all callers wait for the one writer. One that is there and does not answer: see farm.store.bounded_connection.
@@ -38,7 +38,7 @@ SERVER = {
     "keepalives_count": 3,
 }
 STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseconds, a prune's batch too
-ROOM_HINT = "free disk space; farm notices by itself and goes on"
+ROOM_HINT = "free disk space; farm notices by itself and continues"
 IDLE_S = 0.5  # a connection that lay unused for so long is tried before it is used
 IDLE_TIMEOUT = "10s"  # of a transaction between two statements: a stopped daemon must not keep its locks
 WRITER_IDLE_TIMEOUT = "2s"  # of the writer's: each locks a row that the next daemon needs for its term
@@ -46,7 +46,7 @@ _PRIMARY_CODE = 0xFF  # SQLite's extended codes carry their primary one in the l
 _SQLITE = {
     sqlite3.SQLITE_FULL: ("the disk is full", ROOM_HINT),
     sqlite3.SQLITE_IOERR: ("the disk under it failed", "look at the host's kernel log (dmesg)"),
-    sqlite3.SQLITE_READONLY: ("it is read-only", "is its file system mounted read-only? farm goes on once it is not"),
+    sqlite3.SQLITE_READONLY: ("it is read-only", "is its file system mounted read-only? farm continues once it is not"),
     sqlite3.SQLITE_CANTOPEN: ("its file cannot be opened", "is the state folder still there, and farm's own?"),
     sqlite3.SQLITE_CORRUPT: ("it is damaged", "stop farm, then: farm store check"),
     sqlite3.SQLITE_NOTADB: ("it is damaged", "stop farm, then: farm store check"),
@@ -60,16 +60,16 @@ _OPTION = re.compile(r"(?P<name>[?&][^=&]+)=[^&]*")  # of an address
 NOT_ALLOWED = "42501"  # SQLSTATE
 READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
 _SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or its class (PostgreSQL manual, appendix A)
-    "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
-    "53": ("the database server has no memory or connections left", "look at its log; farm goes on once it has"),
+    "53100": ("the database server's disk is full", "free space there; farm notices by itself and continues"),
+    "53": ("the database server has no memory or connections left", "look at its log; farm continues once it has"),
     "08": (
         "the database server cannot be reached",
-        "is it running? farm goes on once it answers",
+        "is it running? farm continues once it answers",
         "does it run, and may this machine and role connect (pg_hba.conf)?",
     ),
-    "25P03": ("the database server ended a transaction that stood still", "was farm stopped? it goes on by itself"),
+    "25P03": ("the database server ended a transaction that stood still", "was farm stopped? it continues by itself"),
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
-    "57": ("the database server is stopping", "farm goes on once it is back"),
+    "57": ("the database server is stopping", "farm continues once it is back"),
     "58": ("the database server's disk failed", "look at its log"),
     NOT_ALLOWED: ("the database role has lost its rights there", "was this host removed from its lab? farm host list"),
     READ_ONLY: ("the database server is read-only", "is it a standby? [store] url must name the primary, or all hosts"),
@@ -146,7 +146,7 @@ def _without_password(option: re.Match[str]) -> str:
 
 
 def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT, program: str = PROGRAM) -> Engine:
-    """An engine over a PostgreSQL server, which lists its connections as `program`. A broken one is made anew.
+    """An engine over a PostgreSQL server, which lists its connections as `program`. A broken one is made again.
 
     Of several hosts the one that is writable is connected to. Options of the URL (`?tcp_user_timeout=...`,
     `?options=-c statement_timeout=...`) replace these limits.
@@ -176,7 +176,7 @@ def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT, program: str = PRO
 
     @event.listens_for(engine, "handle_error")
     def leave(context: Any) -> None:
-        """After a failover the server of the open connections may be a standby: all are made anew."""
+        """After a failover the server of the open connections may be a standby: all are made again."""
         if getattr(context.original_exception, "sqlstate", "") == READ_ONLY:
             context.is_disconnect = True
 
@@ -184,7 +184,7 @@ def server_engine(url: str, idle_timeout: str = IDLE_TIMEOUT, program: str = PRO
 
 
 def _try_idle(engine: Engine) -> None:
-    """Try a connection that lay unused before it is used: all of a server that has gone meanwhile are made anew.
+    """Try a connection that lay unused before it is used: all of a server that has gone meanwhile are made again.
 
     One that has just been used is not tried: that takes as long as most of what it is used for.
     """

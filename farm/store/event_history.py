@@ -182,7 +182,7 @@ class EventHistory:
         Args:
             since: number of the last event seen.
             subject: only events about this; empty: about anything.
-            wait: go on with events as they happen; else end with the newest there is at the start.
+            wait: continue with events as they happen; else end with the newest there is at the start.
         """
         if not wait:
             await self._catch_up()

@@ -5,7 +5,7 @@ event's number is made of its transaction's number x: `start + (x << SHIFT) + n`
 transaction that is still open are final, so a reader stops there: every writing transaction on the server, of other
 databases too, holds readers up while it is open.
 
-`start` stands in `meta` as `events`. It makes the numbers go on above those that are there, also in a database that was
+`start` stands in `meta` as `events`. The numbers continue above those that are there, also in a database that was
 restored on another server. At a thousand transactions and savepoints a second 53 bits, which JSON readers keep, last
 for 34 years.
 """

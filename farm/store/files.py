@@ -15,7 +15,7 @@ from pathlib import Path
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish, write_durably
 
-PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers go on
+PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers continue
 HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ between a file and its copy
 CHUNK_BYTES = 1 << 20
 STARTS = "starts"
@@ -99,7 +99,7 @@ def _unusable(path: Path, why: str) -> HostError:
 
 
 def _move_away(path: Path) -> str:
-    return f"move it away, farm makes it anew: mv {path} {path}.old"
+    return f"move it away, farm makes it again: mv {path} {path}.old"
 
 
 class StateFolderLock:

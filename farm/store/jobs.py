@@ -343,7 +343,7 @@ class ToolchainTable(TableAccess):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Some jobs, newest first; `before` is where to go on, "" when there is nothing older."""
+    """Some jobs, newest first; `before` is where to continue, "" when there is nothing older."""
 
     jobs: tuple[Job, ...]
     before: str

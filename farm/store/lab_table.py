@@ -56,7 +56,7 @@ class LabTable(TableAccess):
         Raises:
             HostError: the database cannot be read.
         """
-        # A lost host ends its leases when it is back: the head has ended their attempts, whose jobs go on elsewhere.
+        # A lost host ends its leases when it is back: the head has ended their attempts, whose jobs continue elsewhere.
         over = select(attempt.c.id).where(attempt.c.lease == lease.c.id, attempt.c.ended_at.is_not(None)).exists()
         held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None) & ~over
         with self._database.reading() as connection:

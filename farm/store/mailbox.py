@@ -110,7 +110,7 @@ class Mailbox(TableAccess):
     # --- at a host ------------------------------------------------------------------------------------------------
 
     async def begin(self, letter: Letter, protocol: int, version: str = "") -> None:
-        """A host begins anew: delete its requests, its letters and its phones, which it reports again.
+        """A host begins again: delete its requests, its letters and its phones, which it reports again.
 
         It is not drained any more. `version`: of farm there.
 
@@ -367,7 +367,7 @@ class WakeUpListener:
         from psycopg import Error
 
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.detach()  # it goes on listening: the pool must not give it away
+            connection.detach()  # it continues listening: the pool must not give it away
             driver: Any = connection.connection.dbapi_connection
             try:
                 driver.execute(f'LISTEN "{self._channel}"')

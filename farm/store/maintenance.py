@@ -72,7 +72,7 @@ class StoreCheckReport:
 
 
 def check(engine: Engine) -> StoreCheckReport:
-    """Look at everything: minutes for a database of many GB. For a thread; readers and the writer go on meanwhile."""
+    """Look at everything: minutes for a database of many GB. For a thread; others read and write meanwhile."""
     findings: list[str] = []
     rows: dict[str, int] = {}
     oldest = None
@@ -106,7 +106,7 @@ def check(engine: Engine) -> StoreCheckReport:
 def damage_of(engine: Engine, most_bytes: int) -> str:
     """The first damage in the pages of a SQLite database, one line; "" for none, a larger database, or a server.
 
-    Seconds for a hundred MB. For a thread; readers and the writer go on meanwhile.
+    Seconds for a hundred MB. For a thread; others read and write meanwhile.
     """
     try:
         with engine.connect() as connection:

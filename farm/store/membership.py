@@ -73,7 +73,8 @@ def found_lab(url: str, protocols: Collection[int] | None = None) -> tuple[str, 
         The lab's id, and the names of the hosts that it has already.
 
     Raises:
-        HostError: the database cannot be used, is of another release or program, or a daemon runs that could not go on.
+        HostError: the database cannot be used, is of another release or program, or a daemon runs that could not
+            continue.
     """
 
     def begin(connection: Connection, roles: LabRoles) -> tuple[str, tuple[str, ...]]:

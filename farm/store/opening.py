@@ -71,7 +71,7 @@ def open_file(path: Path, reserve: ReserveFile, host: str = "") -> OpenDatabase:
     Raises:
         HostError: it is damaged, of another farm release, or cannot be opened.
     """
-    if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin anew: its disk may not be mounted
+    if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin again: its disk may not be mounted
         _create(path)
     _check_shape(path)
     log_is_there = path.with_name(f"{path.name}-wal").exists()
@@ -200,7 +200,7 @@ def damage_error(path: Path, evidence: str, problem: str = "is damaged or is no 
     if backup is not None:
         hint = f"go back to the newest backup: farm store restore {backup} --state-dir {path.parent}"
     else:
-        begin = f"begin anew: {_move_away(path, 'damaged')} (adopted phones must be adopted again)"
+        begin = f"begin again: {_move_away(path, 'damaged')} (adopted phones must be adopted again)"
         hint = f"farm store restore FILE, a backup of it, or {begin}"
     return database_error(f"the database {path} {problem}", hint=hint, evidence=evidence)
 
@@ -214,7 +214,7 @@ def _move_away(name: Path | str, suffix: str) -> str:
 def _create(path: Path) -> None:
     """A new database appears whole or not at all: an empty file is never a database under construction."""
     if (backup := newest_backup(path)) is not None:
-        logger.warning("there is no %s; farm begins anew (the newest backup is %s)", path, backup)
+        logger.warning("there is no %s; farm begins again (the newest backup is %s)", path, backup)
     part = path.with_name(f"{path.name}.part")
     try:
         part.unlink(missing_ok=True)
@@ -233,7 +233,7 @@ def _check_shape(path: Path) -> None:
     if path.is_symlink() and not path.exists():
         raise database_error(
             f"{path} is a link to {path.readlink()}, which is not there",
-            hint="is its disk mounted? farm begins anew only where there is nothing, not even a link",
+            hint="is its disk mounted? farm begins again only where there is nothing, not even a link",
         )
     if not path.is_file():
         raise database_error(f"{path} is not a file", hint="the database must be a file; move what is there away")
@@ -281,7 +281,7 @@ def _upgrade(path: Path, version: int | None) -> None:
                 raise
             raise database_error(
                 f"{path} cannot be brought up to date from schema version {version}; it is as it was",
-                hint="go on with the farm release that wrote it, and report this",
+                hint="continue with the farm release that wrote it, and report this",
                 evidence=f"{type(error).__name__}: {error}",
             ) from error
         logger.info("%s: from schema version %s to %d (backup: %s)", path, version, SCHEMA_VERSION, backup)
@@ -298,7 +298,7 @@ def _is_still(engine: Engine, version: int | None, path: Path) -> bool:
 
 
 def _tidy(engine: Engine, path: Path, statement: str) -> None:
-    """Execute a statement that only saves space; without room for it the start goes on."""
+    """Execute a statement that only saves space; without room for it the start continues."""
     try:
         with contextlib.closing(engine.raw_connection()) as raw:
             raw.cursor().execute(statement).fetchall()

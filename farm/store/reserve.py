@@ -39,7 +39,7 @@ class ReserveFile:
             return
         try:
             if self._path.exists() and not self._path.is_file():
-                self._path.unlink()  # opening a fifo waits for ever
+                self._path.unlink()  # opening a fifo waits forever
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(file, 0, self._size_bytes)

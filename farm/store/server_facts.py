@@ -87,7 +87,7 @@ class ServerWatch:
         self._use(facts)
 
     def now(self) -> datetime:
-        """The server's time, which goes on with this host's monotonic clock."""
+        """The server's time, which continues with this host's monotonic clock."""
         return datetime.fromtimestamp(time.monotonic() + self._ahead_s, UTC)
 
     def _use(self, facts: ServerFacts) -> None:

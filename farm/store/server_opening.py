@@ -228,7 +228,7 @@ class Standby:
 def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
     detail = (
         f"the database has gone back in time (restored from a backup, or another one?): its latest start is number "
-        f"{stored}, this host has seen {seen}; farm goes on as number {epoch}"
+        f"{stored}, this host has seen {seen}; farm continues as number {epoch}"
     )
     fix = "jobs and leases since that backup are unknown: submit those jobs again"
     return Diagnosis(CHECK, WARN, detail, fix)
@@ -254,7 +254,7 @@ def _begin_on_server(
     Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
 
     Raises:
-        HostError: its daemon goes on renewing it; the database is of another farm release.
+        HostError: its daemon continues renewing it; the database is of another farm release.
     """
     version = _lock(connection, name)
     holds_until, rest_s = rest_of_term(connection) if version is not None else (0, 0.0)
@@ -338,7 +338,7 @@ def bring_up_to_date(
         protocols: see `open_server`.
 
     Raises:
-        HostError: a daemon runs that could not go on afterwards.
+        HostError: a daemon runs that could not continue afterwards.
     """
     if version is None:
         create_tables(connection)

@@ -138,7 +138,7 @@ _MISTAKES = (  # they stay until somebody changes a setting, here or there
 _OUTAGES = (  # they pass
     ("too many (connections|clients)", "the server has no connection left", _MORE_CONNECTIONS),
     ("connection slots are reserved", "the server has no connection left", _MORE_CONNECTIONS),
-    ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
+    ("session is read-only", "none of the servers is writable", "is there a primary? farm continues once there is"),
     ("could not translate host name|failed to resolve host", "the server's name is not known",
      "is it spelled right, and does DNS answer?"),
 )  # fmt: skip

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
-ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
+ROOM_BYTES = 1 << 20  # free beside the reserve before writing continues
 NUMBER = "written"  # in `meta`: of the latest transaction on a server
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
 DATATYPE_MISMATCH = "42804"  # of PostgreSQL's error codes
@@ -207,7 +207,7 @@ class Writer:
         return str(outage) if outage else ""
 
     def silent_s(self) -> float:
-        """How long the thread has been at one commit; for ever once it has ended. 0 in a reported outage."""
+        """How long the thread has been at one commit; forever once it has ended. 0 in a reported outage."""
         if not self._thread.is_alive():
             return math.inf
         began_s = self._began_s
@@ -273,7 +273,7 @@ class Writer:
         return batch, False
 
     def _commit(self, batch: Sequence[QueuedWrite[Any]]) -> None:
-        """Commit the writes that no caller has withdrawn; all callers are answered and the thread goes on, always."""
+        """Commit the writes that no caller has withdrawn; all callers are answered and the thread continues, always."""
         wanted = [work for work in batch if work.done.set_running_or_notify_cancel()]
         if self._outage:
             wanted = self._refuse_all_but_last(wanted)
@@ -413,7 +413,7 @@ class Writer:
         self._uncertain = None
 
     def _check_files(self) -> None:
-        """Look before each commit: on Linux a removed file can be written for ever, and all of it is lost.
+        """Look before each commit: on Linux a removed file can be written forever, and all of it is lost.
 
         SQLite creates the write-ahead log when it first needs it: its identity is taken when it is first seen.
         """
@@ -453,7 +453,7 @@ class Writer:
                 written = connection.execute(self._marked).scalar_one_or_none() if self._uncertain else None
             if self._uncertain:
                 self._answer_uncertain(committed=written == self._uncertain.number)
-        except Exception:  # in every case the thread lives on: all callers would wait for ever
+        except Exception:  # in every case the thread lives on: all callers would wait forever
             self._next_probe_s = time.monotonic() + PROBE_S
             logger.debug("the database can still not be written", exc_info=True)
             return

@@ -2,7 +2,7 @@
 
 `search.Search` chooses the next task (`progress`, pure), has candidates built (`builder.FarmBuilder`, which forks in a
 `build_server`) and measured (`runner.PoolRunner`), and learns from the results. `database.TuningDatabase` writes each
-trial the moment it is measured, so a killed run goes on where it stopped.
+trial the moment it is measured, so a killed run continues where it stopped.
 
 In the runner, a `CandidateQueue` gives each candidate that is built to a `MeasurementSlot`, a thread per phone with a
 reused session; `candidate.after_try` (pure) decides what becomes of a candidate whose try went wrong, and

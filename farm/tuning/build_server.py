@@ -5,7 +5,7 @@
 FD is one end of a stream socket pair; the other one is FarmBuilder's, and the server ends when that is closed, however
 its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are messages
 of farm.common.frames; an order's payload is its module. The server starts no threads. A candidate that crashes its
-compiler, loops for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
+compiler, loops forever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
 that the host could not build, for lack of room for example, is answered with the errno: it is not at fault.
 
 TVM's tensor intrinsics, which take ten seconds to import, are not needed: a schedule that uses one has already put
@@ -171,7 +171,7 @@ def _build_in_child(order: _Order, error_pipe: int) -> None:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # TVM's handler allocates memory for its trace: in a compiler that crashed in malloc it waits for ever.
+        # TVM's handler allocates memory for its trace: in a compiler that crashed in malloc it waits forever.
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         die_with_parent(order.server)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 MAX_DEATHS = 2  # the second death is the last try
 MAX_STARVED = 2  # tries to make its arguments, the second one alone in a fresh session
-MAX_UNTOUCHED = 20  # tries that broke before anything of it was on a phone; phones that go on so are put out before
+MAX_UNTOUCHED = 20  # tries that broke before anything of it was on a phone; phones that continue so are put out before
 MAX_LOSSES = 3  # phones that left for good while it ran alone: by then it is more likely it than three cables
 
 

@@ -2,7 +2,7 @@
 
 A phone's *factor* is how much slower it runs the reference kernel than the run's *nominal* time. What it measures is
 divided by that, so heat and lesser chips cost no good candidate its place. The nominal is found once and kept with the
-records: an attempt that goes on measures on the same scale.
+records: an attempt that continues measures on the same scale.
 
 A phone that is too far from the pool as it is now is left out for a while: beyond some limit one number cannot stand
 for another chip's caches and clocks. Whether it is the nominal's phone, or came first, does not matter for that.

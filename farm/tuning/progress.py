@@ -2,7 +2,7 @@
 
 The rule for the next task is Ansor's (Zheng et al., OSDI 2020, section 6) as MetaSchedule's gradient scheduler has it:
 a task is worth what the next trial can be expected to take off the whole model's latency. It is written again here
-because stock's scheduler can neither go on where a killed one stopped nor end at an exact number of trials.
+because stock's scheduler can neither continue where a killed one stopped nor end at an exact number of trials.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def next_task(tasks: Sequence[TaskProgress]) -> int | None:
     """The task whose next round is worth most; None when there is none to begin now.
 
     Each gets one round first, in order. Of equals the first is taken: equal results make equal runs.
-    A task with a round under way goes on only when it is the only one left.
+    A task with a round under way continues only when it is the only one left.
     """
     alone = sum(not task.over for task in tasks) == 1
     free = [number for number, task in enumerate(tasks) if not task.over and (alone or not task.busy)]

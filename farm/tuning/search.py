@@ -1,7 +1,7 @@
 """The search for schedules: rounds of candidates, built and measured while the next round is thought of.
 
 Candidates, their evolution and the cost model are MetaSchedule's; the loop over tasks is ours: it counts trials
-exactly, keeps each one the moment it is measured, and goes on where a killed run stopped.
+exactly, keeps each one the moment it is measured, and continues where a killed run stopped.
 
 What counts as a trial: a candidate that was given to the builder and came to an end: measured, or failed to build, to
 run, or in time (stock counts the same). Not a trial: one that was measured before (its result is known), and one that

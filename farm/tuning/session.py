@@ -74,7 +74,7 @@ class CandidateSession:
 
     @property
     def worn(self) -> bool:
-        """Whether enough has gathered on the phone to begin anew."""
+        """Whether enough has gathered on the phone to begin again."""
         return (
             self._candidates >= RENEW_CANDIDATES
             or self._upload_bytes >= RENEW_BYTES

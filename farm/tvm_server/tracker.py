@@ -315,7 +315,7 @@ class TrackerConnection(ClientConnection):
 
     @property
     def may_idle(self) -> bool:
-        """Waiting clients and registered servers may be silent for ever; TCP keepalive detects that they are gone."""
+        """Waiting clients and registered servers may be silent forever; TCP keepalive detects that they are gone."""
         return bool(self.waiting) or self._registration is not None
 
     def received(self, data: memoryview) -> int:

@@ -2,7 +2,7 @@
 
 The tracker protocol, and the handshake of a session from both sides. Every number is a little-endian int32.
 - A parser is fed with `receive_data` and asked with `next_event` until that returns None (more bytes are needed).
-- Bytes that break the framing raise ProtocolError, and the parser raises it again for ever: the connection is lost.
+- Bytes that break the framing raise ProtocolError, and the parser raises it again forever: the connection is lost.
 - A well-framed tracker message with wrong contents is an event too (`Invalid`): it is answered, the connection lives.
 - A handshake is one event; what follows it belongs to the session: `trailing_data`.
 - No limit is checked after memory was spent on what it limits.

@@ -101,6 +101,6 @@ async def drain(request: Request, name: str) -> Response:
     """Hand out no phone of a host any more, or hand them out again."""
     on = "undo" not in await form_of(request)
     answer = await ask(request, "host.drain", host=name, on=on)
-    left = f" Its leases go on: {len(answer['leases'])}." if answer["leases"] and on else ""
+    left = f" Its leases continue: {len(answer['leases'])}." if answer["leases"] and on else ""
     notice = f"No phone of {name} is handed out any more." if on else f"Phones of {name} are handed out again."
     return done(request, notice + left, "/hosts")

@@ -113,7 +113,7 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def seconds_of(row: Mapping[str, Any]) -> float | None:
-    """How long the latest attempt of a job lasted, s; None: it goes on, or there is none."""
+    """How long the latest attempt of a job lasted, s; None: it continues, or there is none."""
     if not row["started_at"] or not row["ended_at"]:
         return None
     return (datetime.fromisoformat(row["ended_at"]) - datetime.fromisoformat(row["started_at"])).total_seconds()

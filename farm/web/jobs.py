@@ -41,7 +41,7 @@ MAX_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
 CSV_PAGES, CSV_PAGE_JOBS = 10, 500  # of one file: 1 MB
-ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "goes on"}
+ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "continues"}
 
 Text = Annotated[str, Query(max_length=200)]
 
@@ -234,7 +234,7 @@ async def again(request: Request, job: str) -> Response:
 
 @router.post("/jobs/{job}/{order}")
 async def order(request: Request, job: str, order: str) -> Response:
-    """Cancel a job, hold it, or let it go on."""
+    """Cancel a job, hold it, or let it continue."""
     if order not in ORDERS:
         raise UserError(f"there is no order {order[:40]!r} for jobs", hint=f"orders: {', '.join(ORDERS)}")
     answer = await ask(request, f"job.{order}", job=job)

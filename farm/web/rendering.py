@@ -237,7 +237,7 @@ class Asset:
 
     body: bytes
     media_type: str
-    version: str  # start of its SHA-256: part of its address, so that browsers may keep it for ever
+    version: str  # start of its SHA-256: part of its address, so that browsers may keep it forever
 
 
 def read_assets() -> Mapping[str, Asset]:

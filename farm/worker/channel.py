@@ -154,7 +154,7 @@ class DaemonChannel:
         self.call("log", text=text[:MAX_TEXT_CHARS], level=level)
 
     def yield_wanted(self) -> bool:
-        """Whether others wait for this phone. An attempt that can go on later then raises YieldedError."""
+        """Whether others wait for this phone. An attempt that can continue later then raises YieldedError."""
         return bool(self.call("yield")["yield"])
 
     def artifact(self, sha256: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Every mistake people make ends in one clear line, a hint and the documented exit code; the daemon goes on."""
+"""Every mistake people make ends in one clear line, a hint and the documented exit code; the daemon continues."""
 
 import os
 import shutil

@@ -262,7 +262,7 @@ def shell(farm: VirtualFarm, line: str) -> subprocess.CompletedProcess[str]:
     "line", ["job list --json", "logs {bench}", "logs {shell} --json", "top --json", "logs -f {endless}"]
 )
 def test_a_reader_that_leaves_after_a_line_ends_the_command(whole, facts, line):
-    """Also one that would go on: with the next line at the latest."""
+    """Also one that would continue: with the next line at the latest."""
     spec = {"kind": "shell", "on": facts["device"], "command": "while sleep 0.2; do echo line; done"}
     endless = whole.client.call("job.submit", spec=spec)["jobs"][0]["id"] if "endless" in line else ""
     words = " ".join(words_of(line, facts | {"endless": endless}))

@@ -74,7 +74,7 @@ def test_a_phone_with_another_governor_is_not_pooled(farm: VirtualFarm) -> None:
 
 
 def set_governor(farm: VirtualFarm, phone: Phone, governor: str) -> str:
-    """Write it where the phone's kernel shows it and have the phone identified anew; returns the one before."""
+    """Write it where the phone's kernel shows it and have the phone identified again; returns the one before."""
     [path] = [path for path in farm.folder.rglob(GOVERNOR) if phone.nickname in path.parts]
     was = path.read_text()
     path.write_text(governor)

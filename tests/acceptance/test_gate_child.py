@@ -69,7 +69,7 @@ def test_a_daemon_that_stops_ends_its_sessions_and_its_gate(farm, clients):
         assert client.hear() is True
         farm.daemon.stop()
         assert ended(gate)
-        assert "go on at the gate" not in farm.daemon.log.read_text()
+        assert "continue at the gate" not in farm.daemon.log.read_text()
         client.go()
         assert client.hear() != ""
     farm.daemon.start().close()

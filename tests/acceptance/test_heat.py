@@ -96,6 +96,6 @@ def test_a_stock_key_may_be_for_benchmarks(farm, phone):
             until(lambda: "waits for measured" in farm.farm("explain", "key", "measured").stdout)
             until(lambda: WARM.search(farm.farm("explain", "key", "measured").stdout))
         finally:
-            farm.lab.cool(phone.nickname)  # else the client waits for ever, and the pool for the client
+            farm.lab.cool(phone.nickname)  # else the client waits forever, and the pool for the client
         close(waiting.result(timeout=60))
     story.until("device.cool", subject=phone.name)

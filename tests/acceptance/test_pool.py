@@ -1,4 +1,4 @@
-"""A tune attempt's pool on a whole farm: phones come, go and are given away; the run goes on."""
+"""A tune attempt's pool on a whole farm: phones come, go and are given away; the run continues."""
 
 import json
 import os

@@ -32,7 +32,7 @@ good)
     while [ $i -lt $1 ]; do echo "{\\"ms\\": 1.$((i % 7 + 10))}"; i=$((i + 1)); done ;;
 mean) echo "{\\"ms\\": 1.25, \\"runs\\": $1}" ;;
 crash) kill -s SEGV $$ ;;
-much) exec yes 'a long line that is printed for ever' ;;
+much) exec yes 'a long line that is printed forever' ;;
 hang) trap '' HUP; sleep 1000 ;;
 esac
 """

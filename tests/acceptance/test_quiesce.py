@@ -151,7 +151,7 @@ def test_the_next_daemon_changes_back_what_the_killed_one_left(farm, plain, mode
     farm.client.close()
     farm.client = farm.daemon.start()
     story = Story(farm, since)
-    # The job goes on by itself, and not before.
+    # The job continues by itself, and not before.
     story.until("device.ready", subject=name)
     story.order("device.tidied", "device.ready", device=name)
     farm.farm("job", "cancel", job)

@@ -1,4 +1,4 @@
-"""A daemon that stands still, as in a host that swaps or a virtual machine that is moved: work goes on afterwards."""
+"""A daemon that stands still, as in a host that swaps or a virtual machine that is moved: work continues afterwards."""
 
 import os
 import signal

@@ -34,7 +34,7 @@ def kill_adb(farm, phone):
 
 
 def erase(farm, phone):
-    """Everything of ours on the phone goes; the server dies of it or goes on."""
+    """Everything of ours on the phone goes; the server dies of it or continues."""
     farm.adb("-s", phone.serial, "shell", f"rm -rf {ON_PHONE}/farm")
 
 

@@ -103,7 +103,7 @@ def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm, folder):
     newest = json.loads(farm.farm("records", "list", "--json").stdout)["sets"][0]
     assert newest["job"] == outcome.job.id
     assert newest["records"] >= 3
-    words = f"{newest['records']} trials were kept: --prior {newest['set']} goes on from them"
+    words = f"{newest['records']} trials were kept: --prior {newest['set']} continues from them"
     assert words in farm.farm("job", "show", outcome.job.id).stdout
 
 

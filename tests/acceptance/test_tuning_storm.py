@@ -105,7 +105,7 @@ class Storm:
 
     def unplug(self, phone: str) -> None:
         self.farm.lab.unplug(phone)
-        self.calm()  # the other one goes on
+        self.calm()  # the other one continues
         self.farm.lab.plug(phone)
 
     def worker(self, phone: str) -> None:

@@ -20,7 +20,7 @@ def early():
 
 
 def main(payload, daemon):
-    """Build one candidate that is right, or one that takes for ever."""
+    """Build one candidate that is right, or one that takes forever."""
     kind = payload["kind"]
     with FarmBuilder(cache=Path.cwd(), server=tune.forked()) as builder:
         [server] = psutil.Process().children()

@@ -158,7 +158,7 @@ async def test_garbage_at_the_daemons_socket_leaves_the_gate_serving():
 
 
 async def test_a_daemons_own_gate_waits_for_its_hello_and_ends_with_it_even_before(monkeypatch, caplog):
-    """A daemon that was killed while it started left a gate that held the TVM port for ever."""
+    """A daemon that was killed while it started left a gate that held the TVM port forever."""
     monkeypatch.setattr(gate_process, "HELLO_S", 0.0)
     caplog.set_level(logging.INFO)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

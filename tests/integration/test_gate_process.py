@@ -166,7 +166,7 @@ async def test_a_gate_that_is_stopped_for_a_moment_keeps_its_sessions(monkeypatc
         daemon.door._keeper = asyncio.create_task(daemon.door._keep())
         await until(lambda: "its sessions wait" in daemon.door.problem)
         monkeypatch.setattr(remote_server, "SILENT_S", 3600.0)
-        lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # it goes on
+        lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # it continues
         await until(lambda: not daemon.door.problem)
         assert await echo(session)
         assert not daemon.ended()

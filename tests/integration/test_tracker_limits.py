@@ -171,7 +171,7 @@ async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_en
 
 async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(crowd, caplog):
     flood = crowd(4 * MIN_OF_USER, "10.0.0.7")
-    for turn in range(5):  # one ends, two come: one of them is refused, each time anew
+    for turn in range(5):  # one ends, two come: one of them is refused, each time again
         for _ in range(MIN_OF_USER - len(flood.served)):
             flood.come()
         await flood.serves(MIN_OF_USER)

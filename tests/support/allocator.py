@@ -95,7 +95,7 @@ class Lab:
         self.now_s = until_s
 
     def changed(self, view: DeviceView | str) -> dict[str, str]:
-        """A device is told anew; which requests get which devices."""
+        """A device is told again; which requests get which devices."""
         grants = self.decide(Allocator.device_changed, phone(view) if isinstance(view, str) else view)
         return {grant.request_id: grant.device for grant in grants}
 

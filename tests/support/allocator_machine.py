@@ -68,7 +68,7 @@ class Beside(RuleBasedStateMachine):
             model.cleaning_ends(name)
         model.keep_cool()
         expected, close = model.who_is_served()
-        # A phone that was kept for somebody who is served with another one may be claimed anew before it is given away.
+        # A phone that was kept for somebody who is served with another one may be claimed again before it is given.
         close |= any(queue_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
         # Those are served one after the other, and which device each gets decides who is next.
         close |= any(request.quiet_hub for request in model.waiting.values())

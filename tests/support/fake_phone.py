@@ -25,7 +25,7 @@ class FakeClient:
     """An `AdbClient` of phones that all give one answer, or each its own by serial.
 
     An answer is a text or bytes (printed with exit code 0), a `ShellResult`, an error (raised), a dict (by a part of
-    the command, "" being part of all), a list (one after the other, the last for ever), or a function of the command
+    the command, "" being part of all), a list (one after the other, the last forever), or a function of the command
     that returns an answer or awaits one. A text given to `open_shell` comes in one piece, a tuple in several: what is
     no text among them is an answer that the reader meets.
     """
@@ -77,7 +77,7 @@ async def _found(answer, command):
 
 
 class FakeShell:
-    """A command that goes on: what it says, piece by piece; then it has ended."""
+    """A command that continues: what it says, piece by piece; then it has ended."""
 
     def __init__(self, *pieces):
         self.pieces = [each for each in pieces if each != b""]

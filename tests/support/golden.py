@@ -1,4 +1,4 @@
-"""What parsers read from captures, as JSON beside the captures' folder; REWRITE=1 writes it anew for review."""
+"""What parsers read from captures, as JSON beside the captures' folder; REWRITE=1 writes it again for review."""
 
 import json
 from dataclasses import asdict, is_dataclass
@@ -16,7 +16,7 @@ def golden(folder, read, pattern="*.txt", captures=None):
         found = {name: as_json(read(file)) for name, file in captures.items()}
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     reviewed = json.loads(path.read_text())
-    assert reviewed.keys() == captures.keys(), f"{path} is of other captures: REWRITE=1 makes it anew"
+    assert reviewed.keys() == captures.keys(), f"{path} is of other captures: REWRITE=1 makes it again"
     return [pytest.param(captures[name], wanted, id=name) for name, wanted in reviewed.items()]
 
 

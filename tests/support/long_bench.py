@@ -1,4 +1,4 @@
-"""A bench that goes on until it is ended, for tests that look at its worker meanwhile."""
+"""A bench that continues until it is ended, for tests that look at its worker meanwhile."""
 
 from __future__ import annotations
 

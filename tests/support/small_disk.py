@@ -62,7 +62,7 @@ class TablesDisk:
 
 @contextmanager
 def tables_on_small_disk(server: PostgresServer, size: str) -> Iterator[TablesDisk | None]:
-    """Move the tables of a running server to a disk of `size` and start it anew; None: this host allows that not."""
+    """Move the tables of a running server to a disk of `size` and start it again; None: this host allows that not."""
     tables = server.folder / "data" / "base"
     if os.geteuid() or lacks("unshare", "nsenter"):
         yield None

@@ -1,4 +1,4 @@
-"""Text as a reviewer reads it, in a file beside its test: `REWRITE=1 pytest PATH` writes the files anew.
+"""Text as a reviewer reads it, in a file beside its test: `REWRITE=1 pytest PATH` writes the files again.
 
 What a command prints or a page shows is checked whole, once, and here; other tests check facts and codes.
 """

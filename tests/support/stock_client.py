@@ -1,4 +1,4 @@
-"""Programs that use nothing but stock TVM, as processes: they can hang, be killed, and be let go on step by step."""
+"""Programs that use nothing but stock TVM, as processes: they can hang, be killed, and be let continue step by step."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class HeadCommand(FarmProcess):
         self._running.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Let it go on after `freeze`."""
+        """Let it continue after `freeze`."""
         self._running.send_signal(signal.SIGCONT)
 
     def end(self) -> str:

@@ -35,7 +35,7 @@ BUNDLE_KEYS = {"abi", "platform"}  # of bundle.toml
 COMMANDS = dict(generate.commands())
 NAMES = {name.split()[1] for name in COMMANDS if " " in name}
 ANY = "ANY"
-# How the sentence of a hint goes on after a command.
+# How the sentence of a hint continues after a command.
 AFTER = " and farm| (?:and|brings|checks|lists|makes|prints|replaces|shows|starts|tells|writes) "
 
 
@@ -344,7 +344,7 @@ def test_every_event_error_and_exit_code_is_in_the_reference() -> None:
 @pytest.mark.parametrize("name", diagrams.DRAWINGS)
 def test_a_drawing_is_what_the_code_says_now(name: str) -> None:
     kept = (ROOT / "docs" / "diagrams" / f"{name}.svg").read_text("utf-8")
-    assert kept == diagrams.DRAWINGS[name]().svg(), "python docs/_ext/diagrams.py draws them anew"
+    assert kept == diagrams.DRAWINGS[name]().svg(), "python docs/_ext/diagrams.py draws them again"
 
 
 @pytest.mark.parametrize("name", diagrams.DRAWINGS)

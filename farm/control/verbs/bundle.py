@@ -28,7 +28,7 @@ from farm.jobs.toolchains import Toolchains, check_pair, examine
 from farm.model.toolchain import Toolchain
 from farm.store.database import run_to_completion
 
-ADDS_AT_ONCE = 2  # each copies files and compiles for up to minutes; a thread goes on although its caller left
+ADDS_AT_ONCE = 2  # each copies files and compiles for up to minutes; a thread continues although its caller left
 
 
 class BundleSharing(Protocol):

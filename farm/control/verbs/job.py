@@ -192,7 +192,7 @@ class JobVerbs(VerbGroup):
 
     @verb("job.resume", Role.USER)
     async def resume(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
-        """Let held jobs go on."""
+        """Let held jobs continue."""
         jobs = await self._store.in_thread(self._named, job)
         return await self._order(call.caller, jobs, self._head.resume)
 

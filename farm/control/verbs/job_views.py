@@ -96,7 +96,7 @@ class JobStreams:
             job: its id.
             number: of the attempt; None: the latest, and with `follow` each that comes after it.
             after: where to read on in that attempt's log.
-            follow: go on until the attempt, or with `number` None the job, has ended.
+            follow: continue until the attempt, or with `number` None the job, has ended.
         """
         news = asyncio.Event()
         stop = self._events.subscribe(lambda event: news.set() if job in _concerned(event) else None)

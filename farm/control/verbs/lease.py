@@ -250,7 +250,7 @@ class LeaseVerbs(VerbGroup):
 
     @verb("host.drain", Role.OPERATOR)
     async def drain(self, call: ControlCall, on: bool = True, host: str = "") -> Mapping[str, Any]:
-        """Hold grants back or let them go on -> {draining, leases}: the leases that remain.
+        """Hold grants back or let them continue -> {draining, leases}: the leases that remain.
 
         Of another `host` of the lab the request is answered there.
         """

@@ -36,7 +36,7 @@ class StoreVerbs(VerbGroup):
         self._store = store
         self._where = where
         self._retention = retention
-        self._whole_reads = ThreadPoolExecutor(1, "farm-store-whole")  # a thread goes on although its caller left
+        self._whole_reads = ThreadPoolExecutor(1, "farm-store-whole")  # a thread continues although its caller left
 
     @verb("store.check", Role.OPERATOR)
     async def check(self) -> Mapping[str, Any]:

@@ -168,7 +168,7 @@ def _processes(now: Health, before: Health | None, situation: Situation) -> Iter
     if then and not situation.held and (left := [each for each in still("R") if each.pid in sessions]):
         yield Finding(
             FindingKind.ORPHAN,
-            f"process {left[0].pid} of a session that ended goes on computing",
+            f"process {left[0].pid} of a session that ended continues computing",
             fault=DeviceFault.STUCK,
             evidence=_named(left[0]),
         )
@@ -200,7 +200,7 @@ def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
 
 
 def same_boot(now: Health, before: Health) -> bool:
-    """Whether the phone has not started anew in between, as far as it reports.
+    """Whether the phone has not started again in between, as far as it reports.
 
     A boot named by its time is called otherwise whenever the phone's clock is set: there its uptime decides.
     """

@@ -1,6 +1,6 @@
 """Periodic checks, for phones that passed their last one long ago: memory and GPUs that fail do so silently.
 
-Farm's files on the phone are compared by hash first, and its server starts anew. That takes a phone for some seconds,
+Farm's files on the phone are compared by hash first, and its server starts again. That takes a phone for some seconds,
 and only while it is not leased.
 """
 

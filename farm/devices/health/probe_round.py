@@ -222,7 +222,7 @@ class ProbeRound:
     async def read(self, agent: Agent, *, in_turn: bool = False) -> None:
         """Probe one device now; `in_turn`: in one of the turns of the round.
 
-        One that answers no command at all is reported lost: adb goes on listing it.
+        One that answers no command at all is reported lost: adb continues listing it.
 
         Never raises: a thermometer that farm cannot read is no reason to stop reading the others, or to end a session.
         """

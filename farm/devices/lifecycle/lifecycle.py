@@ -128,7 +128,7 @@ class Lifecycle:
         return instructions
 
     def inherit(self, former: LifecycleState) -> None:
-        """It is the device that had another serial: its tried actions and its quarantine go on."""
+        """It is the device that had another serial: its tried actions and its quarantine continue."""
         self.state = replace(
             self.state,
             progress=former.progress,
@@ -278,7 +278,7 @@ def _server_in_doubt(
 
 
 def _bundle_wanted(state: LifecycleState, bundle: str) -> Decision:
-    """Provision anew, whatever was under way; a device that is not on its way to ready takes only its own."""
+    """Provision again, whatever was under way; a device that is not on its way to ready takes only its own."""
     if bundle == state.bundle_override:
         return state, ()
     wanted = replace(state, bundle_override=bundle, refusal="")
@@ -342,7 +342,7 @@ def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context:
 
 
 def _taken_over(state: LifecycleState, now: float) -> Decision:
-    """Its holder goes on with it, so it was usable: neither checked nor cleaned before the session there has ended."""
+    """Its holder keeps it, so it was usable: neither checked nor cleaned before the session there has ended."""
     number = state.generation + 1
     repaired = _ended(state, ActionOutcome.REPAIRED, "", now)
     ready = replace(repaired, life=Life.READY, generation=number, follow=number, cause="", hint="", ready_at=now)

@@ -361,7 +361,7 @@ def listed(device: AdbDevice, adb: str) -> Listed:
     reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
     if device.detail:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
-    # A handshake that went wrong leaves `offline`, or a state that says nothing (`host`): made anew it may go right.
+    # A handshake that went wrong leaves `offline`, or a state that says nothing (`host`): made again it may go right.
     reconnectable = device.state is AdbState.OFFLINE or device.state not in _WORDS
     hint = hint.format(adb=adb, serial=quote(device.serial))
     return Listed(LinkState.OFFLINE, reason, hint, reconnectable=reconnectable)

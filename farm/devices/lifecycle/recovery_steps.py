@@ -153,7 +153,7 @@ def probe_reported(
 
 
 def released(state: LifecycleState) -> Decision:
-    """It is well again: recovery begins anew, its tried actions forgotten (budgets stay spent)."""
+    """It is well again: recovery begins again, its tried actions forgotten (budgets stay spent)."""
     free = replace(state, quarantine=None, failures=0, progress=state.progress.settled())
     if state.life is not Life.QUARANTINED:
         return free, ()
@@ -220,7 +220,7 @@ def _waited(state: LifecycleState, now: float, context: RecoveryContext) -> Deci
         return rest(state, Life.GONE, full_cause, "look at the phone: is it on, and its cable in?"), ()
     if not state.adopted or state.quarantine is not None:  # since the wait began
         return rest(state, state.life, full_cause, state.hint or _BY_HAND), ()
-    # With an external cause its transport is made anew with those of its neighbours: no recovery action of its own.
+    # With an external cause its transport is made again with those of its neighbours: no recovery action of its own.
     if context.external_cause:
         resting = rest(state, state.life, full_cause, state.hint)
         return resting, (TakeAction(resting.generation, RecoveryAction.RECONNECT),)
@@ -250,7 +250,7 @@ def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, con
         case Listed(link=link, reason=reason, hint=hint, reconnectable=reconnectable):
             life = Life.UNAUTHORIZED if link is LinkState.UNAUTHORIZED else Life.OFFLINE
     if life is state.life and (ours or life is Life.GONE or state.cause.startswith(reason)):
-        return state, ()  # no news: what is under way for this link goes on
+        return state, ()  # no news: what is under way for this link continues
     if ours:
         assert under_way is not None
         # We sent it away ourselves: it is expected back.

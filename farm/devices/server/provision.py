@@ -2,7 +2,7 @@
 
 A bundle is verified in one shell round trip and never half-installed. It lives in a folder named by its hash. Until
 every file is there and verified the folder has another name, so a push that was cut leaves nothing that could be taken
-for a bundle, and the next push goes on where it stopped.
+for a bundle, and the next push continues where it stopped.
 """
 
 from __future__ import annotations

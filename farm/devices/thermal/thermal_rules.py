@@ -208,7 +208,7 @@ def closed(thermal: HeatState, policy: HeatPolicy, now_s: float) -> dict[LeaseCl
 
 
 def too_hot(thermal: HeatState, policy: HeatPolicy) -> str:
-    """Why no lease may go on with the phone; "" when its heat does not forbid it."""
+    """Why no lease may continue with the phone; "" when its heat does not forbid it."""
     for group in GROUPS:
         seen, most_c = thermal.seen.get(group), getattr(policy.end_leases, f"{group.value}_c")
         if seen is not None and most_c is not None and seen.celsius > most_c:

@@ -194,7 +194,7 @@ class Allocator:
         return self._decide({device}, everything=others)
 
     def lease_restored(self, device: str, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
-        """A lease of the time before the daemon's restart goes on. The device may not be known yet.
+        """A lease of the time before the daemon's restart continues. The device may not be known yet.
 
         Raises:
             ValueError: the device is held.
@@ -386,7 +386,7 @@ class Matching(Generic[Left, Right]):
         self._suits: dict[Left, Iterable[Right]] = {}
 
     def add(self, left: Left, suits: Iterable[Right]) -> bool:
-        """Match `left` with one of `suits`, if need be by matching others anew; they all stay matched.
+        """Match `left` with one of `suits`, if need be by matching others again; they all stay matched.
 
         Args:
             left: a new vertex.

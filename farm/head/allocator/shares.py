@@ -1,7 +1,7 @@
 """Fair share: each user's use of devices and the next user to serve: decaying device-seconds, weighted.
 
 Use decays with a half-life, so u seconds used t ago count u * 2**(-t / half-life) now. All use decays alike, so users
-are compared on a scale that grows instead: a second used at time t counts g(t) = 2**(t / half-life) for ever. A lease
+are compared on a scale that grows instead: a second used at time t counts g(t) = 2**(t / half-life) forever. A lease
 from a to b then adds (g(b) - g(a)) / rate, which makes a running one two numbers: nothing is updated as time passes.
 """
 
@@ -15,7 +15,7 @@ from farm.head.config import UserConfig
 
 NEGLIGIBLE_S = 1e-3  # use below this is forgotten with its user
 SWEEP_MARGIN = 256  # accounts that may pile up before the negligible ones are dropped
-MAX_EXPONENT = 64  # half-lives after which the scale starts anew: sums keep all their 53 bits
+MAX_EXPONENT = 64  # half-lives after which the scale starts again: sums keep all their 53 bits
 
 
 @dataclass(slots=True, eq=False)

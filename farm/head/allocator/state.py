@@ -96,7 +96,7 @@ class AllocatorState:
         self._hold(device, waiting.id, waiting.request)
 
     def restore(self, device: str, request_id: str, request: LeaseRequest) -> None:
-        """A lease of the time before goes on.
+        """A lease of the time before continues.
 
         Raises:
             ValueError: the device is held.
@@ -245,7 +245,7 @@ class AllocatorState:
     def overlooked(self, most: int) -> int:
         """How many requests of the `most` queues that wait longest could have an idle device; 0 unless there is a bug.
 
-        Looks at the devices anew, so that it does not repeat what may be wrong in `free`.
+        Looks at the devices again, so that it does not repeat what may be wrong in `free`.
         """
         idle = {name for name, view in self.index.views.items() if view.leasable and name not in self.held}
         if self.paused or not idle:

@@ -322,7 +322,7 @@ class UserQueues:
         return waiting
 
     def served(self, waiting: QueuedRequest, now_s: float) -> None:
-        """A request got its device: its queue starts to wait anew."""
+        """A request got its device: its queue starts to wait again."""
         queue = waiting.queue
         self._served_order += 1
         queue.served_order, queue.since_s = self._served_order, now_s

@@ -23,7 +23,7 @@ else let a benchmark wait without bound: no phone ever cools, and a claim to the
 - A claimed phone is kept from all others but those who starve for longer, and people's own leases that do not tune
   (`AllocatorState.claim_against`). A tune lease on it is asked to yield. When a holder gets it that does
   not yield, the queue claims another one.
-- The claim lasts until the queue is served, and `cooling_hold_s` at most; then the queue starves anew before it claims
+- The claim lasts until the queue is served, and `cooling_hold_s` at most; then the queue starves again before it claims
   again, so that a phone which cannot cool is of use to others for `starved_s` at a time.
 """
 
@@ -340,7 +340,7 @@ class CoolingClaims:
             yield queue
 
     def _may_claim(self, queue: UserQueue) -> bool:
-        """Whether the queue has a claim, or has starved anew since its last one ended."""
+        """Whether the queue has a claim, or has starved again since its last one ended."""
         until_s, now_s = self._until_s.get(queue), self._state.now_s
         if until_s is None or now_s < until_s:
             return True

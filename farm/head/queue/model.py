@@ -38,7 +38,7 @@ class ClockReading:
 class Outcome:
     """How an attempt ended."""
 
-    state: AttemptState  # `running`: it goes on under the next daemon, of which the queue learns nothing
+    state: AttemptState  # `running`: it continues under the next daemon, of which the queue learns nothing
     error: Error | None = None  # of a failed one
     device: str = ""  # the phone it had
     another_phone: bool = True  # whether another one could do it

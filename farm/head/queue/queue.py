@@ -201,7 +201,7 @@ class JobQueue:
         return self._decide(entry, now)
 
     def job_resumed(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
-        """Its owner lets the job go on."""
+        """Its owner lets the job continue."""
         entry = self._ordered(job_id)
         entry.held = False
         return self._decide(entry, now)
@@ -240,7 +240,7 @@ class JobQueue:
         return waits
 
     def look_again(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
-        """A job whose offer was undone has no request: it ends as was ordered meanwhile, or asks anew."""
+        """A job whose offer was undone has no request: it ends as was ordered meanwhile, or asks again."""
         return self._decide(self._entry(job_id), now)
 
     def phone_granted(self, job_id: str, device: str, *, claimed: bool = False) -> tuple[Instruction, ...]:

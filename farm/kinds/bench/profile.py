@@ -32,7 +32,7 @@ from farm.worker.session import FirstRun, PhoneSession, on_phone
 from farm.worker.timing import MS, Timer, time_pairs, timer_of
 
 TURNS_S = 10.0  # for the plain build and the one that notes, at most
-OVERHEAD_KNOWN = 0.03  # turns go on until it is known whether noting costs more
+OVERHEAD_KNOWN = 0.03  # turns continue until it is known whether noting costs more
 # Units. Another library's function is `offloaded` in a model for a CPU; in a model for a GPU it runs on the CPU.
 CPU, GPU, OFFLOADED = "cpu", "gpu", "offloaded"
 PACKAGED = "a package holds no operators, only their library: profile the model file"

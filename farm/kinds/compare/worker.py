@@ -31,7 +31,7 @@ from farm.worker.textures import checked_textures
 from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
 
 NOT_COMPARED = "whether A and B compute the same numbers from the same inputs was not checked"
-BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
+BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started again between the two"
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:

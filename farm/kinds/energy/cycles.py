@@ -22,7 +22,7 @@ from farm.measure.energy import (
 WINDOWS = 3  # of a cycle: idle, busy, idle
 MAX_WINDOW_S = 10.0  # longer ones let the baseline wander; a longer measurement has more cycles
 MAX_MEASURE_S = 3600.0
-SPARE = 1.1  # of a run that is said to be long enough: it measures the period anew
+SPARE = 1.1  # of a run that is said to be long enough: it measures the period again
 
 
 @dataclass(frozen=True, slots=True)

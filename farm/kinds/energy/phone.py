@@ -111,7 +111,7 @@ class RailsTraces:
     async def read(self, *, last: bool) -> Mapping[str, Any]:
         """The next trace, and how the phone's clock stood to this host's at its begin and end; {}: there is none now.
 
-        `last`: the one that goes on ends, and no other begins.
+        `last`: the one that continues ends, and no other begins.
 
         Raises:
             PhoneError: it failed, or phone or link did.

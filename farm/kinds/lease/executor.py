@@ -110,7 +110,7 @@ class LeaseExecutor(Executor):
             return await self._until_over(current)
 
     async def resume(self, context: AttemptContext) -> Mapping[str, Any]:
-        """Go on with a lease of the daemon before this one: same key, same adb port, same end."""
+        """Continue with a lease of the daemon before this one: same key, same adb port, same end."""
         try:
             facts = _FACTS.validate_python(dict(context.attempt.facts))
         except ValidationError as error:
@@ -131,7 +131,7 @@ class LeaseExecutor(Executor):
     async def show(self, name: str) -> dict[str, Any]:
         """The facts that the holder of a lease needs to use it, its key included.
 
-        After a restart of the daemon the holder's key goes on, but only its hash is known: then this is a further key.
+        After a restart of the daemon the holder's key is valid, but only its hash is known: then this is a further key.
 
         Args:
             name: a lease's id, its job's, or its device.

@@ -165,7 +165,7 @@ async def _over(held: AsyncLease, command: str) -> bool:
     try:
         await held.ended()
     except FarmError as error:
-        print_note(f"{error.message}; {command} goes on, though its phone may be lost")
+        print_note(f"{error.message}; {command} continues, though its phone may be lost")
         return False
     return True
 

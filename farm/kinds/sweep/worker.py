@@ -1,4 +1,4 @@
-"""The sweep worker: one build in one session, its threads placed anew before each block of samples.
+"""The sweep worker: one build in one session, its threads placed again before each block of samples.
 
 `main` runs in the zygote's fork. In every round each setting has one block, in an order that is drawn: a phone that
 becomes warm, or is interrupted at a fixed rate, treats them alike. The median of a block is one time of its setting.

@@ -61,8 +61,8 @@ def tune(
 ) -> None:
     """Search for fast schedules of a model's operators on identical phones; keep the records. Ctrl-C cancels.
 
-    What was measured is never lost: an attempt that is killed goes on where it was, up to exactly so many trials; of a
-    search that is cancelled or fails the trials so far are kept, for --prior. Exit code 0 also when nothing faster was
+    What was measured is never lost: an attempt that is killed continues where it was, up to exactly so many trials; a
+    search that is cancelled or fails keeps its trials, for --prior. Exit code 0 also when nothing faster was
     found, 1 when the search or the tuned model failed, 2 for bad input, 3 when no phone matches, 130 after Ctrl-C.
     """
     _check(model, output, plot, waits=not (detach or fields["hold"]))
@@ -254,12 +254,12 @@ def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: st
                 scratch,
                 module="farm.kinds.tune.tune_here",
                 on_line=on_line,
-                after_crash="the same command goes on where it was",
+                after_crash="the same command continues where it was",
             )
     except KeyboardInterrupt:
         live.end()
         if folder and trials:
-            print_note(f"{trials} trials are kept in {folder}: the same command goes on from them")
+            print_note(f"{trials} trials are kept in {folder}: the same command continues from them")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         live.end()

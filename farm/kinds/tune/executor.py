@@ -233,7 +233,7 @@ def parts_of(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def ends_job(context: AttemptContext, error: BaseException) -> bool:
-    """Whether the job ends with an attempt that ended so; else another one goes on from its records."""
+    """Whether the job ends with an attempt that ended so; else another one continues from its records."""
     if isinstance(error, YieldedError):
         return False
     if not isinstance(error, FarmError):  # cancelled

@@ -1,4 +1,4 @@
-"""The web page of a tuning: its curve, also while the search goes on."""
+"""The web page of a tuning: its curve, also while the search continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from farm.web.plots import KindPage, Line, Mark, Panel, Plot, PlotSource, Table,
 
 
 def tune_plots(source: PlotSource) -> list[Plot]:
-    """The tuning curve: of the result, or of the search that goes on."""
+    """The tuning curve: of the result, or of the search that continues."""
     result, progress = source.result, object_of(source.shown.get("progress"))
     if result.get("curve"):
         plot = tuning_plot(result["curve"], result["trials"], result.get("search_s"), result.get("wanted_trials"))

@@ -65,7 +65,7 @@ class TuningPlan:
     shapes: Mapping[str, Sequence[int]]
     dtypes: Mapping[str, str]
     cache: Path
-    job: str  # whose trials these are: with the same one, model and target it goes on
+    job: str  # whose trials these are: with the same one, model and target it continues
     options: SearchOptions
     candidate_timeout_s: float
     prior: RecordSet | None = None
@@ -307,7 +307,7 @@ def _a_phone(phones: PhoneSource, reporter: Reporter) -> PooledPhone:
 def _drop_unused(cache: Path, mine: Path) -> None:
     """Delete the files of runs older than a week; keep the folder itself young, which the compile cache tidies by age.
 
-    `mine` stays, too: a job may go on after a week.
+    `mine` stays, too: a job may continue after a week.
     """
     tuning = cache / TUNING
     tuning.mkdir(parents=True, exist_ok=True)

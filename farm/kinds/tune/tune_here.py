@@ -21,7 +21,7 @@ from farm.kinds.tune.run import TuningPlan, builds, compared, prepared, searched
 from farm.tuning.phones import HostPhones
 from farm.tuning.search import SearchOptions
 
-JOB = "host"  # the name of its folder: the same command goes on with a run that was broken off
+JOB = "host"  # the name of its folder: the same command continues with a run that was broken off
 
 
 class Printer:

@@ -55,7 +55,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         ModelError: it cannot be used, or there is nothing to tune in it.
         BadRecordsError: the prior is no set of records.
         PhoneError: the tuned build failed on a phone; its records are kept.
-        YieldedError: others lack only this worker's slot; another attempt goes on from the records.
+        YieldedError: others lack only this worker's slot; another attempt continues from the records.
     """
     task = task_from_wire(TuneTask, payload)
     until_s = time.monotonic() + task.spec.timeout_s - MARGIN_S
@@ -173,7 +173,7 @@ def search_limit_s(search_s: float, left_s: float, build_s: float) -> float:
 def within(limit_s: float, part: Part) -> dict[str, Any]:
     """The dict that `part` has filled after `limit_s`, with `left_out`: the step it was at; "" when it is done.
 
-    TVM cannot be interrupted, so it goes on in a thread whose result is dropped; the process ends soon.
+    TVM cannot be interrupted, so it continues in a thread whose result is dropped; the process ends soon.
 
     Raises:
         Exception: what `part` raised in time.

@@ -2,12 +2,12 @@
 
 The schema of a release has a number, SCHEMA_VERSION. To change a table after the first release: change
 farm.store.schema, count SCHEMA_VERSION up, and add `v<number>_<subject>.py` here with `revision`, `down_revision` and
-`upgrade()`, which alters a database of the preceding schema. A revision does not import the schema, which goes on
+`upgrade()`, which alters a database of the preceding schema. A revision does not import the schema, which continues
 changing. A new database is created from the schema and passes no revision. There is no downgrade: before each migration
 the database is copied.
 
-A revision that lets daemons of the schema before it go on, reading and writing, says `keeps_daemons = True`. Without it
-a lab's database is not migrated while another host or a head of the lab runs.
+A revision that lets daemons of the schema before it continue, reading and writing, says `keeps_daemons = True`. Without
+it a lab's database is not migrated while another host or a head of the lab runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def migrate(connection: Connection, version: int) -> None:
 
 
 def keeps_daemons(version: int) -> bool:
-    """Whether daemons of that schema can go on while the database is brought up from it to SCHEMA_VERSION."""
+    """Whether daemons of that schema can continue while the database is brought up from it to SCHEMA_VERSION."""
     steps = (_revision(number) for number in range(version + 1, SCHEMA_VERSION + 1))
     return all(getattr(step, "keeps_daemons", False) for step in steps)
 

@@ -220,7 +220,7 @@ class RemoteRoute:
     # --- the Route ------------------------------------------------------------------------------------------------
 
     async def open(self, match_key: str, peer: Peer, timeout_s: float, cut: Callable[[str], None]) -> UpstreamSession:
-        """See `gate.gate.Route`; a daemon that goes before it has answered is asked anew when it is back.
+        """See `gate.gate.Route`; a daemon that goes before it has answered is asked again when it is back.
 
         Raises:
             DaemonAwayError: no daemon came in time, or too many wait for one.

@@ -177,7 +177,7 @@ class GateProcess:
             self._handoff.daemon_disconnected()
             log.log(
                 logging.WARNING if daemon.ready else logging.INFO,
-                "the daemon is gone (%s): %d sessions go on, new clients wait for it",
+                "the daemon is gone (%s): %d sessions continue, new clients wait for it",
                 reason,
                 self._route.open_sessions,
             )

@@ -180,7 +180,7 @@ class GateTvmServer(TvmServer):
         self._gone_at = -math.inf
         self._checks_since_message = 0
         self._silent = False  # for so long that it is reported
-        self.detached = 0  # sessions that go on after `stop`
+        self.detached = 0  # sessions that continue after `stop`
 
     @property
     def host(self) -> str:
@@ -242,7 +242,7 @@ class GateTvmServer(TvmServer):
         self._keeper = self._loop.create_task(self._keep(), name="link to the gate")
 
     async def stop(self) -> None:
-        """Serve no client any more. Sessions whose lease may go on without this daemon do; the others are cut."""
+        """Serve no client any more. Sessions whose lease may continue without this daemon do; the others are cut."""
         if self._keeper is not None:
             await end_tasks(self._keeper)
         await self.tracker.close()

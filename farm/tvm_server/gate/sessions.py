@@ -29,7 +29,7 @@ class AdoptingRoute(Route, Protocol):
     """A Route that can take up leases that were granted before it was there (farm.leasing)."""
 
     def adopt(self, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession | None:
-        """The upstream side of a session that goes on; None when no lease goes on for it."""
+        """The upstream side of a session that continues; None when no lease continues for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +79,7 @@ class GateSessions:
         self._sessions.clear()
 
     async def detach(self, limit_s: float, *, may_go_on: bool = True) -> int:
-        """Stop opening; sessions whose lease may go on without this daemon do: how many. The others are cut.
+        """Stop opening; sessions whose lease may continue without this daemon do: how many. The others are cut.
 
         Not `may_go_on`: all are cut.
         """
@@ -187,8 +187,8 @@ class GateSessions:
                 continue
             session.upstream = self._route.adopt(orphan, lambda reason, n=n: self._cut(n, reason))  # type: ignore[misc]
             if session.upstream is None and session.end is None:
-                log.warning("session %s of %s is cut: no lease goes on for it", orphan.session, orphan.device)
-                self._cut(n, "no lease goes on for it")
+                log.warning("session %s of %s is cut: no lease continues for it", orphan.session, orphan.device)
+                self._cut(n, "no lease continues for it")
             elif session.upstream is not None and not session.reported:
                 session.upstream.opened()
             if session.end is not None:

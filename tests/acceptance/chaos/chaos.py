@@ -31,7 +31,7 @@ PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
 UP_LIMIT_S = 60.0  # until a restarted daemon answers, on a loaded host
 PEACE_LIMIT_S = 240.0  # for what is left when the storm ends
 STOPPED_SHORT = 0.9  # the storm ends when so many of the jobs have ended
-LATEST = 3.0  # times the storm's length: on a slow host it goes on until each kind of blow has fallen
+LATEST = 3.0  # times the storm's length: on a slow host it continues until each kind of blow has fallen
 PACE_S = 0.35  # mean time between two blows
 LOOK_S = 0.2
 WORKER_LOOK_S, WORKER_LIMIT_S = 0.05, 3.0  # for the first worker to kill: one lives for some tenths of a second
@@ -133,7 +133,7 @@ class Chaos:
             self._fell("cancelled", taken.jobs)
 
     def resumed(self) -> None:
-        """Held jobs go on."""
+        """Held jobs continue."""
         self._resume_held()
 
     def unplugged(self) -> None:

@@ -99,7 +99,7 @@ async def test_a_host_that_had_not_armed_its_lease_begins_anew(heads):
             await host.listener.wait()
     async with a_host(heads, "a") as again:
         assert (await (await again.ask())).fence > granted[0].fence
-        assert again.store.leases.get(granted[0].id).reason == "one began anew before it had it"
+        assert again.store.leases.get(granted[0].id).reason == "one began again before it had it"
 
 
 async def test_a_head_that_was_stopped_grants_nothing_when_it_wakes_up(heads):

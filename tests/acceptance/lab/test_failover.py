@@ -1,4 +1,4 @@
-"""A farm on PostgreSQL whose server dies, freezes or hands over to its standby: work goes on, each end is kept once."""
+"""A farm on PostgreSQL whose server dies, freezes or hands over to its standby: work continues, each end is kept."""
 
 from __future__ import annotations
 

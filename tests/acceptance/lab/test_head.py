@@ -1,4 +1,4 @@
-"""Two hosts and their `farm head`: jobs run on phones of either, and go on whatever is killed, frozen or away."""
+"""Two hosts and their `farm head`: jobs run on phones of either, and continue whatever is killed, frozen or away."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_phone_that_two_hosts_reach_is_used_by_one(lab, here, there):
     seen = here.status()["seq"]
     assert there.farm("device", "add", one.address).returncode == 0
     until(lambda: row_of(there, one.address).get("reason") == f"host lab1 has the same phone, as {phone}")
-    assert rows(lab, f"SELECT kind FROM event WHERE subject = '{phone}' AND seq > {seen}") == []  # its server goes on
+    assert rows(lab, f"SELECT kind FROM event WHERE subject = '{phone}' AND seq > {seen}") == []  # its server continues
     here.lab.unplug("one")
     until(lambda: row_of(here, one.serial)["state"] == "gone")
     here.lab.plug("one")  # both find it at about the same moment

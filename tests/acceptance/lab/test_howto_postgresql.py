@@ -1,4 +1,4 @@
-"""docs/howto-postgresql.md does what it says: an empty server, a store that moves, a farm that goes on from there."""
+"""docs/howto-postgresql.md does what it says: an empty server, a store that moves, a farm that continues from there."""
 
 import os
 import re

@@ -78,7 +78,7 @@ async def test_a_server_that_is_stopped_leaves_no_socket(own_server, folder):
 
 
 async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binary, folder):
-    """As when a daemon is ended right after its start: the start goes on, although nobody waits for it any more."""
+    """As when a daemon is ended right after its start: the start continues, although nobody waits for it any more."""
     server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb", usb=False)
     caller = asyncio.create_task(server.ensure())
     await asyncio.sleep(0)

@@ -125,7 +125,7 @@ def test_what_comes_from_a_phone_counts_as_it_grows(tmp_path):
         assert (tmp_path / folder.take(first, "mallory")).exists()
         assert folder.used_bytes == 60
     with raises_code(Code.ARTIFACT_NOT_STORED, match="the caller of this file left"):
-        second.grow(1)  # its pull goes on in a thread for a moment
+        second.grow(1)  # its pull continues in a thread for a moment
     with folder.scratch() as same:
         same.path.write_bytes(b"x" * 60)
         folder.take(same)

@@ -170,7 +170,7 @@ async def test_a_slow_name_service_is_asked_once_a_minute_and_never_on_the_loop(
     monkeypatch.setattr(callers, "user_name", slow)
     users = LocalUsers(service_uid=4242, clock=lambda: now[0])
     waiting = [asyncio.create_task(users.principal_of(4242)) for _ in range(3)]
-    await until(lambda: asked)  # the loop goes on meanwhile
+    await until(lambda: asked)  # the loop continues meanwhile
     answer.set()
     assert {principal.user for principal in await asyncio.gather(*waiting)} == {"user-4242"}
     await users.principal_of(4242)

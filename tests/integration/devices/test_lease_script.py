@@ -155,7 +155,7 @@ def test_no_process_is_spared_for_its_name_or_a_changed_note(phone):
 
 
 def test_without_the_hash_of_the_note_no_process_is_spared(phone):
-    """The daemon was started anew meanwhile: what is there may be of the holder's making."""
+    """The daemon was started again meanwhile: what is there may be of the holder's making."""
     with running(phone) as before:
         begun(phone)
         assert lease(phone, "clean") == (0, "cleaned killed=1 removed=0 left=0")

@@ -238,7 +238,7 @@ def test_after_a_reboot_only_what_outlived_it_is_changed_back(quiet):
     (quiet.android / "boot_id").write_text("boot-2\n")
     governor = quiet.sysfs("devices/system/cpu/cpufreq/policy0/scaling_governor")
     governor.write_text("interactive\n")  # as this boot has it
-    (quiet.android / "dev/farm/run/doze").write_text("true\n")  # forced anew by another user, after that boot
+    (quiet.android / "dev/farm/run/doze").write_text("true\n")  # forced again by another user, after that boot
     restored = parse_restored(quiet.run("end"))
     assert restored.complete
     assert str(governor) in {each.partition("=")[0] for each in restored.rebooted}

@@ -121,7 +121,7 @@ def answered(**fields):
         (answered(lines=[{"at": 1}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
         (answered(lines=[{**LINE, "at": "yesterday"}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
         (answered(lines=[{**LINE, "at": "2026-07-01T00:00:00"}]), Code.LOG_AWAY, "sends lines that farm cannot read"),
-        (answered(next=0), Code.LOG_AWAY, "sends lines that farm cannot read"),  # the reader would ask for ever
+        (answered(next=0), Code.LOG_AWAY, "sends lines that farm cannot read"),  # the reader would ask forever
         (answered(error="away"), FarmError.code, "in a form this version does not know"),
     ],
 )

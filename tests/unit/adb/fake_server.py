@@ -17,7 +17,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def says(data, *, hangs=False):
-    """A service that writes these bytes, and then ends or stays silent for ever."""
+    """A service that writes these bytes, and then ends or stays silent forever."""
 
     async def answer(reader, writer):
         writer.write(data)

@@ -64,8 +64,8 @@ def test_an_end_without_a_word_is_told_with_its_code(work):
 def test_a_signal_is_a_crash_of_tvm(work, before):
     with raises_code(Code.TVM_CRASHED, match=r"TVM crashed \(SIGSEGV\) while doing that") as caught:
         work(f"{before}\nprint('last words', file=sys.stderr, flush=True)\nos.kill(os.getpid(), {int(signal.SIGSEGV)})",
-             after_crash="go on")  # fmt: skip
-    assert (caught.value.hint, caught.value.evidence) == ("go on", "last words\n")
+             after_crash="continue")  # fmt: skip
+    assert (caught.value.hint, caught.value.evidence) == ("continue", "last words\n")
 
 
 def test_an_interrupt_ends_the_work_too(work):

@@ -78,7 +78,7 @@ def test_a_signal_seconds_after_the_first_does_not_wait_for_the_cancelling(monke
 
     with terminal.interruptible():
         work.cancel(Farm(), ["job-0001"])
-    assert capsys.readouterr().err == "not waited for their end, so they may go on: farm job cancel job-0001\n"
+    assert capsys.readouterr().err == "not waited for their end, so they may continue: farm job cancel job-0001\n"
 
 
 def test_why_jobs_wait_is_asked_of_ones_own_only(daemon, monkeypatch, capsys, background):

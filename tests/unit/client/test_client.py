@@ -307,7 +307,7 @@ def test_logs_are_followed_over_a_restart(daemon, client, background):
 
 def test_a_wait_with_a_limit_gives_up_and_leaves_the_job(daemon, client):
     client.submit(ShellSpec(on="android", command="id"))
-    with pytest.raises(TimeoutError, match=r"within 0\.05 s; they go on"):
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s; they continue"):
         client.wait("job-0001", timeout_s=0.05)
     assert client.job("job-0001").job.state is JobState.QUEUED
 

@@ -1,4 +1,4 @@
-"""CPUs and features that LLVM does not know are refused by name: it would compile plain code and go on."""
+"""CPUs and features that LLVM does not know are refused by name: it would compile plain code and continue."""
 
 import pytest
 

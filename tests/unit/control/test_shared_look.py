@@ -131,7 +131,7 @@ async def test_six_adds_at_once_leave_threads_to_the_others():
     try:
         await until(lambda: len(begun) == ADDS_AT_ONCE)
         for add in adds[:ADDS_AT_ONCE]:
-            add.cancel()  # its thread goes on
+            add.cancel()  # its thread continues
         assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), HANG_S) == ADDS_AT_ONCE
     finally:
         go_on.set()

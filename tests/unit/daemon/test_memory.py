@@ -8,7 +8,7 @@ from tests.support.waiting import until
 
 
 async def test_what_is_freed_after_the_daemon_has_grown_goes_back_too(monkeypatch):
-    free, returned = [30], []  # the burst goes on when memory is first returned
+    free, returned = [30], []  # the burst continues when memory is first returned
 
     def trim(pad):
         returned.append(free[0])

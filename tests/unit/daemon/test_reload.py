@@ -147,7 +147,7 @@ async def test_a_wrong_one_changes_nothing(daemon, wrong):
     assert daemon.reloader.config is daemon.before
     kind, data = daemon.told()
     assert (kind, data["by"], data["reason"]) == ("config.refused", "anna", refused.value.message)
-    assert daemon.manager.said == ["reloading", "ready"]  # systemd must not wait for ever
+    assert daemon.manager.said == ["reloading", "ready"]  # systemd must not wait forever
 
 
 async def test_a_signal_with_a_wrong_file_is_told_and_survived(daemon):

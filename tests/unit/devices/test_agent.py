@@ -54,7 +54,7 @@ async def agent_of(answers, life, *, fleet=None, power=None, **state):
 )
 @virtual_time
 async def test_a_phone_of_another_host_is_left_alone_and_asked_about_again(begun, event):
-    """Its server there goes on: nothing runs on the phone but what reads its identity."""
+    """Its server there continues: nothing runs on the phone but what reads its identity."""
     async with agent_of({READ_COMMAND: answer("poco-f6-peridot"), "": SILENT}, begun) as (agent, fleet):
         fleet.host = "host lab1 has the same phone, as a"
         agent.on_event(event)

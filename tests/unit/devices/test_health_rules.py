@@ -196,7 +196,7 @@ def test_what_is_found(now, before, situation, kind):
         (free(900), K.DATA_LOW, None, "/data has 900 MB left, less than 1000 MB"),
         (but(memory_available_bytes=180 * 10**6), K.MEMORY_LOW, None, "180 of 8000 MB of memory are available"),
         (STUCK, K.STUCK_PROCESS, DeviceFault.STUCK, "process 102 hangs in a driver (state D)"),
-        (session(), K.ORPHAN, DeviceFault.STUCK, "process 102 of a session that ended goes on computing"),
+        (session(), K.ORPHAN, DeviceFault.STUCK, "process 102 of a session that ended continues computing"),
         (session(state="Z"), K.ZOMBIE, None, "process 102 ended and was not reaped (state Z)"),
         (serving(), K.SERVER_GONE, DeviceFault.SERVER, "no tvm_rpc runs on it"),
         (FAULTY, K.GPU_FAULT, DeviceFault.GPU, "the GPU's driver reports a fault"),

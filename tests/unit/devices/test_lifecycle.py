@@ -209,7 +209,7 @@ STORIES = {
         to(READY), context(no_power="", external_cause="the adb server does not answer"), mute, wait, silent, wait,
         silent, context(no_power=""), wait, silent,
     ),
-    "dead transports of a hub are made anew without an action, until the hub is back and this phone is not": (
+    "dead transports of a hub are made again without an action, until the hub is back and this phone is not": (
         to(READY), context(no_power="", external_cause="its hub 1-4 went silent with 2 phones"), OFFLINE, wait, done,
         later(60.0), wait, done, later(60.0), context(no_power=""), wait,
     ),
@@ -299,5 +299,5 @@ def test_every_life_has_a_meaning_and_a_way_out_and_only_a_check_leads_to_ready(
     for life, following in TRANSITIONS.items():
         assert following - {life}
         assert all("\n" not in MEANING[each] for each in following)
-    # STARTING: a server with a session that goes on is left alone.
+    # STARTING: a server with a session that continues is left alone.
     assert [each for each in TRANSITIONS if READY in TRANSITIONS[each]] == [STARTING, CHECKING]

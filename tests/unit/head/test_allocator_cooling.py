@@ -38,7 +38,7 @@ def starving(*phones):
 
 
 def test_a_farm_kept_warm_by_tuning_serves_a_bench_after_starvation_and_one_cooling():
-    """Tune leases follow each other for ever, and warm the phone to 41 °C: it opens to benches 300 s after the last."""
+    """Tune leases follow each other forever, and warm the phone to 41 °C: it opens to benches 300 s after the last."""
     lab = lab_of(warm("a", 300.0))
     lab.want("t0", lease_class=TUNE)
     lab.want("bench", user="bob", lease_class=BENCH)

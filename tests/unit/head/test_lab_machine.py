@@ -198,7 +198,7 @@ class LabMachine(RuleBasedStateMachine):
                 assert held.get(device) == active.lease.id
 
     def teardown(self):
-        """When everybody goes on, each request that was not withdrawn has had one lease, and nothing is left."""
+        """When everybody continues, each request that was not withdrawn has had one lease, and nothing is left."""
         if not hasattr(self, "hosts"):
             return
         self.post.gate.set()

@@ -27,7 +27,7 @@ def test_the_first_host_has_the_phone():
     assert claims.why_not("a", ()) == ""
     assert claims.why_not("b", ()) == "host one has the same phone, as a: let one of them have it"
     assert claims.rivals("a") == {"b"}
-    claims.changed(device("a", "one"))  # it has not come anew
+    claims.changed(device("a", "one"))  # it has not come again
     assert claims.why_not("a", ()) == ""
 
 

@@ -226,7 +226,7 @@ async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(store, 
     again = Store.open(tmp_path / "farm.db")
     (used,) = again.leases.usage(begun, clocks.at)
     assert (used.held_s, used.cleaned_s) == (60.0, 3.0 + AllocatorPolicy().cleaning_counts_s)
-    (earlier,) = again.leases.usage(begun, begun + timedelta(seconds=32))  # the second lease goes on
+    (earlier,) = again.leases.usage(begun, begun + timedelta(seconds=32))  # the second lease continues
     assert (earlier.held_s, earlier.cleaned_s) == (10.0 + 19.0, 3.0)
     decayed = again.leases.decayed_use(clocks.at, half_life_s=1e9)
     assert decayed["alice"] == pytest.approx(183.0, rel=0.2)

@@ -18,7 +18,7 @@ from farm.store.store import Store
 from tests.support.waiting import HANG_S
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
 
-AN_ANSWER = partial(RunSpec, model="0" * 64, name="a.onnx")  # any work that is done anew after an interruption
+AN_ANSWER = partial(RunSpec, model="0" * 64, name="a.onnx")  # any work that is done again after an interruption
 
 
 class Farm:

@@ -51,7 +51,7 @@ class FakeLeases:
         self.restored = []
         self.released = []
         self.slots = []  # worker slots kept beyond their leases
-        self.standing = {}  # hosts on which no worker goes on, and why
+        self.standing = {}  # hosts on which no worker continues, and why
         self.yielding = set()  # leases asked to give their phones back
         self._granting = set()
 

@@ -102,8 +102,8 @@ def test_a_full_log_says_so_once_and_farm_still_gets_a_word_in(logs, monkeypatch
     assert logs._size("bench-1", 2) <= 3200
     logs.remove(["bench-1"])
     assert everything(logs) == []
-    logs.store(ATTEMPT, "anew", source="worker")
-    assert everything(logs) == ["anew"]
+    logs.store(ATTEMPT, "again", source="worker")
+    assert everything(logs) == ["again"]
 
 
 def test_a_long_line_is_cut(logs):
@@ -205,7 +205,7 @@ def test_lines_that_could_not_be_written_are_missed_until_the_log_says_so(logs, 
         with pytest.raises(HostError, match=r"the log of bench-1\.2 cannot be read: Not a directory"):
             read("bench-1", 2)
     folder.unlink()
-    logs.store(ATTEMPT, "kept", source="stdout")  # the folder is made anew
+    logs.store(ATTEMPT, "kept", source="stdout")  # the folder is made again
     assert texts(logs.read("bench-1", 2)) == [said.text, "kept"]
     assert logs.lost("bench-1", 2) == ()
 

@@ -38,7 +38,7 @@ def test_nobody_waits_for_a_kill_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_user, "_as_user", hangs)
     kill_groups([1], NOBODY.uid, NOBODY.gid)
     assert begun[0].poll() is None
-    fifo.write_text("go on\n")
+    fifo.write_text("continue\n")
     for thread in threading.enumerate():
         if thread.name == "kill":
             thread.join(60)

@@ -111,7 +111,7 @@ THERE = DeviceView("b", "192.0.2.7:5555", Life.READY, adopted=True, identity=PHO
         (replace(THERE, identity=replace(PHONE, hardware_serial="R58M124")), "lab1", False, False),
         (replace(THERE, identity=None), "lab1", False, False),
         (replace(THERE, life=Life.RECOVERING), "lab1", False, True),
-        # Both have begun at the same moment: the first by name goes on.
+        # Both have begun at the same moment: the first by name continues.
         (replace(THERE, life=Life.STARTING), "lab1", True, False),
         (replace(THERE, life=Life.STARTING), "lab3", True, True),
     ],

@@ -96,7 +96,7 @@ STORIES = {  # events, a number where seconds pass; and what the ledger has then
     ),
     "trials of before the start do not count again":
         ([searched("tune-0a", 500), searched("tune-0a", 504)], {"trials": 4}),
-    "builds count by where, and each attempt begins anew": (
+    "builds count by where, and each attempt begins again": (
         [searched("tune-0a", 1, 5, 7), ("job.submitted", "tune-0b", {"kind": "tune"}),  # the first: before us
          *(searched("tune-0b", 1, *built) for built in ((2, 0), (2, 3), (0, 1)))],
         {"builds": {"local": 2, "remote": 4}},

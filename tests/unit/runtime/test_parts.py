@@ -146,7 +146,7 @@ part(folder / "cache", "part", lambda made, scratch: output_of(command, 60.0, Ho
 
 
 def test_a_program_that_outlives_its_killed_maker_keeps_the_lock(tmp_path):
-    """The next maker swept the folder into which that program still wrote: some of it was left for ever."""
+    """The next maker swept the folder into which that program still wrote: some of it was left forever."""
     begun, end = tmp_path / "begun", tmp_path / "end"
     for fifo in (begun, end):
         os.mkfifo(fifo)

@@ -127,7 +127,7 @@ def test_farms_line_ends_it_with_its_input_and_ends_with_it(phone):
         assert len(read_rails(told)) == len(RAILS)
     phone.rails.set_mode("refused")
     with started(words, phone) as ran:
-        assert b"Permission denied" in ran.stderr.read()  # to its end, though its input goes on
+        assert b"Permission denied" in ran.stderr.read()  # to its end, though its input continues
         assert ran.wait(60) == 1
 
 

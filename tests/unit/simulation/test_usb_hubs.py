@@ -114,7 +114,7 @@ def test_sysfs_has_serial_numbers_in_folders_inside_their_hub(hubs, phones, tmp_
     assert not folder.exists()
     phones["1-4.4.1"].powered = True
     hubs.refresh()
-    assert (folder / "devnum").read_text() != before  # the kernel numbers each coming anew
+    assert (folder / "devnum").read_text() != before  # the kernel numbers each coming again
 
 
 @pytest.mark.parametrize(

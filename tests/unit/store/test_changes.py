@@ -1,4 +1,4 @@
-"""A change that has begun goes on to its end, whoever leaves."""
+"""A change that has begun continues to its end, whoever leaves."""
 
 import asyncio
 import logging

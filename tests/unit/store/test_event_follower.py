@@ -177,7 +177,7 @@ def write_some(url, number):
 
 
 def follow_some(url, number, over, seen):
-    """One of the followers: now and then it loses its connections and goes on after the last event that it has."""
+    """One of the followers: now and then it loses its connections and continues after the last event that it has."""
     chance = random.Random(-number)
     since = 0
     while True:

@@ -1,4 +1,4 @@
-"""A database that is silent, refuses or is slow ends no task of a daemon or a head: each goes on with it afterwards."""
+"""A database that is silent, refuses or is slow ends no task of a daemon or a head: each continues afterwards."""
 
 import asyncio
 import itertools

@@ -165,9 +165,9 @@ async def test_a_host_that_begins_anew_has_no_requests_letters_and_drain_but_its
     await box.begin(letter("began"), 1)
     assert [name for _, name, _, _ in rows(store, request)] == [f"r of {TWO}"]
     assert [len(await box.take(host)) for host in (ONE, TWO)] == [0, 1]
-    (anew,) = await box.hosts()
-    assert (anew.drained, anew.address, anew.certificate) == ("", "192.0.2.1:9194", "PEM")
-    assert anew.advertise == {"10.0.0.0/8": "lab1:9190"}
+    (again,) = await box.hosts()
+    assert (again.drained, again.address, again.certificate) == ("", "192.0.2.1:9194", "PEM")
+    assert again.advertise == {"10.0.0.0/8": "lab1:9190"}
     assert kinds(await box.take_all()) == ["began", "drained", "wanted", "wanted", "began"]
 
 

@@ -1,4 +1,4 @@
-"""A database that cannot be written: what is said, what still gets through, and that farm goes on by itself."""
+"""A database that cannot be written: what is said, what still gets through, and that farm continues by itself."""
 
 import asyncio
 import logging
@@ -207,7 +207,7 @@ async def test_who_listens_late_hears_of_an_outage_that_is_there(path, opened, n
     "error", [InterfaceError("x", None, Exception("lost")), SQLTimeoutError(), RuntimeError("a bug")]
 )
 async def test_no_error_of_a_probe_ends_the_thread(here, monkeypatch, error):
-    """What a driver raises is not always a DatabaseError: every write waited for ever, and the daemon looked alive."""
+    """What a driver raises is not always a DatabaseError: every write waited forever, and the daemon looked alive."""
     writer = here.database.writer
     probed = asyncio.Event()
     loop = asyncio.get_running_loop()

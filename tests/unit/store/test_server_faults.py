@@ -192,7 +192,7 @@ def test_a_database_restored_from_a_backup_gets_a_term_above_all_seen(opened, ur
     with caplog.at_level(logging.WARNING):
         store = opened(url, state_dir=tmp_path)
     assert store.epoch == 4
-    assert "its latest start is number 1, this host has seen 3; farm goes on as number 4" in caplog.text
+    assert "its latest start is number 1, this host has seen 3; farm continues as number 4" in caplog.text
     for said in (store.server.problems(), [each.detail for each in store.server.findings()]):
         assert any("gone back in time" in each for each in said)
     store.close()

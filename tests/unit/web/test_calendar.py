@@ -10,7 +10,7 @@ DAY = (NOW - timedelta(days=1), NOW)
 
 
 def past(device, user, hours_ago, hours, now=NOW):
-    """A row of `lease.history`; `hours` None: it goes on."""
+    """A row of `lease.history`; `hours` None: it continues."""
     starts = now - timedelta(hours=hours_ago)
     return {
         "id": f"{device}-{hours_ago}", "device": device, "user": user, "source": "job", "job": "lease-7",

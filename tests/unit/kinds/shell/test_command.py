@@ -11,7 +11,7 @@ from farm.kinds.shell import command as shell
 
 
 class Farm:
-    """Its one job talks for ever."""
+    """Its one job talks forever."""
 
     def __init__(self, error=None):
         self.read, self.error = threading.Event(), error

@@ -287,7 +287,7 @@ def test_some_of_the_time_is_for_the_end(timeout_s, expected_s):
     ("error", "attempts", "over", "ends"),
     [
         (asyncio.CancelledError(), 0, True, True),
-        (asyncio.CancelledError(), 0, False, False),  # the daemon stops: the next one goes on
+        (asyncio.CancelledError(), 0, False, False),  # the daemon stops: the next one continues
         (YieldedError("others wait"), 9, True, False),
         (UserError("no such target"), 0, False, True),
         (HostError("the worker died"), 0, False, False),

@@ -1,4 +1,4 @@
-"""Jobs have names, taken from their specs; an attempt's device has one too (SQLite must make that table anew)."""
+"""Jobs have names, taken from their specs; an attempt's device has one too (SQLite must make that table again)."""
 
 from __future__ import annotations
 
