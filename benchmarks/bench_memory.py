@@ -58,7 +58,7 @@ def _disturbed_percent(farm: VirtualFarm, context: Context) -> float:
     from tvm import rpc
 
     recipe = Recipe(CPU, "float32", None, False, ())
-    wanted = BuildRequest(recipe=recipe, shapes={}, dtypes={}, npz=None, fill="random", all_or_none=False)
+    wanted = BuildRequest(recipe=recipe, shapes={}, dtypes={}, npz=None, fill="random", require_all_inputs=False)
     data = small_cnn().SerializeToString(deterministic=True)
     built = build(data, "small_cnn.onnx", wanted, context.folder / "cache", context.say)
     session = PhoneSession(rpc.connect_tracker(*farm.tracker()).request("android"))

@@ -42,7 +42,7 @@ ASKED_NAMES = 1000  # jobs and arrays in one question
 END_LIMIT_S = 10.0  # for the answer to a cancellation
 SHOWN_NAMES = 4  # of jobs that wait for the same
 DEADLINE_HINT = "a time to come: 2h, 30m, 18:00, 2026-05-01T18:00"
-MAX_JOBS = 1_000_000  # of one question: all
+NO_LIMIT = 1_000_000  # of one question: all
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
 Wait = Annotated[
@@ -353,7 +353,7 @@ class WaitLimit:
 
     def _expire(self) -> None:
         try:
-            waiting = self._farm.jobs(jobs=self._names[:ASKED_NAMES], state=WAITING[:-1], limit=MAX_JOBS)
+            waiting = self._farm.jobs(jobs=self._names[:ASKED_NAMES], state=WAITING[:-1], limit=NO_LIMIT)
             self._cancelled |= {job.id: job.waits for job in waiting}
             self._todo = self._farm.needs_operator(waiting[0].id) if waiting else ""
             within = format_duration(self._limit_s or 0)
@@ -367,7 +367,7 @@ def jobs_of(farm: Client, names: Sequence[str]) -> list[JobInfo]:
     found: dict[str, JobInfo] = {}
     for start in range(0, len(names), ASKED_NAMES):
         some = tuple(names[start : start + ASKED_NAMES])
-        found |= {job.id: job for job in farm.jobs(jobs=some, limit=MAX_JOBS)}
+        found |= {job.id: job for job in farm.jobs(jobs=some, limit=NO_LIMIT)}
     return [found[job] for job in sorted(found)]
 
 

@@ -54,7 +54,7 @@ class BuildRequest:
     dtypes: Mapping[str, str]
     npz: bytes | None = None  # arrays of inputs
     fill: Fill = "random"  # of inputs that `npz` does not give
-    all_or_none: bool = False  # refuse an `npz` that gives only some
+    require_all_inputs: bool = False  # refuse an `npz` that gives only some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def build(
 
 def _inputs(model: ModelWithInputs, given: Mapping[str, Array], wanted: BuildRequest) -> dict[str, Array]:
     with within_memory(model.name, model.inputs):
-        return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
+        return all_inputs(model, given) if wanted.require_all_inputs else filled(model, given, wanted.fill)
 
 
 def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None]) -> Build:

@@ -61,7 +61,7 @@ def check_nodes(text: str) -> None:
         ValueError: it is no document of TVM's.
     """
     try:
-        for node in json.loads(text, object_pairs_hook=_once)["nodes"]:
+        for node in json.loads(text, object_pairs_hook=_reject_duplicate_keys)["nodes"]:
             kind = node["type"]
             known = kind in ALLOWED or (isinstance(kind, str) and kind.startswith(_ATTRIBUTES))
             if not known and not (kind == _FUNCTION and node.get("data") in _FUNCTIONS):
@@ -70,7 +70,7 @@ def check_nodes(text: str) -> None:
         raise ValueError(str(error)) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A mapping; with a key twice, TVM may take the one that was not looked at."""
     found = dict(pairs)
     if len(found) != len(pairs):

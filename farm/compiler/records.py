@@ -244,7 +244,7 @@ def pruned(found: RecordSet) -> RecordSet:
     fastest: dict[tuple[str, str], Record] = {}
     for record in found.records:
         place = (record.workload, target_key(record.target))
-        limit = fastest[place].seconds if place in fastest else own_s(found, record)
+        limit = fastest[place].seconds if place in fastest else default_schedule_s(found, record)
         if record.seconds < limit:
             fastest[place] = record
     used = {name for name, _ in fastest}
@@ -252,7 +252,7 @@ def pruned(found: RecordSet) -> RecordSet:
     return replace(found, workloads=workloads).with_records(tuple(fastest.values()))
 
 
-def own_s(found: RecordSet, record: Record) -> float:
+def default_schedule_s(found: RecordSet, record: Record) -> float:
     """Seconds of TVM's own schedule in place of a record; infinite where it was not measured."""
     task = found.tasks.get(record.workload)
     known = task is not None and task.default_s > 0 and task.default_for in ("", target_key(record.target))
@@ -286,7 +286,7 @@ def best(found: RecordSet) -> tuple[Best, ...]:
                 default_s=task.default_s,
                 seconds=record_.seconds if record_ is not None and ran else None,
                 device=origin.device if origin else "",
-                kept_own=record_ is None or record_.seconds >= own_s(found, record_),
+                kept_own=record_ is None or record_.seconds >= default_schedule_s(found, record_),
             )
         )
     return tuple(rows)

@@ -40,7 +40,7 @@ class HeadLetters:
 
     def tasks(self) -> dict[str, Begin]:
         """The tasks that run as long as the daemon, by name. The head decides about attempts of the daemon before."""
-        return {"letters of the head": self._read, "attempts of the daemon before": self.attempts.end_left}
+        return {"letters of the head": self._read, "attempts of the daemon before": self.attempts.finish_leftovers}
 
     async def stop(self) -> None:
         """Report to the head that this host stops, and read no more letters."""

@@ -252,7 +252,7 @@ async def _take_up(
     adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
     await attempts.recover(adopted, persistence.hosts)
     if letters is None:
-        await attempts.end_left()
+        await attempts.finish_leftovers()
     else:
         letters.attempts = attempts  # it ends them later: no head may answer now
     await leasing.head.start(attempts)
@@ -261,7 +261,7 @@ async def _take_up(
     stack.callback(leasing.head.stop_jobs)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}
-    phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
+    phones.fleet.surviving_session_secret = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
 
 
 def _open_leasing(

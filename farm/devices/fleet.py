@@ -136,7 +136,7 @@ class Fleet:
         self._tasks = BackgroundTasks()
         self.lasting = LastingTasks()  # of `run`
         self._migration = SerialMigration(self)
-        self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
+        self.surviving_session_secret: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
         # the other host that has a phone, as a reason, see `farm.leasing.lab_rules.host_with`; set by the daemon
         self.host_with: Callable[[DeviceIdentity, bool], Awaitable[str]] = no_other_host
         # whether a request waits for that name; set by the daemon
@@ -405,7 +405,7 @@ class Fleet:
 
     def outlived(self, agent: Agent) -> str:
         """The secret of its server while a session of the daemon before this one is open there; "" when none is."""
-        return self.outlived_on(agent.name)
+        return self.surviving_session_secret(agent.name)
 
     # -- for the migration of serials --
 

@@ -14,7 +14,7 @@ from farm.common.selector import natural
 from farm.devices.agent import Agent
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.registry import DeviceRegistry
-from farm.devices.thermal.thermal_gates import LOOK_EVERY_S, LOUD, ThermalGates, others_on_hub
+from farm.devices.thermal.thermal_gates import DISTURBS_HUB, LOOK_EVERY_S, ThermalGates, others_on_hub
 from farm.model.device import Closed, DeviceView, Life, Service, UsbPlace
 from farm.model.requests import LeaseClass
 
@@ -196,7 +196,7 @@ class DeviceViews:
         """Pass the latest probe to the thermal gates; returns the classes that it closed and opened."""
         if agent.health is None or not agent.health_at:
             return {}, ()
-        idle = agent.state.life not in LOUD and not self._gates.holds(agent.name)
+        idle = agent.state.life not in DISTURBS_HUB and not self._gates.holds(agent.name)
         model = agent.identity.model if agent.identity else ""
         return self._gates.take(agent.serial, model, agent.health, agent.health_at, idle=idle)
 

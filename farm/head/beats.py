@@ -39,7 +39,7 @@ class BeatWatch:
         """The hosts that are lost."""
         return frozenset(host for host, missed in self._missed.items() if missed >= LOST_AFTER)
 
-    def looked(self, beats: Mapping[str, datetime], now_s: float) -> BeatChanges:
+    def observe(self, beats: Mapping[str, datetime], now_s: float) -> BeatChanges:
         """The head has committed a look.
 
         Args:

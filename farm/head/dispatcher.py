@@ -352,8 +352,8 @@ class Dispatcher(JobRequester):
         start = self._queue.phone_offered(job)
         return None if start is None else AttemptClaim(start.job, self._new_attempt(start.job, start.number, lease))
 
-    def undone(self, job: str, avoid: frozenset[str]) -> bool:
-        """See `JobRequester.undone`."""
+    def grant_cancelled(self, job: str, avoid: frozenset[str]) -> bool:
+        """See `JobRequester.grant_cancelled`."""
         if self._queue.phase(job) is not Phase.STARTING or self._queue.offer_undone(job, avoid):
             self._wake(job)
             return True

@@ -106,7 +106,7 @@ class HostWatch:
         hosts = await self._store.mailbox.look_at_hosts()
         self._look_at_protocols(hosts)
         heard = {each.name: each.beat_at for each in hosts if each.beat_at and not each.removed_at}
-        changes = self._beats.looked(heard, self._clock().s)
+        changes = self._beats.observe(heard, self._clock().s)
         for host in changes.lost:
             error = _lost_error(host)
             log.warning("%s", error.message)

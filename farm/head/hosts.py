@@ -114,7 +114,7 @@ class Hosts(AttemptRunner):
                 rivals = self._claims.rivals(name)
                 noted = self._noted(host, message)
                 rivals |= self._claims.rivals(name)
-                return noted, *(self._as_handed_out(self._states[each]) for each in sorted(rivals))
+                return noted, *(self._with_withheld_reason(self._states[each]) for each in sorted(rivals))
         return (self._noted(host, message),)
 
     def _noted(self, host: str, message: HostMessage) -> HostMessage:
@@ -123,7 +123,7 @@ class Hosts(AttemptRunner):
                 self._of_device[state.name] = host
                 self._states[state.name] = state = replace(state, host=host)
                 self._claims.changed(state)
-                return self._as_handed_out(state)
+                return self._with_withheld_reason(state)
             case DeviceForgotten(device):
                 self._states.pop(device, None)
                 self._claims.forget(device)
@@ -150,7 +150,7 @@ class Hosts(AttemptRunner):
                 self._slots.pop(lease_id, None)
         return message
 
-    def is_anothers(self, host: str, message: HostMessage) -> bool:
+    def owned_by_other_host(self, host: str, message: HostMessage) -> bool:
         """Whether another host already has a device of this name, which keeps the name."""
         match message:
             case DeviceChanged(DeviceState(name)) | DeviceForgotten(name):
@@ -179,9 +179,9 @@ class Hosts(AttemptRunner):
             return ()
         names = self.devices_of(host) & self._states.keys()
         names |= {rival for name in names for rival in self._claims.rivals(name)}
-        return tuple(self._as_handed_out(self._states[name]) for name in sorted(names))
+        return tuple(self._with_withheld_reason(self._states[name]) for name in sorted(names))
 
-    def _as_handed_out(self, state: DeviceState) -> DeviceChanged:
+    def _with_withheld_reason(self, state: DeviceState) -> DeviceChanged:
         lost = [host for host, reasons in self._withheld.items() if WithheldFor.LOSS in reasons]
         claimed, seen = self._claims.why_not(state.name, lost), (state.host, state.name)
         if claimed and seen not in self._claimed:

@@ -177,7 +177,7 @@ class LeftAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class InterruptedWork:
     """What the daemon before this one left running."""
 
     survivors: tuple[tuple[Job, Attempt, Lease], ...]  # these continue
@@ -185,9 +185,9 @@ class Left:
     leases: tuple[LeaseRecord, ...]  # that are over
 
 
-async def read_left(
+async def read_interrupted(
     store: Store, now: ClockReading, kinds: Kinds, adopted: Collection[str], hosts: Collection[str] | None
-) -> Left:
+) -> InterruptedWork:
     """Read what the daemon before this one left running.
 
     Args:
@@ -215,7 +215,7 @@ async def read_left(
             left.append(LeftAttempt(job, attempt, _end_of_lease(attempt, record or ended)))
         else:
             left.append(LeftAttempt(job, attempt, await _interrupted(store, kinds, job, attempt)))
-    return Left(tuple(survivors), tuple(left), tuple(leases.values()))
+    return InterruptedWork(tuple(survivors), tuple(left), tuple(leases.values()))
 
 
 async def end_lease(

@@ -270,7 +270,7 @@ class HeadTerm:
             case HostBegan():
                 self._host_began(host)
             case HostLeft():
-                self._nothing_is_there(host, "was stopped")
+                self._drop_host_state(host, "was stopped")
             case HostDrained(reason):
                 self._watch.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
@@ -278,10 +278,10 @@ class HeadTerm:
             case LeaseRestored(lease) if lease.device in self.head.requests.allocator.held:
                 pass  # it was never given back
             case _:
-                self._host_said(host, message)
+                self._apply_host_message(host, message)
 
-    def _host_said(self, host: str, message: HostMessage) -> None:
-        if self._hosts.is_anothers(host, message):
+    def _apply_host_message(self, host: str, message: HostMessage) -> None:
+        if self._hosts.owned_by_other_host(host, message):
             return
         for each in self._hosts.note(host, message):
             self.head.requests.receive(each)
@@ -299,9 +299,9 @@ class HeadTerm:
 
     def _host_began(self, host: str) -> None:
         self._watch.began(host)
-        self._nothing_is_there(host, "began again")
+        self._drop_host_state(host, "began again")
 
-    def _nothing_is_there(self, host: str, did: str) -> None:
+    def _drop_host_state(self, host: str, did: str) -> None:
         """End the host's requests, unarmed leases and phones; its armed leases continue. `did`: "was stopped"."""
         for request_id in self._hosts.requests_of(host):
             self.head.requests.withdraw(request_id)
@@ -309,7 +309,9 @@ class HeadTerm:
             self.head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} {did} before it had it"))
         self._hosts.end_lent_to(host, f"nothing runs at {host} any more")
         for lease_id in self._hosts.slots_of(host):
-            self._host_said(host, SlotFreed(lease_id))
+            self._apply_host_message(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
             if (state := self.head.requests.allocator.devices.get(device)) is not None:
-                self._host_said(host, DeviceChanged(replace(state, life=Life.GONE, reason=f"its host {host} {did}")))
+                self._apply_host_message(
+                    host, DeviceChanged(replace(state, life=Life.GONE, reason=f"its host {host} {did}"))
+                )

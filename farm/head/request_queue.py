@@ -410,7 +410,9 @@ class RequestQueue(WaitingRequests):
         self._undone(pending_grant.lease.id)
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
-            if pending.requester is None or pending.requester.undone(pending.request.job, pending.request.avoid):
+            if pending.requester is None or pending.requester.grant_cancelled(
+                pending.request.job, pending.request.avoid
+            ):
                 self._enter(pending)
             else:
                 del self._requests[pending.id]

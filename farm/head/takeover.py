@@ -65,7 +65,7 @@ class Takeover:
             HostError: the database is away, or another head has taken over.
         """
         self._requests.drain(TAKING_OVER)
-        with _objects_kept():
+        with _gc_frozen():
             await self._take_over()
         self._requests.drain("")
 
@@ -129,7 +129,7 @@ class Takeover:
         message = wire.to_head(body, self._clock().s)
         if stopped and isinstance(message, DeviceChanged):
             message = DeviceChanged(gone_with_host(message.state, host, HostState.STOPPED))
-        if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
+        if isinstance(message, HostMessage) and not self._hosts.owned_by_other_host(host, message):
             for each in self._hosts.note(host, message):
                 self._requests.receive(each)
 
@@ -182,7 +182,7 @@ def _names(letter: Letter) -> tuple[str, ...]:
 
 
 @contextmanager
-def _objects_kept() -> Iterator[None]:
+def _gc_frozen() -> Iterator[None]:
     """Exempt the objects made meanwhile from garbage collection: a pass over 100,000 jobs would block the loop."""
     gc.unfreeze()  # a term before this one
     gc.collect()

@@ -40,7 +40,7 @@ class JobRequester(ABC):
         """What a host apart commits when it arms the lease, which is granted now."""
 
     @abstractmethod
-    def undone(self, job: str, avoid: frozenset[str]) -> bool:
+    def grant_cancelled(self, job: str, avoid: frozenset[str]) -> bool:
         """The job's lease was granted and not armed; whether its request, which excludes `avoid`, waits again."""
 
 

@@ -17,7 +17,7 @@ from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
-from farm.head.job_store import JobWriter, Left, end_lease, read_left, release_reason
+from farm.head.job_store import InterruptedWork, JobWriter, end_lease, read_interrupted, release_reason
 from farm.head.messages import AttemptEnded, JobMessage, JobSaved, LeaseEnded, RunAttempt
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
@@ -68,9 +68,9 @@ class OperatorCauses:
 
 
 class Attempts(AttemptRunner):
-    """`recover` and `end_left` once, start the head, then `begin`; `stop` before the store and leasing go.
+    """`recover` and `finish_leftovers` once, start the head, then `begin`; `stop` before the store and leasing go.
 
-    With a head apart it decides what becomes of jobs: `end_left` may take as long as no head answers.
+    With a head apart it decides what becomes of jobs: `finish_leftovers` may take as long as no head answers.
     """
 
     def __init__(
@@ -96,23 +96,23 @@ class Attempts(AttemptRunner):
         self._writer = JobWriter(store, events)
         self._runs: dict[str, AttemptRun] = {}  # by attempt
         self._tasks = tasks
-        self._left = Left((), (), ())
+        self._left = InterruptedWork((), (), ())
         self._causes = OperatorCauses()
         self._stopping = False
 
     async def recover(self, adopted: Collection[str] = (), hosts: Collection[str] | None = None) -> None:
-        """Take up the attempts of the daemon before this one that continue; the rest is for `end_left`.
+        """Take up the attempts of the daemon before this one that continue; the rest is for `finish_leftovers`.
 
         Args:
             adopted: ids of leases that another component has restored.
-            hosts: see `farm.head.job_store.read_left`.
+            hosts: see `farm.head.job_store.read_interrupted`.
         """
-        self._left = await read_left(self._store, self._clock(), self._contexts.kinds, adopted, hosts)
+        self._left = await read_interrupted(self._store, self._clock(), self._contexts.kinds, adopted, hosts)
         for job, attempt, lease in self._left.survivors:
             self._leases.restore(lease)
             self._runs[attempt.id] = AttemptRun(job, attempt, lease, self._contexts)
 
-    async def end_left(self) -> None:
+    async def finish_leftovers(self) -> None:
         """Interrupt the attempts and end the leases of the daemon before; again after an error: it continues there.
 
         Raises:

@@ -188,7 +188,7 @@ class Supervisor:
             self._listener.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
-            await asyncio.shield(_cleared(zygote, attempt, output, folder, user))
+            await asyncio.shield(_clean_up(zygote, attempt, output, folder, user))
 
     async def _outcome(self, attempt: LiveAttempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
@@ -332,7 +332,7 @@ async def _change(slot: _Slot, zygote: Zygote | None, problem: ToolchainError | 
         slot.changed.notify_all()
 
 
-async def _cleared(
+async def _clean_up(
     zygote: Zygote, attempt: LiveAttempt, output: WorkerOutput, folder: Path, user: WorkerUser | None
 ) -> None:
     """Leave nothing of an attempt that has come to its end: no process, no pipe, no folder."""

@@ -33,13 +33,13 @@ from farm.store.artifacts import RecordSets
 
 WORKER = "worker"  # the source of the log lines of workers
 MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it refused
-MAX_LOOKED = 1_000_000  # artifacts of one attempt
+MAX_CHECKED_ARTIFACTS = 1_000_000  # artifacts of one attempt
 # A broken session is followed by a check within 2 s.
 # The asking worker takes the daemon for dead after 15 s, so this must be shorter.
 CHECK_WAIT_S = 10.0
 # The states of a phone whose session broke while its RPC server lives and its link holds. After a lost link it passes
 # through PROVISIONING or an earlier state, after the end of its server through STARTING: both may have other causes.
-_THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
+_LINK_KEPT_STATES = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LeaseHost:
         match verb:
             case "poison.check":
                 artifacts = _artifacts(fields)
-                if len(self.kills_seen) + len(artifacts) <= MAX_LOOKED:
+                if len(self.kills_seen) + len(artifacts) <= MAX_CHECKED_ARTIFACTS:
                     for artifact in artifacts:
                         self.kills_seen.setdefault(artifact, 0)
                 poison = self.parts.poison
@@ -219,7 +219,7 @@ async def process_killed(
     def check(view: DeviceView) -> None:
         nonlocal lost
         if view.name == device:
-            lost = lost or view.life not in _THERE
+            lost = lost or view.life not in _LINK_KEPT_STATES
             changed.set()
 
     def life() -> Life:
@@ -230,7 +230,7 @@ async def process_killed(
         async with asyncio.timeout(wait_s):
             if not await leases.ended_by_phone(lease_id):
                 return False
-            while not lost and (now := life()) is not Life.READY and now in _THERE:
+            while not lost and (now := life()) is not Life.READY and now in _LINK_KEPT_STATES:
                 changed.clear()
                 await changed.wait()
             return not lost and life() is Life.READY

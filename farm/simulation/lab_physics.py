@@ -134,7 +134,7 @@ class LivePhysics:
         tree = read_tree(self._phone.status().pid)
         self.throttle.follow(sessions_of(tree))
         used = {
-            process.pid: process.collected_s + (process.own_s if process.name not in _SIMULATED else 0.0)
+            process.pid: process.collected_s + (process.default_schedule_s if process.name not in _SIMULATED else 0.0)
             for process in tree
         }
         # What a process used before we first saw it was used since the last look, except at the very first one.

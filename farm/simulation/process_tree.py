@@ -20,7 +20,7 @@ class Process:
     pid: int  # on the host
     parent: int
     name: str
-    own_s: float  # CPU time
+    default_schedule_s: float  # CPU time
     collected_s: float  # of children that ended
     is_server: bool  # runs tvm_rpc: the server itself or one of its sessions
 

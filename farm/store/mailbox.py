@@ -259,7 +259,7 @@ class Mailbox(TableAccess):
         seen = {row.id for row in rows}
         self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
         if seen:
-            self._database.writer.delete_read(box, host, sorted(seen))
+            self._database.writer.delete_letters(box, host, sorted(seen))
         return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
 
     def _poll(

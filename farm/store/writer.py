@@ -189,7 +189,7 @@ class Writer:
             if drafts is not None:
                 drafts.settle(committed=done.done() and not done.cancelled() and done.exception() is None)
 
-    def delete_read(self, box: Table, reader: str, ids: Sequence[int]) -> None:
+    def delete_letters(self, box: Table, reader: str, ids: Sequence[int]) -> None:
         """Have the next commit delete these letters of a reader, in place of those of its earlier call.
 
         A commit that fails does not delete them, nor does a later one: call again.

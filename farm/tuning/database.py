@@ -195,7 +195,7 @@ class TuningDatabase:
         self._trials[key] = self._known[key] = written.record
         self.memory.commit_tuning_record(written.tuned)
 
-    def know_defaults(self, seconds: Mapping[str, float]) -> None:
+    def set_default_latencies(self, seconds: Mapping[str, float]) -> None:
         """How long tasks take, by workload, as TVM schedules them by itself."""
         for number, each in enumerate(self.tunables):
             if each.task.workload in seconds:

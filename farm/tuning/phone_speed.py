@@ -25,7 +25,7 @@ LIMIT = 0.15  # a phone further from the pool is too far
 EVERY_S = 60.0  # a phone warms up within minutes
 RECENT_S = 5 * EVERY_S  # older readings do not describe the pool as it is now
 READINGS = 5  # about 5 ms each; the least of them counts: disturbances only add time
-DOUBTS = 4  # so many times as many before a phone is left out
+RECHECK_FACTOR = 4  # so many times as many before a phone is left out
 SCALE_FILE = "scale.json"  # beside the records
 MIN_S, MAX_S = 1e-9, 1e3  # of a kernel: all else is damage
 
@@ -162,7 +162,7 @@ class SpeedJudge:
             return SpeedOpinion(known.now, self.left_out.get(device, ""))
         found = self._opinion(device, self._read_s(device, session, READINGS))
         if found.out:
-            found = self._opinion(device, self._read_s(device, session, READINGS * DOUBTS))
+            found = self._opinion(device, self._read_s(device, session, READINGS * RECHECK_FACTOR))
         return found
 
     def _read_s(self, device: str, session: Any, readings: int) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.common.durations import format_duration, many, with_unit
-from farm.compiler.records import Record, RecordSet, own_s
+from farm.compiler.records import Record, RecordSet, default_schedule_s
 
 ETA_TRIALS = 8  # of this attempt, before there is a rate
 FIRST_NEWS_S = 1.0  # between two
@@ -175,10 +175,10 @@ def replayed(found: RecordSet, prior: Iterable[Record] = ()) -> LatencyEstimate:
     """
     estimate = LatencyEstimate({name: each.weight for name, each in found.tasks.items()})
     for record in prior:
-        estimate.know(record.workload, min(record.seconds, own_s(found, record)))
+        estimate.know(record.workload, min(record.seconds, default_schedule_s(found, record)))
     for record in found.records:
         origin = found.origins.get(record.key)
-        seconds = min(record.seconds, own_s(found, record))
+        seconds = min(record.seconds, default_schedule_s(found, record))
         estimate.add(record.workload, seconds, origin.spent_s if origin else 0.0)
     return estimate
 

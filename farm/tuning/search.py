@@ -37,7 +37,7 @@ POLL_S = 0.01
 MAX_ERROR_CHARS = 500
 END_WAIT_S = 60.0  # for what is under way when the search ends; then it is given up, and is no trial
 POPULATION = 8  # for each candidate of a round, as in stock: 512 for 64; evolution's time is proportional to it
-NOT_NOW = 2**40  # records: XGBModel trains when there are a fifth more than at its last training
+SUPPRESS_TRAINING_SIZE = 2**40  # records: XGBModel trains when there are a fifth more than at its last training
 XGB_WARM_UP = 4  # the cost model is believed after this part of the trials, 100 at most as in stock
 
 _log = logging.getLogger("farm.tuning")
@@ -318,7 +318,7 @@ class Search:
         known = [(task, self.database.records(task.tunable.task.workload)) for task in self.tasks]
         known = [each for each in known if each[1]]
         for number, (task, records) in enumerate(known, 1):
-            model.last_train_size = 0 if number == len(known) else NOT_NOW
+            model.last_train_size = 0 if number == len(known) else SUPPRESS_TRAINING_SIZE
             model.update(task.context, [each for each, _ in records], [_result(each) for _, each in records])
 
 

@@ -41,7 +41,7 @@ def checked_model(task: ModelTask[Any], daemon: DaemonChannel) -> Iterator[Check
         ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
         PhoneError: the phone failed, also in the block, or computed wrong numbers.
     """
-    build = partial(prepare, task, daemon, inputs=task.spec.inputs, all_or_none=True)
+    build = partial(prepare, task, daemon, inputs=task.spec.inputs, require_all_inputs=True)
     built = build()
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:

@@ -220,7 +220,7 @@ def prepare(
     *,
     inputs: str | None,
     fill: Fill = "random",
-    all_or_none: bool = False,
+    require_all_inputs: bool = False,
     refused: Sequence[tuple[str, str]] = (),
 ) -> Build:
     """Everything that needs no phone: a library for it, inputs, and expected outputs; or all from the cache.
@@ -230,7 +230,7 @@ def prepare(
         daemon: has the artifacts.
         inputs: the artifact of an .npz.
         fill: what inputs are made of that it does not give.
-        all_or_none: refuse an .npz that gives only some.
+        require_all_inputs: refuse an .npz that gives only some.
         refused: operators that must not use textures, each with the reason.
 
     Raises:
@@ -244,7 +244,7 @@ def prepare(
         dtypes=task.spec.dtypes,
         npz=daemon.artifact(inputs) if inputs else None,
         fill=fill,
-        all_or_none=all_or_none,
+        require_all_inputs=require_all_inputs,
     )
 
     def report(step: str) -> None:

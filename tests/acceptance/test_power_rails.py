@@ -214,7 +214,7 @@ class Running:
 def busy_s(farm):
     """Seconds of processors that the phone's processes have had, by the kernel."""
     tree = read_tree(farm.lab.phone(phones(farm)[0].nickname).pid)
-    return sum(each.own_s + each.collected_s for each in tree if each.name not in {"init", "adbd"})
+    return sum(each.default_schedule_s + each.collected_s for each in tree if each.name not in {"init", "adbd"})
 
 
 def broken_by(farm, model, cause):

@@ -78,7 +78,7 @@ def test_what_is_kept_is_known_again_and_stock_tvm_reads_it(folder):
         assert [each.run_s for each in database.own()] == [(0.002,), (0.004,), (1e10,)]
         assert database.known(database.key_of(first, candidate(first.module, 4))) is not None
         assert database.known(database.key_of(first, candidate(first.module, 16))) is None
-        database.know_defaults({first.task.workload: 0.003})
+        database.set_default_latencies({first.task.workload: 0.003})
     stock = ms.database.JSONDatabase(work_dir=str(folder))
     assert len(stock) == 3
     best = stock.query_tuning_record(task(64).dispatched[0], TARGET, "add64")
@@ -275,16 +275,16 @@ def test_how_long_a_task_takes_untuned_is_known_from_a_prior_for_the_same_target
     with TuningDatabase(tmp_path / "arm", OTHER) as database:
         [tunable] = database.add_tasks([task(64)])
         measured(database, (16,))
-        database.know_defaults({tunable.task.workload: 9.0})
+        database.set_default_latencies({tunable.task.workload: 9.0})
         foreign = database.everything()
     with TuningDatabase(tmp_path / "before", TARGET) as database:
         database.add_tasks([task(64)])
         measured(database, (2,))
-        database.know_defaults({tunable.task.workload: 0.25})
+        database.set_default_latencies({tunable.task.workload: 0.25})
         ours = database.everything()
     for given, known in ((merge([foreign, read_records(folder).set]), {}), (ours, {tunable.task.workload: 0.25})):
         with TuningDatabase(tmp_path / f"after-{len(known)}", TARGET, given) as database:
             database.add_tasks([task(64)])
             assert database.defaults() == known
-            database.know_defaults({tunable.task.workload: 0.5})
+            database.set_default_latencies({tunable.task.workload: 0.5})
             assert database.defaults() == {tunable.task.workload: 0.5}  # this run's own is better

@@ -35,7 +35,7 @@ class _FindingsState:
     held: bool = False
     used: bool = False  # a probe saw it leased since its last check
     ready_at: float | None = None  # of the check since which GPU faults count
-    dealt: Collection[str] | None = None
+    acknowledged_gpu_faults: Collection[str] | None = None
     accepted: frozenset[str] = frozenset()  # findings, by their cause, that a person knew of and released it
 
 
@@ -109,7 +109,7 @@ class Findings:
         if ready and known.ready_at != agent.state.ready_at:
             # Faults that the probe before saw were followed by a check. Those since are unchecked: better one check
             # too many. What was in the log when farm first looked is none of its business.
-            known.dealt = (known.health or now).gpu_faults
+            known.acknowledged_gpu_faults = (known.health or now).gpu_faults
             known.ready_at = agent.state.ready_at
             known.used = False
         known.used |= held
@@ -118,7 +118,7 @@ class Findings:
             held=held or known.held,
             in_hands=in_hands,
             adb=agent.adb,
-            dealt=known.dealt if ready else None,
+            acknowledged_gpu_faults=known.acknowledged_gpu_faults if ready else None,
             known=known.account.known | (kinds_of(kept.fault) if kept else frozenset()),
         )
 

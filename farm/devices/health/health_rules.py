@@ -70,7 +70,7 @@ class Situation:
     ready: bool = True  # its server should run
     held: bool = False  # a lease has it
     in_hands: bool = False  # a person has it, with a shell: what runs is theirs
-    dealt: Collection[str] | None = None  # lines of GPU faults before it last passed its check; None: unknown
+    acknowledged_gpu_faults: Collection[str] | None = None  # before it last passed its check; None: unknown
     adb: str = "adb"  # how a person begins a call of adb for it, with server and serial
     known: Collection[FindingKind] = ()  # what the probe before found: limits of these are left by a margin
 
@@ -185,9 +185,9 @@ def _sessions(now: Health) -> list[ProcessReading]:
 
 
 def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
-    if situation.dealt is None:
+    if situation.acknowledged_gpu_faults is None:
         return
-    new = [line for line in now.gpu_faults if line not in situation.dealt]
+    new = [line for line in now.gpu_faults if line not in situation.acknowledged_gpu_faults]
     if new:
         lines = f" ({len(new)} lines since its last check)" if len(new) > 1 else ""
         yield Finding(

@@ -23,12 +23,12 @@ from farm.model.requests import LeaseClass
 
 LOOK_EVERY_S = 30.0  # whether readings have become old; they come every 10 to 30 s themselves
 # A push fills the cable that all phones of a hub share; a phone that recovers is reset, rebooted or power-cycled.
-LOUD = frozenset({Life.PROVISIONING, Life.RECOVERING})
+DISTURBS_HUB = frozenset({Life.PROVISIONING, Life.RECOVERING})
 
 
 def loud(view: DeviceView) -> bool:
     """Whether it disturbs its hub: a phone that was sent away is booting somewhere, though adb does not show it."""
-    return view.life in LOUD or view.sent_away
+    return view.life in DISTURBS_HUB or view.sent_away
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
 
 def _builds(task: CompareTask, daemon: DaemonChannel) -> dict[str, Any]:
     sides = sides_of(task)
-    builds = [partial(prepare, side, daemon, inputs=task.spec.inputs, all_or_none=True) for side in sides]
+    builds = [partial(prepare, side, daemon, inputs=task.spec.inputs, require_all_inputs=True) for side in sides]
     with _prefixed("A"):
         a = builds[0]()
     with _prefixed("B"):
@@ -74,7 +74,7 @@ def _builds(task: CompareTask, daemon: DaemonChannel) -> dict[str, Any]:
 def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: DaemonChannel) -> dict[str, Any]:
     check_versions(bundles, str(tvm.__version__))
     side, _ = sides_of(task)
-    built = prepare(side, daemon, inputs=task.spec.inputs, all_or_none=True)
+    built = prepare(side, daemon, inputs=task.spec.inputs, require_all_inputs=True)
     kernel = reference_kernel(task.target, Path(task.cache))
     about: list[dict[str, Any]] = [{}, {}]
 
@@ -117,7 +117,7 @@ def _runtimes(
 ) -> dict[str, Any]:
     """A model under two runtimes: TVM's side is built and checked, a program's is called."""
     tasks, sides = sides_of(task), []
-    build_sides = [partial(prepare, side, daemon, inputs=task.spec.inputs, all_or_none=True) for side in tasks]
+    build_sides = [partial(prepare, side, daemon, inputs=task.spec.inputs, require_all_inputs=True) for side in tasks]
     builds: list[Build | None] = []
     for build_side, use, name in zip(build_sides, uses, "AB", strict=True):
         with _prefixed(name):

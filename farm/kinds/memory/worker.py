@@ -68,7 +68,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         PhoneError: the phone failed, computed wrong numbers, or does not show its processes.
     """
     task = task_from_wire(ModelTask[MemorySpec], payload)
-    build = partial(prepare, task, daemon, inputs=task.spec.inputs, all_or_none=True)
+    build = partial(prepare, task, daemon, inputs=task.spec.inputs, require_all_inputs=True)
     built = build()
     if built.compiled.checks is not None:
         daemon.progress("opening a session")

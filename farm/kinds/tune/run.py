@@ -177,7 +177,7 @@ def searched(
                 found = measure_defaults(
                     database, builder, runner, default, check, reporter.log, limit_s=plan.options.end_s
                 )
-                database.know_defaults(found)
+                database.set_default_latencies(found)
             runner.close()
         notes = [*database.damage, *database.left_out]
         found_all = report(search, reason, database.only_own(), judge, notes)

@@ -81,7 +81,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     stored = _store_records(records, ready.model.key, task, daemon)
 
     def end(report: dict[str, Any], note: Callable[[str], None]) -> None:
-        reporter = Ending(daemon, note, until_s)
+        reporter = DeadlineReporter(daemon, note, until_s)
         tuned, untuned = builds(plan, ready, records, reporter)
         reporter.progress("packing")
         source = plan.data if len(plan.data) <= SMALL_BYTES else None
@@ -197,7 +197,7 @@ def within(limit_s: float, part: Part) -> dict[str, Any]:
     return {**dict(found), "left_out": steps[-1] if late else ""}
 
 
-class Ending:
+class DeadlineReporter:
     """A Reporter that notes each step, and raises once the end was cut."""
 
     def __init__(self, reporter: Any, note: Callable[[str], None], until_s: float) -> None:

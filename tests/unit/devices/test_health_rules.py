@@ -108,10 +108,10 @@ HELD = {"held": True}
 @pytest.mark.parametrize(
     ("now", "before", "situation", "kind"),
     [
-        (WELL, WELL, {"dealt": ()}, None),
+        (WELL, WELL, {"acknowledged_gpu_faults": ()}, None),
         # What is not known is not wrong.
-        (Health(), SAME, {"dealt": ()}, K.SERVER_GONE),
-        (Health(missing=("processes",)), None, {"dealt": ()}, None),
+        (Health(), SAME, {"acknowledged_gpu_faults": ()}, K.SERVER_GONE),
+        (Health(missing=("processes",)), None, {"acknowledged_gpu_faults": ()}, None),
         # /data is full, low or well; a full one must become clearly better.
         (free(199), WELL, {}, K.DATA_FULL),
         (free(201), WELL, {}, K.DATA_LOW),
@@ -139,9 +139,9 @@ HELD = {"held": True}
         (UNREAD, serving(), {}, None),
         (serving(), UNREAD, {}, None),
         # Faults of the GPU since the last check.
-        (FAULTY, WELL, {"dealt": (OLD_FAULT,)}, K.GPU_FAULT),
-        (FAULTY, WELL, {"dealt": FAULTY.gpu_faults}, None),
-        (FAULTY, WELL, {"dealt": None}, None),
+        (FAULTY, WELL, {"acknowledged_gpu_faults": (OLD_FAULT,)}, K.GPU_FAULT),
+        (FAULTY, WELL, {"acknowledged_gpu_faults": FAULTY.gpu_faults}, None),
+        (FAULTY, WELL, {"acknowledged_gpu_faults": None}, None),
         # A reboot behind our back; a boot named by its time is called otherwise when the clock is set.
         (but(boot_id="boot-2", uptime_s=40.0), WELL, {}, K.REBOOTED),
         (but(boot_id="boot-2", uptime_s=40.0), None, {}, None),
@@ -210,12 +210,12 @@ def test_what_is_found(now, before, situation, kind):
     ],
 )
 def test_what_a_finding_says_and_whether_recovery_acts_on_it(now, kind, fault, cause):
-    finding = found(now, now, dealt=(OLD_FAULT,))[kind]
+    finding = found(now, now, acknowledged_gpu_faults=(OLD_FAULT,))[kind]
     assert (finding.fault, finding.act, finding.cause) == (fault, fault is not None, cause)
 
 
 def test_figures_are_evidence():
-    assert found(FAULTY, dealt=(OLD_FAULT,))[K.GPU_FAULT].evidence == FAULT.partition("] ")[2]
+    assert found(FAULTY, acknowledged_gpu_faults=(OLD_FAULT,))[K.GPU_FAULT].evidence == FAULT.partition("] ")[2]
     assert "com.example.game (pid 900, 97 % of a core)" in found(GAME, GAME)[K.FOREIGN_LOAD].evidence
     rebooted = found(but(boot_id="boot-2", uptime_s=40.0))[K.REBOOTED]
     assert rebooted.cause == "it rebooted 40 s ago, and adb did not notice"

@@ -25,7 +25,7 @@ class Looks:
         self.now_s += after_s
         for host in self.beats.keys() - set(silent):
             self.beats[host] += timedelta(seconds=after_s)
-        return self.watch.looked(self.beats, self.now_s)
+        return self.watch.observe(self.beats, self.now_s)
 
     def looks(self, count, *silent, **options):
         """What so many looks say, but those that say nothing."""

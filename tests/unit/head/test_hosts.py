@@ -57,16 +57,16 @@ def test_a_name_is_disputed_while_both_hosts_have_such_a_phone(hosts, caplog):
     caplog.set_level(logging.WARNING)
     hosts.note("one", phone("a"))
     for moved in (phone("a", Life.GONE), DeviceForgotten("a")):
-        assert hosts.is_anothers("two", moved)
+        assert hosts.owned_by_other_host("two", moved)
     assert caplog.records == []
     for _ in range(2):
-        assert hosts.is_anothers("two", phone("a"))
+        assert hosts.owned_by_other_host("two", phone("a"))
     (warning,) = caplog.records
     assert "host two has a phone named a, and so has host one" in warning.getMessage()
     hosts.note("one", phone("a", Life.GONE))
-    assert not hosts.is_anothers("two", phone("a"))
+    assert not hosts.owned_by_other_host("two", phone("a"))
     hosts.note("one", phone("b", identity=SAME))
-    assert hosts.is_anothers("three", phone("b", identity=SAME))
+    assert hosts.owned_by_other_host("three", phone("b", identity=SAME))
     assert "it is the same phone, and one hands it out until it is gone there" in caplog.text
 
 

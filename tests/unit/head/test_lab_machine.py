@@ -44,7 +44,7 @@ class AnyJob(JobRequester):
     def claim(self, job, lease):
         return None
 
-    def undone(self, job, avoid):
+    def grant_cancelled(self, job, avoid):
         return True
 
 

@@ -69,7 +69,7 @@ class Farm:
 
     async def start(self):
         await self.attempts.recover()
-        await self.attempts.end_left()
+        await self.attempts.finish_leftovers()
         await self.head.start(self.attempts)
         self.attempts.begin()
 

@@ -82,7 +82,7 @@ async def test_a_host_ends_only_what_its_own_daemon_left(tmp_path):
     again = apart(path)
     await again.attempts.recover(hosts=("one",))
     assert again.job(mine).state is JobState.RUNNING  # until the head has decided
-    await again.attempts.end_left()
+    await again.attempts.finish_leftovers()
     assert again.head.left == [(mine, AttemptState.INTERRUPTED)]
     assert (again.job(mine).state, again.job(others).state) == (JobState.QUEUED, JobState.RUNNING)
     assert [record.host for record in again.store.leases.open()] == ["two"]
@@ -99,9 +99,9 @@ async def test_ending_goes_on_where_the_store_could_not_write(tmp_path):
     await again.attempts.recover()
     end, again.store.leases.end = again.store.leases.end, AsyncMock(side_effect=StoreWriteError("no space"))
     with pytest.raises(StoreWriteError):
-        await again.attempts.end_left()
+        await again.attempts.finish_leftovers()
     again.store.leases.end = end
-    await again.attempts.end_left()
+    await again.attempts.finish_leftovers()
     assert [job_id for job_id, _ in again.head.left] == [job]
     assert again.store.leases.open() == ()
     again.store.close()

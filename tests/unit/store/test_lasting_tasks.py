@@ -93,11 +93,11 @@ async def letters_of_head(kept, stack):
     stack.push_async_callback(letters.stop)
     await letters.head.begin()
 
-    async def end_left():
+    async def finish_leftovers():
         while True:
             await kept.store.read(kept.store.jobs.get, "j1")
 
-    letters.attempts = SimpleNamespace(end_left=end_left)
+    letters.attempts = SimpleNamespace(finish_leftovers=finish_leftovers)
     return {**letters.tasks(), "membership of the lab": letters.head.removed}
 
 

@@ -80,7 +80,7 @@ async def test_letters_of_a_cancelled_take_are_taken_by_the_next(box):
 
 
 async def test_a_failed_deletion_of_letters_spares_the_write_that_it_went_with(store, box):
-    store.database.writer.delete_read(to_head, "", [1 << 63])  # no number of a letter
+    store.database.writer.delete_letters(to_head, "", [1 << 63])  # no number of a letter
     await box.send(letter("kept"))
     assert kinds(await box.take_all()) == ["kept"]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from farm.tuning.phone_speed import (
-    DOUBTS,
     READINGS,
     RECENT_S,
+    RECHECK_FACTOR,
     SCALE_FILE,
     SpeedJudge,
     SpeedOpinion,
@@ -167,7 +167,7 @@ def test_a_slow_reading_is_doubted_before_a_phone_is_left_out():
     judge = phones.judge()
     judge.check("a", "A")
     assert judge.check("b", "B").out == ""
-    assert phones.reads == READINGS * (2 + DOUBTS)
+    assert phones.reads == READINGS * (2 + RECHECK_FACTOR)
     assert judge.scales["b"].now == 1.0
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("tvm")
 from farm.common.errors import FarmError, PhoneError
 from farm.kinds.tune.run import run_wall_s, speedup
 from farm.kinds.tune.summary import summary_lines, worth_it
-from farm.kinds.tune.worker import Ending, search_limit_s, within
+from farm.kinds.tune.worker import DeadlineReporter, search_limit_s, within
 from farm.measure.comparison import compare
 
 
@@ -65,9 +65,9 @@ def test_nothing_is_told_after_the_end():
         def progress(self, step, **_):
             said.append(step)
 
-    Ending(Tell(), said.append, time.monotonic() + 1000).progress("packing")
+    DeadlineReporter(Tell(), said.append, time.monotonic() + 1000).progress("packing")
     with pytest.raises(FarmError, match="too late"):
-        Ending(Tell(), said.append, time.monotonic() - 1).progress("timing")
+        DeadlineReporter(Tell(), said.append, time.monotonic() - 1).progress("timing")
     assert said == ["packing", "packing"]
 
 
