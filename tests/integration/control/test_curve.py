@@ -155,19 +155,19 @@ async def test_wrong_keys_are_logged_once_counted_and_delayed(short_waits, lab, 
 
 
 async def test_a_client_without_curve_is_refused(lab):
+    """The server may hang up before the client has read that it wants CURVE: libzmq then gives no reason."""
+    refused = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+
     def run():
         with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
             plain.linger = 0
-            with plain.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED) as told:
+            with plain.get_monitor_socket(refused | zmq.EVENT_HANDSHAKE_SUCCEEDED) as told:
                 plain.connect(lab.entrance.endpoint)
                 plain.send_multipart([b'{"v":1,"id":"x","kind":"ping"}'])
                 assert told.poll(HANG_S * 1000)
-                return recv_monitor_message(told)
+                return recv_monitor_message(told)["event"]
 
-    end = await asyncio.to_thread(run)
-    assert (end["event"], end["value"]) == (
-        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH,
-    )  # fmt: skip
+    assert await asyncio.to_thread(run) & refused
 
 
 async def test_a_daemon_with_another_key_is_not_believed(lab):
