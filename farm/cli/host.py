@@ -134,8 +134,8 @@ def drain(
     """Hand out no phone of a host any more; its leases and running jobs continue. `farm drain` is for this host."""
     answer = call("host.drain", on=not undo, host=name)
     left = len(answer["leases"])
-    goes_on = f"; {many(left, 'lease')} there {'goes' if left == 1 else 'go'} on" if left else ""
-    done = f"phones of {name} are handed out" if undo else f"no phone of {name} is handed out{goes_on}"
+    rest = f"; {many(left, 'lease')} there {'continues' if left == 1 else 'continue'}" if left else ""
+    done = f"phones of {name} are handed out" if undo else f"no phone of {name} is handed out{rest}"
     emit(answer, done, json=json)
 
 

@@ -71,7 +71,7 @@ _SENTENCES = {
     "job.submitted": "{user} submitted {subject}",
     "job.resumed": "{subject} of {user} continues",
     "job.waits": "{subject} waits",
-    "job.progress": "{subject} continues[: {step}]",
+    "job.progress": "{subject} makes progress[: {step}]",
     "attempt.started": "{job} begins on {device}",
     "attempt.ended": "{job} ended on {device}[, {state}]",
     "reservation.added": "{user} reserved phones by {selector}[ ({note})]",

@@ -94,7 +94,7 @@ ACTION_RULES: tuple[ActionRule, ...] = (
     ),
     ActionRule(
         RecoveryAction.RECONNECT,
-        "have adb drop and make its transport again",
+        "have adb drop its transport and make a new one",
         Impact.DEVICE,
         50,  # a bad cable asks for it all day; what it costs is a second
         {DeviceFault.MUTE: 2, DeviceFault.OFFLINE: 2, DeviceFault.UNAUTHORIZED: 1},

@@ -92,9 +92,9 @@ def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
     queue = JobQueue()
     for name in ("a", "b"):
         queue.job_added(a_job(name, array="r"), {}, moment(0))
-    _, *again = queue.phone_granted("a", "p1")
+    _, *told = queue.phone_granted("a", "p1")
     again = AskForPhone(a_job("b", array="r"), frozenset({"p1"}), 0)
-    assert again == [Withdraw("b"), again]
+    assert told == [Withdraw("b"), again]
     queue.phone_offered("b")  # before the request was made again
     assert not queue.offer_undone("b", frozenset())
     assert queue.look_again("b", moment(0)) == (again,)
