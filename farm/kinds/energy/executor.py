@@ -103,7 +103,7 @@ class EnergyExecutor(PowerExecutor):
         if not why:
             return
         if source.meter:
-            hint = "wait until it is full, or hold the charge back (docs/configuration.md, [charge])"
+            hint = 'wait until it is full, or hold the charge back: [battery] window = "phone" (docs/health.md)'
         elif is_virtual(view):
             hint = BY_PHYSICS
         else:
