@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from typing import Any
 
 from farm.adb.host_protocol import text_of
 from farm.common.errors import ProtocolError
@@ -178,11 +180,18 @@ def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
             ).encode("utf-8", "surrogateescape")
 
 
-def _only_in_message(block: bytes, serial: str) -> bytes:
-    from farm.common.protobuf import DecodeError, message_classes
+@cache
+def _device_list() -> Any:
+    from farm.common.protobuf import message_classes  # 30 ms, and few servers send this form
 
     known = message_classes("adb", Devices={"device": (1, "repeated Device")}, Device={"serial": (1, "bytes")})
-    devices = known["Devices"]
+    return known["Devices"]
+
+
+def _only_in_message(block: bytes, serial: str) -> bytes:
+    devices = _device_list()
+    from farm.common.protobuf import DecodeError
+
     try:
         listed = devices.FromString(block)
     except DecodeError as error:

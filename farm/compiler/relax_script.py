@@ -45,10 +45,11 @@ def run_script(path: Path) -> RelaxModel:
         made = runpy.run_path(str(path), init_globals=_ROOTS, run_name=path.stem)
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f" in line {getattr(error, 'lineno', None) or lines[-1]}" if lines or hasattr(error, "lineno") else ""
+        line = getattr(error, "lineno", None) or next(reversed(lines), None)
+        where = f" in line {line}" if line else ""
         raise ModelError(
             f"{path.name} fails{where}: {type(error).__name__}: {first_line(error)}",
-            hint=f"correct it: python {path.name} runs it too",
+            hint="correct it, and import it again",
             evidence=end_of(error),
         ) from error
     module = _only_one(path.name, made)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -139,9 +140,9 @@ def _text(value: bytes) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)[:80]
 
 
-def _power_rails(trace: bytes) -> list[Any]:
-    """The messages of a trace that name rails or count."""
-    from farm.common.protobuf import DecodeError, message_classes
+@cache
+def _trace_class() -> Any:
+    from farm.common.protobuf import message_classes
 
     known = message_classes(
         "rails",
@@ -151,8 +152,15 @@ def _power_rails(trace: bytes) -> list[Any]:
         RailDescriptor={"index": (1, "uint32"), "rail_name": (2, "bytes"), "subsys_name": (3, "bytes")},
         EnergyData={"index": (1, "uint32"), "timestamp_ms": (2, "uint64"), "energy": (3, "uint64")},
     )
+    return known["Trace"]
+
+
+def _power_rails(trace: bytes) -> list[Any]:
+    """The messages of a trace that name rails or count."""
+    from farm.common.protobuf import DecodeError
+
     try:
-        packets = known["Trace"].FromString(trace).packet
+        packets = _trace_class().FromString(trace).packet
     except DecodeError as error:
         raise ValueError("its perfetto printed no trace") from error
     return [packet.power_rails for packet in packets if packet.HasField("power_rails")]
