@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -255,7 +256,7 @@ class _Leasing:
     """Every other device is held, for no job."""
 
     def __init__(self, fleet: _Fleet) -> None:
-        self.active, self.head = self, _Head()
+        self.active, self.head, self.wall = self, _Head(), partial(datetime.now, UTC)
         self._holders = tuple(holder(view, number) for number, view in enumerate(fleet.views()) if number % 2)
 
     def holders(self) -> Any:

@@ -62,7 +62,7 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if device["battery_percent"] is not None:
         yield "battery", f"{device['battery_percent']}%"
     if device["read_at"]:
-        yield "probed", f"{local_time(device['read_at'])}{age_of(device['read_at'])}"
+        yield "probed", f"{local_time(device['read_at'])}{age_of(device['read_age_s'])}"
     if device["checked"]:
         yield "check", device["checked"]
     for each in device["findings"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from json import loads
 from pathlib import Path
@@ -19,6 +18,7 @@ from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import (
     emit,
     local_time,
+    now_of,
     print_json,
     print_json_line,
     print_line,
@@ -67,7 +67,7 @@ def list_jobs(
     states = [each.value for each in state or ()]
     fields = {"state": states, "user": user, "of_kind": kind, "array": array, "before": before, "limit": limit}
     answer = call("job.list", results=True, **fields)
-    lines = _list_lines(answer["jobs"], datetime.now(UTC).isoformat()) if answer["jobs"] else ()
+    lines = _list_lines(answer["jobs"], now_of(answer).isoformat()) if answer["jobs"] else ()
     emit(answer, lines, json=json)
     if json:
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -142,18 +141,18 @@ def figures(device: Mapping[str, Any]) -> tuple[str, str]:
     if device["state"] == "gone":
         return "-", "-"
     celsius, percent = device["temperature_c"], device["battery_percent"]
-    age = f" {short} ago" if (short := short_age(device["read_at"])) else ""
+    age = f" {short} ago" if (short := short_age(device["read_age_s"])) else ""
     return "-" if celsius is None else f"{celsius:.1f}C{age}", "-" if percent is None else f"{percent}%{age}"
 
 
-def short_age(read_at: str | None) -> str:
+def short_age(seconds: float | None) -> str:
     """The age of old readings in its largest unit, "2h"; "" if they are current, or none."""
-    return reading_age(read_at, datetime.now(UTC)).partition(" ")[0]
+    return reading_age(seconds).partition(" ")[0]
 
 
-def age_of(read_at: str | None) -> str:
+def age_of(seconds: float | None) -> str:
     """The age of old readings, " (2h 5m ago)"; "" if they are current, or none."""
-    age = reading_age(read_at, datetime.now(UTC))
+    age = reading_age(seconds)
     return f" ({age} ago)" if age else ""
 
 

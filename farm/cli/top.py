@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from farm.cli.connection import JsonFlag, connect
-from farm.cli.output import OutputError, print_json, print_json_line, print_note, terminal
+from farm.cli.output import OutputError, now_of, print_json, print_json_line, print_note, terminal
 from farm.cli.output.terminal import interruptible
 from farm.cli.top_picture import PhoneOrder, Snapshot, followed, snapshot
 from farm.common.durations import parse_duration, within
@@ -92,7 +91,7 @@ class FarmReader:
         except FarmError:
             self.close()
             raise
-        self.farm = followed(self.farm, snapshot(status, leases, jobs, datetime.now(UTC)), events)
+        self.farm = followed(self.farm, snapshot(status, leases, jobs, now_of(status)), events)
         return self.farm
 
     def close(self) -> None:

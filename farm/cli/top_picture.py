@@ -195,7 +195,7 @@ def _phone(row: Mapping[str, Any], lease: Mapping[str, Any] | None) -> PhoneRow:
         heat=row.get("heat") or "ok", user=lease["user"] if lease else row.get("holder") or "",
         what=(lease["job"] or lease["key"] or lease["note"] or "") if lease else "",
         held_s=lease["held_s"] if lease else None, session=bool(lease and lease.get("session")),
-        host=row.get("host", ""), read=short_age(row.get("read_at")),
+        host=row.get("host", ""), read=short_age(row.get("read_age_s")),
     )  # fmt: skip
 
 

@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag
-from farm.cli.output import print_json_line, print_line, print_note, terminal
+from farm.cli.output import now_of, print_json_line, print_line, print_note, terminal
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import interruptible
 from farm.cli.status import figures
@@ -72,6 +72,7 @@ class WatchedJobs:
     temperatures: dict[str, str] = field(default_factory=dict)
     notice: str = ""  # about the daemon: it went away, or is back
     asked_s: float = -ASK_EVERY_S
+    ahead: timedelta = timedelta()  # of the daemon's clock over this host's
 
     def on_event(self, event: Event) -> None:
         """Update the job that the event is about."""
@@ -84,7 +85,9 @@ class WatchedJobs:
         if time.monotonic() - self.asked_s < ASK_EVERY_S:
             return
         self.asked_s = time.monotonic()
-        phones = farm.status().raw["devices"]
+        status = farm.status().raw
+        self.ahead = now_of(status) - datetime.now(UTC)
+        phones = status["devices"]
         self.temperatures = {row["name"]: words for row in phones if (words := figures(row)[0]) != "-"}
         for row in farm.jobs(jobs=names[: work.ASKED_NAMES], state=work.WAITING, limit=work.ASKED_JOBS):
             if row.id in self.pictures:
@@ -107,7 +110,7 @@ def _live(names: list[str], since: int) -> Sequence[Outcome]:
 
     def frame() -> Group:
         view = WatchView(
-            now=datetime.now(UTC), width=out.width, height=max(3, out.height - 1), marks=marks,
+            now=datetime.now(UTC) + watched.ahead, width=out.width, height=max(3, out.height - 1), marks=marks,
             temperatures=dict(watched.temperatures), notice=watched.notice,
         )  # fmt: skip
         return Group(*lines_of(list(watched.pictures.values()), view))

@@ -37,10 +37,9 @@ class BadTimeError(UserError):
         return any(self.message.startswith(f"{each[:40]!r} is ") for each in (text, text.removeprefix("+")))
 
 
-def reading_age(read_at: str | None, now: datetime) -> str:
+def reading_age(seconds: float | None) -> str:
     """How old readings are, `2h 5m`; "" for those of the last minutes, or none."""
-    seconds = 0.0 if not read_at else (now - datetime.fromisoformat(read_at)).total_seconds()
-    return format_duration(seconds) if seconds > OLD_READING_S else ""
+    return format_duration(seconds) if seconds is not None and seconds > OLD_READING_S else ""
 
 
 def many(count: int, what: str) -> str:

@@ -54,11 +54,19 @@ class _Window:
 class AuditTrail:
     """Writes audit rows. A database that cannot be written delays no call: the row goes to the log instead."""
 
-    def __init__(self, store: AuditTable, host: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`host`: this host's name in a lab, whose hosts share the table; "": without a lab."""
+    def __init__(
+        self,
+        store: AuditTable,
+        host: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`host`: this host's name in a lab, whose hosts share the table; "": without a lab. `wall`: of the rows."""
         self._store = store
         self._host = host
         self._clock = clock
+        self._wall = wall
         self._refusals: dict[tuple[str, str, str], _Window] = {}
         self._later = BackgroundTasks()
         self.outcomes: Counter[str] = Counter()  # calls, by outcome: ok, refused, failed
@@ -71,7 +79,7 @@ class AuditTrail:
         about = _short(subject, LONGEST)
         at_host = f" at host {self._host}" if self._host and not caller.host else ""  # a call of another host names it
         origin = f"{caller.origin}{at_host}"
-        record = AuditRecord(datetime.now(UTC), caller.user, caller.role.word, origin, kind, about, outcome)
+        record = AuditRecord(self._wall(), caller.user, caller.role.word, origin, kind, about, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 
     def record_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:

@@ -113,7 +113,8 @@ def metrics_page(
             auth_failures=lambda: 0 if accounts is None else accounts.tokens.wrong + accounts.keys.wrong,
             progress=progress,
             loop_delay=loop_delay,
-        )
+        ),
+        clock=store.now,
     )
     collector.follow(parts.persistence.events, phones.fleet.subscribe)
 

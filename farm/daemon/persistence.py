@@ -93,14 +93,14 @@ async def open_persistence(
     )
     store = await start.open_database(open_store, config.runtime_dir) if config.store.url else open_store()
     stack.callback(store.close)
-    events = EventLog(store.epoch)
+    events = EventLog(store.epoch, store.now)
     if config.lab.head_apart:
         events.host_of = lambda _: config.lab.host
     events.subscribe(_log_event)
     follower = None if store.server is None else EventFollower(events, store.events)
     history = EventHistory(events, store.events, follower)
     stack.push_async_callback(history.close)
-    audit = AuditTrail(store.audit, "" if store.server is None else config.lab.host)
+    audit = AuditTrail(store.audit, "" if store.server is None else config.lab.host, wall=store.now)
     stack.push_async_callback(audit.close)  # after the parts that may still write to it
     events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
     store.on_problem(problems.of_store(store, events))

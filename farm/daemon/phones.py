@@ -143,20 +143,13 @@ async def open_phones(
     )
     rollouts = Rollouts(toolchains.for_abi, bundles.list, store.rollouts, persistence.events, config.rollout)
     fleet = Fleet(
-        client,
-        watcher,
-        rollouts,
-        checker,
-        store.devices,
-        persistence.events,
-        rules,
-        recoveries=store.recoveries,
-        batteries=store.batteries,
-    )
+        client, watcher, rollouts, checker, store.devices, persistence.events, rules,
+        recoveries=store.recoveries, batteries=store.batteries, wall=store.now,
+    )  # fmt: skip
     if persistence.lab.own:
         fleet.host_with = partial(_host_with, persistence.lab)
     problems.sources += (fleet.usb_faults.problems, switches.problems)
-    series = FleetReadings()
+    series = FleetReadings(lambda: store.now().timestamp())
     fleet.probes.on_reading = series.add
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))

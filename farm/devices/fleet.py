@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -100,7 +101,10 @@ class Fleet:
         *,
         recoveries: RecoveryTable,
         batteries: BatteryTable,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`wall`: the time of readings, by which hosts of a lab tell their age."""
+        self.wall = wall
         self.client = client
         self.watcher = watcher
         self.registry = DeviceRegistry(table, config.rules)
@@ -111,12 +115,9 @@ class Fleet:
         )
         self._gates = config.gates
         self.probes = ProbeRound(
-            client,
-            lambda: tuple(self.agents.values()),
-            self._probed,
-            config.probe,
-            timeout_s=config.probe_timeout_s,
-        )
+            client, lambda: tuple(self.agents.values()), self._probed, config.probe,
+            timeout_s=config.probe_timeout_s, wall=wall,
+        )  # fmt: skip
         self.batteries = BatteryController(
             client, events, config.battery, config.health, config.probe.every_s, batteries
         )

@@ -188,7 +188,7 @@ class HeadTerm:
         self.store = store
         self._kinds = kinds
         self._stack = stack
-        self.events = EventLog(store.epoch)
+        self.events = EventLog(store.epoch, store.now)
         self._history = EventHistory(self.events, store.events)
         stack.push_async_callback(self._history.close)
         self._wake_ups = WakeUps(store.database)

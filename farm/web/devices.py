@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -115,9 +115,9 @@ def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -
     return f"at most {format_duration(max(0.0, seconds))} left"
 
 
-def reading_note(device: Mapping[str, Any], now: datetime) -> str:
+def reading_note(device: Mapping[str, Any]) -> str:
     """Why a device's readings are not of now: `2h 5m ago`; "": they are."""
-    age = reading_age(device["read_at"], now)
+    age = reading_age(device["read_age_s"])
     return f"{age} ago" if age else "before it was gone" * (device["life"] == "gone")
 
 
@@ -128,10 +128,11 @@ def title_of(states: Sequence[tuple[str, int]]) -> str:
 
 async def _work(request: Request, only: str = "") -> dict[str, dict[str, Any]]:
     """The work of each leased device, or of one: its job and the time left."""
-    leases = [each for each in (await ask(request, "lease.list"))["leases"] if only in ("", each["device"])]
+    answer = await ask(request, "lease.list")
+    leases = [each for each in answer["leases"] if only in ("", each["device"])]
     ids = [lease["job"] for lease in leases if lease["job"]][:MAX_HELD]
     listed = (await ask(request, "job.list", jobs=ids, limit=MAX_HELD))["jobs"] if ids else []
-    jobs, now = {row["id"]: row for row in listed}, datetime.now(UTC)
+    jobs, now = {row["id"]: row for row in listed}, datetime.fromisoformat(answer["now"])
     held = [(lease, jobs.get(lease["job"], {})) for lease in leases]
     return {lease["device"]: {"job": job, "left": time_left(lease, job, now)} for lease, job in held}
 
@@ -145,7 +146,7 @@ async def _trends(request: Request) -> Mapping[str, Any]:
 
 
 async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
-    status, now = await ask(request, "status"), datetime.now(UTC)
+    status = await ask(request, "status")
     devices, states = status["devices"], groups(status["devices"])
     shown = wanted.in_order([device for device in devices if wanted.matches(device)])
     table = wanted.view == "table" or (not wanted.view and len(devices) > TABLE_ABOVE)
@@ -154,7 +155,7 @@ async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
         "table": table,
         "title": title_of(states),
         "work": await _work(request) if any(device["holder"] for device in devices) else {},
-        "groups": wanted.grouped([{**device, "old": reading_note(device, now)} for device in shown]),
+        "groups": wanted.grouped([{**device, "old": reading_note(device)} for device in shown]),
         "shown": len(shown),
         "trends": {} if table else await _trends(request),
         "states": states,
@@ -252,7 +253,7 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     steps = (await ask(request, "events.newest", subject=subject, limit=MAX_EVENTS, topics=["device"]))["events"]
     return {
         "device": device,
-        "old": reading_note(device, datetime.now(UTC)),
+        "old": reading_note(device),
         "doing": (await _work(request, subject)).get(subject) if device["holder"] else None,
         "jobs": (await ask(request, "job.list", device=subject, limit=JOBS_SHOWN))["jobs"],
         "why": why["device"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -95,7 +95,7 @@ async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
     if wanted.state and wanted.state not in STATES:
         raise UserError(f"there is no state {wanted.state!r}", hint=f"states: {', '.join(STATES)}")
     problem = ""
-    answer: dict[str, Any] = {"jobs": [], "before": ""}
+    answer: dict[str, Any] = {"jobs": [], "before": "", "now": ""}
     try:
         answer = dict(await ask(request, "job.list", **wanted.asked(caller_of(request).user), results=True))
     except UserError as error:  # shown beside the filter that was typed, which stays as it is
@@ -104,6 +104,7 @@ async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
         "wanted": wanted,
         "jobs": wanted.in_order(await with_steps(request, answer["jobs"])),
         "before": answer["before"],
+        "now": answer["now"],
         "problem": problem,
         "states": STATES,
         "kinds": tuple(KINDS),
@@ -326,7 +327,7 @@ async def _raw(request: Request, shown: Mapping[str, Any]) -> bytes | None:
 async def _readings(request: Request, shown: Mapping[str, Any]) -> list[Reading]:
     """The phone's temperatures since the job began, as far as they are remembered."""
     row = shown["job"]
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(row["submitted_at"])).total_seconds()
+    seconds = (datetime.fromisoformat(shown["now"]) - datetime.fromisoformat(row["submitted_at"])).total_seconds()
     if not row["on"] or seconds >= MAX_READINGS_S:
         return []
     try:

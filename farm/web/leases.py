@@ -37,7 +37,8 @@ def allowed_actions(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
 
 
 async def _now(request: Request) -> dict[str, Any]:
-    answer, caller, now = await ask(request, "lease.list"), caller_of(request), datetime.now(UTC)
+    answer, caller = await ask(request, "lease.list"), caller_of(request)
+    now = datetime.fromisoformat(answer["now"])
     leases = [
         {**lease, "since": now - timedelta(seconds=lease["held_s"]), "may": allowed_actions(caller, lease)}
         for lease in answer["leases"]
@@ -135,9 +136,9 @@ def ticks(window: tuple[datetime, datetime], count: int = 4) -> list[datetime]:
 @router.get("/leases/calendar")
 async def calendar(request: Request, past: Literal["day", "week"] = "day") -> Response:
     """Who used which phone, and what is reserved."""
-    now = datetime.now(UTC)
+    answer = await ask(request, "lease.history", since=(datetime.now(UTC) - CALENDAR[past]).isoformat())
+    now = datetime.fromisoformat(answer["now"])
     window, ahead = (now - CALENDAR[past], now), (now, now + RESERVED_AHEAD)
-    answer = await ask(request, "lease.history", since=window[0].isoformat())
     reserved = (await ask(request, "reservation.list"))["reservations"]
     rows, legend = timeline(answer["leases"], window)
     times = [(datetime.fromisoformat(each["starts_at"]), datetime.fromisoformat(each["ends_at"])) for each in reserved]

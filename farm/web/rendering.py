@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -95,11 +95,11 @@ def duration(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(seconds)
 
 
-def lasted(began: str | None, ended: str | None) -> Markup | str:
-    """How long something lasted, or lasts by now; a dash if it did not begin."""
+def lasted(began: str | None, ended: str | None, now: str) -> Markup | str:
+    """How long something lasted, or lasts by `now`; a dash if it did not begin."""
     if not began or ended:
         return took(began, ended) or "\N{EN DASH}"
-    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds())
+    seconds = max(0.0, (datetime.fromisoformat(now) - datetime.fromisoformat(began)).total_seconds())
     return _TICKING.format(seconds, format_duration(seconds))
 
 

@@ -24,7 +24,7 @@ from farm.model.device import DeviceView
 from farm.store.accounts import AccountRecord
 from farm.web.app import create_app
 from tests.support.reads import ReadsHere
-from tests.support.web_rows import SHA, host, job, told, view
+from tests.support.web_rows import NOW, SHA, host, job, told, view
 
 BASE = "http://127.0.0.1:9191"
 
@@ -107,8 +107,8 @@ class Desk:
     def __init__(self, **answers: Any) -> None:
         self.answers: dict[str, Any] = {
             "fleet.trends": {"celsius": {}, "span_s": 3600.0},
-            "lease.list": {"leases": [], "waiting": [], "waiting_more": 0},
-            "job.list": {"jobs": [], "more": False, "before": ""},
+            "lease.list": {"now": NOW.isoformat(), "leases": [], "waiting": [], "waiting_more": 0},
+            "job.list": {"now": NOW.isoformat(), "jobs": [], "more": False, "before": ""},
             **answers,
         }
         self.asked: list[tuple[Caller, str, Mapping[str, Any]]] = []
@@ -234,7 +234,7 @@ async def page(desk: Desk | None = None, config: WebConfig | None = None, *, lab
 def status(*views: DeviceView, **facts: Any) -> dict[str, Any]:
     """What `status` answers."""
     return {
-        "devices": [device_row(each, facts.get("holder", "")) for each in views],
+        "devices": [device_row(each, facts.get("holder", ""), NOW) for each in views],
         "problems": facts.get("problems", []),
         "draining": facts.get("draining", False),
         "tracker": {"host": "127.0.0.1", "port": 9190},
@@ -257,7 +257,7 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
         "place": None, "beside": [],
     }  # fmt: skip
     answers = {
-        "device.show": lambda device: only(device) or device_details(shown, facts.get("holder", "")),
+        "device.show": lambda device: only(device) or device_details(shown, facts.get("holder", ""), NOW),
         "explain": lambda what, name: only(name) or {"device": explained, "lines": facts.get("lines", [])},
         "device.readings": lambda device, seconds: {"device": device, "at": [], "columns": facts.get("columns", [])},
         "events.newest": lambda subject, limit, topics=(): {"events": facts.get("events", [])},
@@ -278,7 +278,7 @@ def lab_desk(*jobs: dict[str, Any]) -> Desk:
     answers = {
         "status": {**found, "host": "lab1", "hosts": hosts, "devices": devices},
         "host.list": {"own": "lab1", "hosts": hosts, "tokens": [], "problems": []},
-        "job.list": {"jobs": list(jobs), "before": ""},
+        "job.list": {"now": NOW.isoformat(), "jobs": list(jobs), "before": ""},
         "job.steps": lambda host: {"steps": {"bench-1": {"step": "timing", "done": 3, "of": 9, "eta_s": None}}},
         "fleet.trends": lambda host="": {"celsius": {"far": [30.0, 40.0]} if host == "lab2" else {}, "span_s": 3600.0},
         "device.show": show,
@@ -305,7 +305,7 @@ def job_desk(shown: dict[str, Any] | None = None, raw: bytes = b"{}", **answers:
     known_answers = {
         "job.show": show,
         "job.log_tail": {"lines": [], "start": 0, "next": 0, "number": 0},
-        "job.list": {"jobs": [shown["job"]], "more": False, "before": ""},
+        "job.list": {"now": NOW.isoformat(), "jobs": [shown["job"]], "more": False, "before": ""},
         "explain": {"estimate_s": 60.0, "waits": "", "limits": [], "devices": reasons},
         "artifact.get": artifact,
         "device.readings": {"device": "pixel", "at": [], "columns": []},

@@ -48,7 +48,9 @@ def lease(**facts: Any) -> dict[str, Any]:
 
 def leases(*held: dict[str, Any], waiting: Any = (), more: int = 0) -> dict[str, Any]:
     """What `lease.list` answers, by its name."""
-    return {"lease.list": {"leases": list(held), "waiting": list(waiting), "waiting_more": more}}
+    return {
+        "lease.list": {"now": NOW.isoformat(), "leases": list(held), "waiting": list(waiting), "waiting_more": more}
+    }
 
 
 def job(**fields: Any) -> dict[str, Any]:
@@ -68,4 +70,13 @@ def running(**fields: Any) -> dict[str, Any]:
 def told(row: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """What `job.show` answers."""
     spec = {"kind": row["kind"], "on": "android", "name": row["name"], "model": SHA}
-    return {"job": row, "spec": spec, "after": [], "attempts": [], "result": None, "progress": None, **fields}
+    return {
+        "job": row,
+        "spec": spec,
+        "after": [],
+        "attempts": [],
+        "result": None,
+        "progress": None,
+        "now": NOW.isoformat(),
+        **fields,
+    }

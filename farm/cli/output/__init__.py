@@ -18,7 +18,7 @@ import os
 import re
 import select
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -324,9 +324,14 @@ def print_unlike(found: Iterable[Sequence[str]]) -> None:
         print_note(f"warning: A and B do not compute the same, which their times do not tell: {what}")
 
 
-def when(at: datetime) -> str:
-    """A moment as people read it, and how far it is."""
-    moment, now = at.astimezone(), datetime.now().astimezone()
+def now_of(answer: Mapping[str, Any]) -> datetime:
+    """The time of an answer by its daemon's clock; an older daemon's is taken for this host's."""
+    return datetime.fromisoformat(told) if (told := answer.get("now")) else datetime.now(UTC)
+
+
+def when(at: datetime, now: datetime | None = None) -> str:
+    """A moment as people read it, and how far it is from `now`, by default this host's."""
+    moment, now = at.astimezone(), (now or datetime.now().astimezone()).astimezone()
     clock = f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
     return f"{clock} (in {format_duration((moment - now).total_seconds())})"
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -162,7 +161,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         context=context,
         holder=context.holder,
         findings=agent.findings,
-        probed_s_ago=None if view.read_at is None else max(0.0, (datetime.now(UTC) - view.read_at).total_seconds()),
+        probed_s_ago=None if view.read_at is None else max(0.0, (fleet.wall() - view.read_at).total_seconds()),
         beside=others,
         busy_beside={other: holder for other in others if (holder := fleet.recovery.holder(other))},
         actions=await log.in_thread(log.actions, view.serial),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from farm.common.errors import UserError
@@ -65,6 +66,7 @@ class FleetVerbs(VerbGroup):
         self._fleet.note_view()
         holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
+        now = self._leasing.wall()
         summary = self._facts.summary()
         bound, pid = self._facts.tvm_server()
         totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
@@ -77,7 +79,8 @@ class FleetVerbs(VerbGroup):
             "web": self._facts.web(),
             "builders": dict(self._facts.builders()),
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
-            "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
+            "devices": [device_row(view, holders.get(view.name, ""), now) for view in self._fleet.views()],
+            "now": now.isoformat(),
             "problems": await self._facts.problems(),
             "draining": bool(self._leasing.head.drained),
         }
@@ -87,7 +90,8 @@ class FleetVerbs(VerbGroup):
         """The status of this host with the hosts of its lab, and the phones of the others behind its own."""
         picture = await self._lab.look()
         own = [{**row, "host": self._lab.own} for row in here["devices"]]
-        others = [{**device_row(each.view, each.holder), "host": each.host} for each in picture.phones]
+        now = self._leasing.wall()
+        others = [{**device_row(each.view, each.holder, now), "host": each.host} for each in picture.phones]
         return {
             **here,
             "host": self._lab.own,
@@ -112,7 +116,7 @@ class FleetVerbs(VerbGroup):
         """One device, whole."""
         self._fleet.note_view()
         view = self._fleet.view(device)
-        details = device_details(view, self._fleet.recovery.holder(view.name))
+        details = device_details(view, self._fleet.recovery.holder(view.name), self._leasing.wall())
         return {**details, "host": self._lab.own} if self._lab.own else details
 
     @verb("device.adopt", Role.OPERATOR)
@@ -224,9 +228,10 @@ def _found(view: DeviceView) -> str:
     return next((each.cause for each in sorted(view.findings, key=lambda each: not each.act)), "")
 
 
-def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
-    """A device in `farm status`. `holder` is empty when it is not leased."""
+def device_row(view: DeviceView, holder: str, now: datetime) -> dict[str, Any]:
+    """A device in `farm status`. `holder` is empty when it is not leased; `now`: by the clock of the lab."""
     identity = view.identity
+    read_s = None if view.read_at is None else max(0.0, (now - view.read_at).total_seconds())
     row = {
         **json_of(view, "name", "serial"),
         "state": state_word(view, held=bool(holder)),
@@ -242,6 +247,7 @@ def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
         "soc": (identity.soc.model or identity.soc.name) if identity else "",
         "gpu": identity.gpu.model if identity else "",
         **json_of(view, "temperature_c", "temperature_of", "battery_percent", "read_at"),
+        "read_age_s": read_s if read_s is None else round(read_s, 1),
         "usb": view.place.path if view.place else "",
         "holder": holder,
         **json_of(view, "aliases", "bundle", "since"),
@@ -260,13 +266,13 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def device_details(view: DeviceView, holder: str) -> dict[str, Any]:
+def device_details(view: DeviceView, holder: str, now: datetime) -> dict[str, Any]:
     """Everything `farm device show` prints."""
     identity = view.identity
     facts = {} if identity is None else asdict(identity)
     like = alike(identity, view.bundle)
     return {
-        **device_row(view, holder),
+        **device_row(view, holder, now),
         "checked": view.checked,
         "labels": dict(view.labels),
         "alike": None if like is None else asdict(like),

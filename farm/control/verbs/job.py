@@ -97,6 +97,10 @@ class JobVerbs(VerbGroup):
                 return {"jobs": jobs, "entry": index, "error": error_to_wire(error)}
         return {"jobs": jobs, "entry": None, "error": None}
 
+    def _now(self) -> str:
+        """By the clock of the times in the answer."""
+        return self._store.now().isoformat()
+
     @verb("job.list", Role.VIEWER)
     async def list_jobs(
         self,
@@ -126,14 +130,14 @@ class JobVerbs(VerbGroup):
             wanted = JobFilter(text=text, selector=selector, device=device, state=state, user=user, kind=of_kind)
             found = await self._store.in_thread(self._store.job_search.search, wanted, before=before, limit=limit)
             rows = await self._rows(found.jobs, results=results)
-            return {"jobs": rows, "more": bool(found.before), "before": found.before}
+            return {"jobs": rows, "more": bool(found.before), "before": found.before, "now": self._now()}
         page = await self._store.in_thread(
             self._store.jobs.page,
             state=state, user=user, kind=of_kind, array=array, jobs=jobs, before=before, limit=limit + 1,
         )  # fmt: skip
         more = len(page) > limit
         rows = await self._rows(page[:limit], results=results)
-        return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else ""}
+        return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else "", "now": self._now()}
 
     @verb("job.show", Role.VIEWER)
     async def show(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
@@ -149,6 +153,7 @@ class JobVerbs(VerbGroup):
             "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
             "result": await self._store.in_thread(self._store.jobs.result, found.id),
             "progress": None if (step := self._steps.of(found.id)) is None else step.to_wire(),
+            "now": self._now(),
         }
 
     @verb("job.steps", Role.VIEWER)

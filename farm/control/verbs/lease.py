@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,9 @@ class LeaseVerbs(VerbGroup):
         others = (await self._lab.look()).leases
         jobs = {*(each.lease.request.job for each in self._leasing.active.holders()), *(each.job for each in others)}
         notes = await self._records.in_thread(self._notes_of, sorted(jobs - {""}))
-        waiting = await self._head.waiting(WAITING_LISTED)
+        waiting, now = await self._head.waiting(WAITING_LISTED), self._leasing.wall()
         return {
+            "now": now.isoformat(),
             "leases": [
                 {
                     **json_of(holder.lease, "id", "device"),
@@ -103,7 +104,7 @@ class LeaseVerbs(VerbGroup):
                 }
                 for holder in self._leasing.active.holders()
             ]
-            + [_remote_lease(each, notes.get(each.job, "")) for each in others],
+            + [_remote_lease(each, notes.get(each.job, ""), now) for each in others],
             "waiting": [
                 {
                     "user": each.request.user,
@@ -192,7 +193,7 @@ class LeaseVerbs(VerbGroup):
         self, since: AwareDatetime, until: AwareDatetime | None = None, by: UsageGrouping = UsageGrouping.USER
     ) -> Mapping[str, Any]:
         """Device-seconds, leases and jobs from `since` to `until` (None: now); running leases count up to now."""
-        now = datetime.now(UTC)
+        now = self._leasing.wall()
         end = now if until is None else min(until, now)
         if until is not None and since >= until:
             raise UserError("the time asked for ends before it begins", hint="farm usage --since 2h --until 1h")
@@ -210,9 +211,10 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.history", Role.VIEWER)
     async def history(self, since: AwareDatetime) -> Mapping[str, Any]:
         """The leases that were open at some time since then, newest first; `more`: there are further ones."""
-        records = self._records
-        found = await records.in_thread(records.between, since, datetime.now(UTC), MAX_HISTORY + 1)
+        records, now = self._records, self._leasing.wall()
+        found = await records.in_thread(records.between, since, now, MAX_HISTORY + 1)
         return {
+            "now": now.isoformat(),
             "leases": [
                 json_of(each, "id", "device", "user", "source", "job", "granted_at", "ended_at")
                 for each in found[:MAX_HISTORY]
@@ -258,7 +260,7 @@ class LeaseVerbs(VerbGroup):
             raise UserError(f"there is no host {host!r} here: this one belongs to no lab", hint="farm drain")
         by = call.caller.user
         if on and not self._head.drained:
-            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            since = f"{self._leasing.wall():%Y-%m-%d %H:%M} UTC"
             await self._head.drain(f"{by} drains {self._lab.own or 'this host'} since {since}: no phone is handed out")
             self._events.publish("host.draining", "host", by=by)
         elif not on and self._head.drained:
@@ -271,9 +273,9 @@ class LeaseVerbs(VerbGroup):
         return {"draining": bool(self._head.drained), "leases": held}
 
 
-def _remote_lease(record: LeaseRecord, note: str) -> dict[str, Any]:
+def _remote_lease(record: LeaseRecord, note: str, now: datetime) -> dict[str, Any]:
     """A lease of another host in `lease.list`: its sessions are known there."""
-    held_s = max(0.0, (datetime.now(UTC) - record.granted_at).total_seconds())
+    held_s = max(0.0, (now - record.granted_at).total_seconds())
     return {
         **json_of(record, "id", "device", "user", "source", "lease_class", "key", "job", "expires_at"),
         "personal": False, "note": note, "held_s": round(held_s, 3), "session": "", "peer": "",

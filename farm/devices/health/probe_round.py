@@ -163,10 +163,12 @@ class ProbeRound:
         *,
         timeout_s: float = READ_TIMEOUT_S,
         monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._agents = agents
         self._changed = changed
+        self._wall = wall
         self._config = config or ProbeConfig()
         self._timeout_s = timeout_s
         self._monotonic = monotonic
@@ -273,7 +275,7 @@ class ProbeRound:
         health = counted(read, of_model(self._config.model, model) or _NO_POLICY)
         out = [name for name in self._left_out.get(agent, {}) if name not in health.missing]
         agent.health_at = now
-        agent.show_health(replace(health, missing=(*health.missing, *out)) if out else health, datetime.now(UTC))
+        agent.show_health(replace(health, missing=(*health.missing, *out)) if out else health, self._wall())
         self.on_reading(agent.serial, health, agent.temperature_c)
         self._changed(agent)
 

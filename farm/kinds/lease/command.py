@@ -11,7 +11,7 @@ import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import print_json, print_line, print_table, when
+from farm.cli.output import now_of, print_json, print_line, print_table, when
 from farm.common.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def extend(
     if json:
         print_json(answer)
     else:
-        print_line(f"{answer['lease']} ends {when(datetime.fromisoformat(answer['expires_at']))}")
+        print_line(f"{answer['lease']} ends {when(datetime.fromisoformat(answer['expires_at']), now_of(answer))}")
 
 
 @app.command()
@@ -65,6 +65,7 @@ def list_leases(json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
         return
+    now = now_of(answer)
     hosts = any("host" in row for row in answer["leases"])  # of a lab
     print_table(
         ("DEVICE", *(("HOST",) if hosts else ()), "LEASE", "USER", "SOURCE", "NOTE", "HELD", "ENDS", "SESSION"),
@@ -72,7 +73,7 @@ def list_leases(json: JsonFlag = False) -> None:
             (
                 row["device"], *((row.get("host", ""),) if hosts else ()), row["id"], row["user"], row["source"],
                 row["note"] or row["key"] or row["job"] or "-", format_duration(row["held_s"]),
-                when(datetime.fromisoformat(row["expires_at"])) if row["expires_at"] else "-",
+                when(datetime.fromisoformat(row["expires_at"]), now) if row["expires_at"] else "-",
                 "open" if row["session"] else "-",
             )
             for row in answer["leases"]

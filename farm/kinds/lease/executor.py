@@ -91,7 +91,7 @@ class LeaseExecutor(Executor):
         self._parts = parts
         self._leases = parts.leasing
         self._phones = parts.fleet
-        self._wall = parts.leasing.wall
+        self.wall = parts.leasing.wall
         self._current: dict[str, _Current] = {}  # by lease id
         self.adb_used: Callable[[Lease, str, bool], None] = lambda *_: None  # for the audit log
 
@@ -103,7 +103,7 @@ class LeaseExecutor(Executor):
         assert isinstance(spec, LeaseSpec)
         await self._phones.note_before_lease(lease.device)
         key = self._leases.new_match_key(lease.id, single_use=False)
-        expires_at = self._leases.expires_at(lease.id) or self._wall() + timedelta(seconds=spec.seconds)
+        expires_at = self._leases.expires_at(lease.id) or self.wall() + timedelta(seconds=spec.seconds)
         host, port = self._parts.gate()
         facts = LeaseFacts(FACTS_VERSION, lease.device, view.serial, host, port, 0, expires_at, (digest(key),))
         async with self._opened(context, facts, key) as current:
@@ -238,7 +238,7 @@ class LeaseExecutor(Executor):
             changed=lambda: self._tunnels_changed(context.lease.id),
             used=lambda service, allowed: self.adb_used(context.lease, service, allowed),
         )
-        left_s = (facts.expires_at - self._wall()).total_seconds()
+        left_s = (facts.expires_at - self.wall()).total_seconds()
         current = _Current(context, adb, facts, time.monotonic() + left_s, key)
         try:
             port = await self._listen(current)
@@ -353,7 +353,7 @@ class PersonalLeaseVerbs(VerbGroup):
         """More time."""
         self._may(call.caller, lease)
         expires_at = await self._leases.extend(lease, seconds)
-        return {"lease": lease, "expires_at": expires_at.isoformat()}
+        return {"lease": lease, "expires_at": expires_at.isoformat(), "now": self._leases.wall().isoformat()}
 
     @verb("lease.release", Role.USER)
     async def release(self, call: ControlCall, lease: str) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +139,17 @@ def test_command(answers, farm, snapshot, name):
     line, verb, answer = COMMANDS[name]
     answers[verb] = answer
     snapshot(str(farm(line)))
+
+
+def test_what_goes_on_is_told_by_the_clock_of_the_daemon(answers, farm):
+    """This host's may be wrong."""
+    told = {
+        kind: json.loads(Path(f"tests/data/answers/{kind}.json").read_text()) for kind in ("job.list", "lease.list")
+    }
+    for answer in told.values():
+        answer["now"] = "2027-11-20T12:00:00+00:00"
+    told["job.list"]["jobs"][0] |= {"started_at": "2027-11-20T11:15:00+00:00", "ended_at": None}
+    told["lease.list"]["leases"][0]["expires_at"] = "2027-11-20T12:30:00+00:00"
+    answers |= told
+    assert "45m" in str(farm("job list"))
+    assert "(in 30m)" in str(farm("lease list"))

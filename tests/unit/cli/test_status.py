@@ -11,7 +11,7 @@ ANSWER = {
     "tracker": {"host": "127.0.0.1", "port": 9190}, "web": "http://127.0.0.1:9191/", "keys": [], "devices": [],
     "problems": [],
 }  # fmt: skip
-OLD = {"read_at": "2026-01-01T00:00:00+00:00"}
+OLD = {"read_age_s": 1e7}
 
 
 @pytest.mark.parametrize(("lab", "host"), [("lab.example", "lab.example"), ("127.0.0.1", "LAB"), ("localhost", "LAB")])
@@ -39,7 +39,7 @@ def test_keys_stand_side_by_side_but_for_names_of_phones_that_nobody_waits_for()
 def phone(state, **facts):
     return {
         "name": "pixel", "state": state, "virtual": False, "temperature_c": 36.0, "battery_percent": 85, "soc": "",
-        "gpu": "", "holder": "", "read_at": None, "reason": "", **facts,
+        "gpu": "", "holder": "", "read_age_s": None, "reason": "", **facts,
     }  # fmt: skip
 
 

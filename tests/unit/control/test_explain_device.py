@@ -181,7 +181,7 @@ def test_a_phone_s_state_has_the_word_of_farm_status(facts, holder, word):
     view = replace(READY.view, **facts)
     line = as_lines(replace(READY, view=view, holder=holder))[0]
     assert line == f"pixel: {word}" + (f", leased by {holder}" if holder else "")
-    assert device_row(view, holder)["state"] == word
+    assert device_row(view, holder, AT)["state"] == word
 
 
 def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending():

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 
@@ -21,6 +22,7 @@ WARM = probe_answer(
     battery=capture("dumpsys_battery/honor-alt-nx1-magicos"), thermal=capture("thermalservice/pixel8a-android17")
 )
 LATE = AdbTimeout("no answer")
+LAB_TIME = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 class Round(ProbeRound):
@@ -30,7 +32,7 @@ class Round(ProbeRound):
         self.now_s, self.changed, self.client = 100.0, [], FakeClient(WARM, **answers)
         super().__init__(
             self.client, lambda: agents, lambda agent: self.changed.append(agent.serial),
-            ProbeConfig(every_s, policies or {}), monotonic=lambda: self.now_s,
+            ProbeConfig(every_s, policies or {}), monotonic=lambda: self.now_s, wall=lambda: LAB_TIME,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -52,7 +54,7 @@ async def test_a_probe_sets_health_and_the_two_figures():
     probes = Round(agent)
     await probes.read(agent)
     assert agent.health is not None
-    assert (agent.temperature_c, agent.battery_percent, agent.health_at) == (46.0, 54, 100.0)
+    assert (agent.temperature_c, agent.battery_percent, agent.health_at, agent.read_at) == (46.0, 54, 100.0, LAB_TIME)
     assert probes.changed == ["S1"]
 
 

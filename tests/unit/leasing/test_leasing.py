@@ -2,22 +2,27 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
 from farm.common.errors import Code, Fault
 from farm.control.callers import Caller, Role
+from farm.control.verbs.fleet import device_row
 from farm.control.verbs.lease import LeaseVerbs
 from farm.devices.power.power import PowerError
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
-from farm.model.device import Closed, Heat, Life, Service
+from farm.leasing.lab_view import LabPicture
+from farm.model.device import Closed, DeviceView, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, SessionEnd, SessionOutcome
 from tests.support.errors import raises_code
 from tests.support.leasing_lab import ANDROID, PEER, Clocks, Lab, settle
+from tests.unit.store import values
 
 
 @pytest.fixture
@@ -349,6 +354,24 @@ async def test_a_key_is_explained_as_of_a_request_of_who_asks():
         call = SimpleNamespace(caller=Caller(user, role, "a test"))
         assert (await verbs.explain(call, "key", "android"))["lines"][line] == said
     waiting.cancel()
+
+
+async def test_leases_and_readings_of_other_hosts_have_ages_by_the_clock_of_the_lab():
+    clocks = Clocks()  # not this host's
+    lab = Lab("a", clocks=clocks)
+    record = values.lease(1, "far", granted_at=clocks.at - timedelta(seconds=90), host="two")
+    picture = LabPicture(leases=(record,))
+    unused = dict.fromkeys(("adb_key", "explain_job", "heat_note"))
+    verbs = LeaseVerbs(
+        lab.devices, lab.leasing, None, lab.events, head=lab.leasing.head, notes_of=None, **unused,
+        records=SimpleNamespace(in_thread=AsyncMock(return_value={})),
+        lab=SimpleNamespace(own="one", look=AsyncMock(return_value=picture)),
+    )  # fmt: skip
+    answer = await verbs.leases()
+    assert answer["now"] == clocks.at.isoformat()
+    assert [(each["host"], each["held_s"]) for each in answer["leases"]] == [("two", 90.0)]
+    read = DeviceView("far", "S2", Life.READY, read_at=clocks.at - timedelta(hours=2))
+    assert device_row(read, "", lab.leasing.wall())["read_age_s"] == 7200.0
 
 
 async def test_phones_that_a_job_must_avoid_match_it_all_the_same(pair):

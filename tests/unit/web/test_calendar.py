@@ -1,6 +1,6 @@
 """The calendar: who used which phone, and what is reserved."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from farm.web.leases import SCALE, bar, timeline
 from tests.support.web_desk import Desk, Page, status
@@ -9,9 +9,9 @@ from tests.support.web_rows import NOW
 DAY = (NOW - timedelta(days=1), NOW)
 
 
-def past(device, user, hours_ago, hours, now=NOW):
+def past(device, user, hours_ago, hours):
     """A row of `lease.history`; `hours` None: it continues."""
-    starts = now - timedelta(hours=hours_ago)
+    starts = NOW - timedelta(hours=hours_ago)
     return {
         "id": f"{device}-{hours_ago}", "device": device, "user": user, "source": "job", "job": "lease-7",
         "granted_at": starts.isoformat(), "ended_at": hours and (starts + timedelta(hours=hours)).isoformat(),
@@ -37,13 +37,12 @@ def test_a_row_for_each_device_and_the_most_use_first():
 
 
 async def test_the_calendar_shows_use_and_reservations():
-    now = datetime.now(UTC)
     kept = [
         {"id": "r1", "selector": "soc=sm8650", "user": "ann", "note": "paper", "starts_at": at.isoformat(),
          "ends_at": (at + timedelta(hours=2)).isoformat()}
-        for at in (now + timedelta(days=1), now + timedelta(days=30))
+        for at in (NOW + timedelta(days=1), NOW + timedelta(days=30))
     ]  # fmt: skip
-    used = {"leases": [past("pixel", "bob", 3, None, now)], "more": True}
+    used = {"leases": [past("pixel", "bob", 3, None)], "more": True, "now": NOW.isoformat()}
     farm = Page(Desk(**{"status": status(), "lease.history": used, "reservation.list": {"reservations": kept}}))
     assert (await farm.get("/leases/calendar?past=year")).status_code == 400
     assert (await farm.html("/leases/calendar?past=week")).count("<rect ") == 5  # the mark, the legend, a lease, r1
@@ -53,6 +52,9 @@ async def test_the_calendar_shows_use_and_reservations():
 
 
 async def test_an_empty_calendar_says_so():
-    answers = {"lease.history": {"leases": [], "more": False}, "reservation.list": {"reservations": []}}
+    answers = {
+        "lease.history": {"leases": [], "more": False, "now": NOW.isoformat()},
+        "reservation.list": {"reservations": []},
+    }
     text = await Page(Desk(status=status(), **answers)).words("/leases/calendar")
     assert ("No phone was leased." in text, "farm reservation add" in text) == (True, True)

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -14,7 +14,7 @@ from farm.kinds.bench import page as bench_page
 from farm.web import jobs as jobs_module
 from farm.web.job_views import PAGE_JOBS
 from tests.support.web_desk import Page, job_desk, plots, text_of
-from tests.support.web_rows import AT, BENCH, HOSTILE, SHA, job, running, told
+from tests.support.web_rows import AT, BENCH, HOSTILE, NOW, SHA, job, running, told
 
 BENCHED = told(job(), result=BENCH)
 
@@ -150,7 +150,7 @@ async def test_a_log_is_read_on_and_back():
 
 @pytest.mark.parametrize(("state", "said"), [("running", "1h 2m"), ("queued", "")])  # queued for its next attempt
 async def test_a_running_job_s_time_goes_on_from_what_the_server_says(state, said):
-    began = (datetime.now(UTC) - timedelta(seconds=3725)).isoformat()
+    began = (NOW - timedelta(seconds=3725)).isoformat()
     text = await Page(job_desk(told(running(state=state, started_at=began)))).html("/jobs")
     assert re.findall(r'<span data-elapsed="37\d\d">([^<]*)</span>', text) == [said] * bool(said)
 
