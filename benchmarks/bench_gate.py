@@ -1,7 +1,6 @@
 """A session through the gate beside the same phone through `adb forward`, and thirty sessions at once.
 
-The gate is measured twice: inside the daemon, and as the process of its own that `farm gate` is. All ways end at the
-same server on the same virtual phone, are measured in turns, and driven by the unmodified client.
+Both ways end at the same server on the same virtual phone, are measured in turns, and driven by the unmodified client.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+import psutil
 
 from benchmarks.harness import Context, Figure, under, until
 from farm.common.errors import HostError
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from tests.adb_server import adb_binaries
-from tests.support.gate_process import running_gate
 from tests.support.tvm import farm_door, server_process
 
 PHONE_PORT = 5000
@@ -48,16 +47,12 @@ def _run(context: Context, stack: contextlib.ExitStack) -> list[Figure]:
     bundle = build_bundle_folder(context.folder / "bundle")
     if is_launcher(bundle / "tvm_rpc"):
         raise HostError("no g++, so no compiled server to measure", hint="install g++")
-    gate = stack.enter_context(running_gate(Path(stack.enter_context(TemporaryDirectory(prefix="gate-")))))
-    context.say("one phone: adb forward, the daemon's own gate and a gate apart in turns")
+    context.say("one phone: adb forward and the gate in turns")
     with phone(context.folder, bundle) as (adb, serial):
         forwarded = int(adb.run("forward", "tcp:0", f"tcp:{PHONE_PORT}"))
         row = f"pixel:{PHONE_PORT}:{SECRET}:{serial}"
-        with (
-            farm_door(row, adb=adb.socket) as inside,
-            farm_door(row, adb=adb.socket, gate=gate.socket) as behind,
-        ):
-            direct, gated, apart = in_turns(forwarded, inside.port, behind.port)
+        with farm_door(row, adb=adb.socket, child=True) as door:
+            direct, gated = in_turns(forwarded, door.port)
     context.say(f"{SESSIONS} sessions at once")
     ports = []
     for number in range(SESSIONS):
@@ -66,32 +61,30 @@ def _run(context: Context, stack: contextlib.ExitStack) -> list[Figure]:
         ports.append(stack.enter_context(server_process(bundle, SECRET, work)))
     direct_rate = many(lambda number: _connect(ports[number]))
     phones = [f"phone-{number}:{port}:{SECRET}" for number, port in enumerate(ports)]
-    with farm_door(*phones) as door:
+    with farm_door(*phones, child=True) as door:
         door.state()
         rate = many(lambda number: _request(door.port, f"phone-{number}"))
         delay_ms = 1e3 * door.state()["loop_delay_s"]
-    with farm_door(*phones, gate=gate.socket) as door:
-        apart_rate = many(lambda number: _request(door.port, f"phone-{number}"))
+        (gate,) = psutil.Process(door.pid).children()
+        memory_bytes = gate.memory_info().rss
     return [
-        *_figures(direct, gated, ""),
+        *_figures(direct, gated),
         Figure(f"{SESSIONS} sessions at once (stock: without gate)", rate, "round trips/s", direct_rate),
-        under(f"loop delay with {SESSIONS} sessions", delay_ms, "ms", GOAL_LOOP_DELAY_MS),
-        *_figures(direct, apart, ", gate apart"),
-        Figure(f"{SESSIONS} sessions at once, gate apart", apart_rate, "round trips/s", direct_rate),
-        Figure("memory of the gate apart", gate.memory_bytes / 1e6, "MB"),
-    ]  # fmt: skip
+        under(f"loop delay of the daemon with {SESSIONS} sessions", delay_ms, "ms", GOAL_LOOP_DELAY_MS),
+        Figure("memory of the gate", memory_bytes / 1e6, "MB"),
+    ]
 
 
-def _figures(direct: Way, gated: Way, which: str) -> list[Figure]:
-    """One way through a gate beside the way without."""
+def _figures(direct: Way, gated: Way) -> list[Figure]:
+    """The way through the gate beside the way without."""
     added_ms = gated.read_ms - direct.read_ms
     up, down = gated.up_mb_s / direct.up_mb_s, gated.down_mb_s / direct.down_mb_s
     share, rtt = f"at least {100 * GOAL_SHARE:g} % of adb forward", f"adds under {GOAL_ADDED_MS} ms"
     return [
-        Figure(f"round trip{which}", gated.read_ms, "ms", direct.read_ms, rtt, added_ms < GOAL_ADDED_MS),
-        under(f"added round trip{which}", added_ms, "ms", GOAL_ADDED_MS),
-        Figure(f"upload{which}", gated.up_mb_s, "MB/s", direct.up_mb_s, share, up >= GOAL_SHARE),
-        Figure(f"download{which}", gated.down_mb_s, "MB/s", direct.down_mb_s, share, down >= GOAL_SHARE),
+        Figure("round trip", gated.read_ms, "ms", direct.read_ms, rtt, added_ms < GOAL_ADDED_MS),
+        under("added round trip", added_ms, "ms", GOAL_ADDED_MS),
+        Figure("upload", gated.up_mb_s, "MB/s", direct.up_mb_s, share, up >= GOAL_SHARE),
+        Figure("download", gated.down_mb_s, "MB/s", direct.down_mb_s, share, down >= GOAL_SHARE),
     ]
 
 
@@ -134,14 +127,13 @@ class Way:
         _close(session)
 
 
-def in_turns(forwarded: int, *doors: int) -> list[Way]:
-    """Measure each way, one session after the other: the server serves one at a time."""
-    ways = [Way() for _ in range(1 + len(doors))]
+def in_turns(forwarded: int, door: int) -> tuple[Way, Way]:
+    """Measure both ways, one session after the other: the server serves one at a time."""
+    direct, gated = Way(), Way()
     for _ in range(ROUNDS):
-        ways[0].measure(_connect(forwarded))
-        for way, door in zip(ways[1:], doors, strict=True):
-            way.measure(_request(door, "pixel"))
-    return ways
+        direct.measure(_connect(forwarded))
+        gated.measure(_request(door, "pixel"))
+    return direct, gated
 
 
 def many(connect: Callable[[int], object]) -> float:

@@ -28,7 +28,7 @@ def run(context: Context) -> list[Figure]:
             stock_free_ms = open_ms(tracker_port, STOCK_SESSIONS)
             stock_rate = sessions_per_s(tracker_port, STOCK_SESSIONS)
     context.say("farm's door, stock Python server")
-    with stock_server(SECRET) as port, farm_door(f"pixel:{port}:{SECRET}") as door:
+    with stock_server(SECRET) as port, farm_door(f"pixel:{port}:{SECRET}", child=True) as door:
         python_ms = open_ms(door.port, SESSIONS)
         python_rate = sessions_per_s(door.port, SESSIONS)
     # Without a goal: this server forks its 200 MB for each session, which is not the door's time, and no phone runs it.
@@ -45,7 +45,10 @@ def run(context: Context) -> list[Figure]:
         stock_compiled_ms = open_ms(tracker_port, STOCK_SESSIONS)
         stock_compiled_rate = sessions_per_s(tracker_port, STOCK_SESSIONS)
     context.say("farm's door, compiled server")
-    with server_process(folder, SECRET, context.folder) as port, farm_door(f"pixel:{port}:{SECRET}") as door:
+    with (
+        server_process(folder, SECRET, context.folder) as port,
+        farm_door(f"pixel:{port}:{SECRET}", child=True) as door,
+    ):
         compiled_ms = open_ms(door.port, SESSIONS)
         compiled_rate = sessions_per_s(door.port, SESSIONS)
     goal = _goal(compiled_ms, stock_compiled_ms)

@@ -289,7 +289,7 @@ class ListenAddress:
 def addresses_of(config: FarmConfig, tvm: Sequence[ListenAddress] = ()) -> tuple[ListenAddress, ...]:
     """Every TCP address that the farm would listen on: as configured, but for `tvm`, a gate that is there."""
     found = list(tvm)
-    if not tvm and config.tvm.own_port:
+    if not tvm and not config.tvm.gate:
         found = [ListenAddress("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
     if config.web.enabled:
         found.append(ListenAddress("web.host", config.web.host, config.web.port, READ))

@@ -42,7 +42,6 @@ ENV_PREFIX = "FARM_"
 ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", TVM_SOURCE_VARIABLE, "FARM_ADBD"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
-GATE_INSIDE = "inside"  # [tvm] gate
 DEFAULT_WEB_PORT = 9191  # beside the TVM port
 DEFAULT_HEAD_PORT = 9195  # after the ports of clients, builders and other hosts
 MAX_FILE_BYTES = 1_000_000  # a lab's file has some kB
@@ -72,17 +71,10 @@ class TvmConfig:
 
     host: str = "127.0.0.1"  # the address of the one port: tracker and sessions
     port: Annotated[int, Field(ge=0, le=65_535)] = DEFAULT_TVM_PORT  # 0: the kernel chooses
-    # The process that has the port and carries sessions: the socket of a running `farm gate`; empty: a child of the
-    # daemon; "inside": the daemon itself.
-    gate: str = ""
+    gate: str = ""  # the socket of a running `farm gate`, which has port and sessions; empty: a child of the daemon
     local: Literal["any", "group"] = "any"  # logins of this host that the port serves: all, or the group farm's
     advertise: Mapping[str, str] = field(default_factory=dict)  # client CIDR -> address that it is given
     external: ExternalConfig = ExternalConfig()
-
-    @property
-    def own_port(self) -> bool:
-        """Whether the daemon binds the port."""
-        return self.gate in ("", GATE_INSIDE)
 
 
 @dataclass(frozen=True, slots=True)

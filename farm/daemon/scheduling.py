@@ -22,7 +22,7 @@ from farm.adb.watch_policy import Load
 from farm.common.errors import NotAllowedError
 from farm.common.peers import UserNames, name_at, owner_of
 from farm.common.tasks import BackgroundTasks, Begin
-from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
+from farm.config import FarmConfig, TvmConfig
 from farm.config.consistency import own_ports
 from farm.config.lease_policy import lease_policy
 from farm.control.callers import LocalUsers
@@ -49,10 +49,8 @@ from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
 from farm.store.store import Store
 from farm.tvm_server.gate.child import GateChild
-from farm.tvm_server.gate.gate import GateLimits
-from farm.tvm_server.gate.remote_server import GateTvmServer, check_gate
 from farm.tvm_server.listener import bind
-from farm.tvm_server.server import LocalTvmServer, TvmServer, TvmServerPolicy
+from farm.tvm_server.server import TvmServer, TvmServerPolicy, check_gate
 
 if TYPE_CHECKING:
     from farm.lab.link import HostLink
@@ -83,7 +81,7 @@ class Scheduling:
         self.quiesce.config = config.quiesce
         self.meters.clear()
         self.meters.update(config.power.meter)
-        self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
+        self.tvm_server.use(_tvm_policy(config))
 
     @property
     def queue(self) -> LocalHead | None:
@@ -109,18 +107,14 @@ class Scheduling:
 
 
 def open_gate(config: TvmConfig, stack: contextlib.AsyncExitStack) -> GateChild | None:
-    """Start the daemon's own gate, unless another one has the port or the daemon itself shall have it.
+    """Start the daemon's own gate, unless another one has the port.
 
     Raises:
         FarmError: the port is taken.
     """
-    if not config.own_port:
+    if config.gate:
         return None
-    tvm = bind(config.host, config.port)
-    if config.gate == GATE_INSIDE:
-        tvm.close()
-        return None
-    gate = GateChild(tvm)
+    gate = GateChild(bind(config.host, config.port))
     stack.callback(gate.stop)
     gate.start()
     return gate
@@ -294,7 +288,7 @@ async def check_gate_apart(config: FarmConfig) -> None:
     Raises:
         FarmError: it is not there, or does not work for this daemon.
     """
-    if config.tvm.gate and config.tvm.gate != GATE_INSIDE:
+    if config.tvm.gate:
         await check_gate(Path(config.tvm.gate), _farm_of(config), config.lease.idle_s)
 
 
@@ -311,13 +305,7 @@ async def _open_tvm_server(
     phones: Phones,
     own_gate: GateChild | None,
 ) -> TvmServer:
-    """The TVM server with its gate in this process, or with one that runs apart (`[tvm] gate`)."""
-    policy = _tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s))
-    if config.tvm.gate == GATE_INSIDE:
-        tvm_server = LocalTvmServer(config.tvm.host, config.tvm.port, leasing.tvm, leasing.tvm, policy)
-        await tvm_server.start()
-        stack.push_async_callback(tvm_server.stop)
-        return tvm_server
+    """The TVM server over the daemon's own gate, or over one that runs apart (`[tvm] gate`)."""
 
     def lost(why: str) -> None:
         if why:
@@ -325,17 +313,18 @@ async def _open_tvm_server(
         else:
             persistence.events.publish("gate.back", "gate")
 
-    apart = GateTvmServer(own_gate or Path(config.tvm.gate), _farm_of(config), leasing.tvm, leasing.tvm, policy, lost)
+    gate, policy = own_gate or Path(config.tvm.gate), _tvm_policy(config)
+    tvm_server = TvmServer(gate, _farm_of(config), leasing.tvm, leasing.tvm, policy, lost)
 
     async def stop() -> None:
-        await apart.stop()
-        if apart.detached:
-            log.info("%d sessions continue at the gate", apart.detached)
+        await tvm_server.stop()
+        if tvm_server.detached:
+            log.info("%d sessions continue at the gate", tvm_server.detached)
             phones.leave_adb()
 
     stack.push_async_callback(stop)
-    await apart.start()
-    return apart
+    await tvm_server.start()
+    return tvm_server
 
 
 def _may_use(config: FarmConfig) -> Callable[[str], Awaitable[bool]] | None:
@@ -351,8 +340,9 @@ def _may_use(config: FarmConfig) -> Callable[[str], Awaitable[bool]] | None:
     return may_use
 
 
-def _tvm_policy(config: TvmConfig, gate: GateLimits) -> TvmServerPolicy:
-    return TvmServerPolicy(advertise=config.advertise, external=config.external, gate=gate)
+def _tvm_policy(config: FarmConfig) -> TvmServerPolicy:
+    tvm = config.tvm
+    return TvmServerPolicy(advertise=tvm.advertise, external=tvm.external, idle_s=config.lease.idle_s)
 
 
 def _dialled(host: str) -> str:

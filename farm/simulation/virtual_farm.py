@@ -221,7 +221,7 @@ def virtual_farm(
     Args:
         phones: name in the lab -> profile, or profile+arm64 or profile+opencl (`phones_of`).
         config: further TOML for the daemon.
-        gate: `[tvm] gate`: the socket of a running `farm gate`, or "inside"; "": a gate that the daemon starts.
+        gate: `[tvm] gate`: the socket of a running `farm gate`; "": a gate that the daemon starts.
         plugged: whether the phones are plugged in at once.
         isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
         places: name in the lab -> USB place, as in `1-4.2`. The daemon finds them in the lab's sysfs and switches their

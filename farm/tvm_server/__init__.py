@@ -4,6 +4,6 @@
 the tracker protocol: a REQUEST waits in leasing (`TrackerBackend`) for a phone and is answered with this port and a
 match key. The client then opens a session with that key: `gate.gate.Gate` asks its `Route` for the phone, makes the
 handshake with the phone's server and copies bytes until either side ends. `wire` has the byte formats, without I/O.
-`server.LocalTvmServer` runs all of it in the daemon; `gate.remote_server.GateTvmServer` leaves port and sessions to the
-process `farm gate`, so that sessions outlive the daemon. `external_rules` holds servers that registered themselves.
+Port and sessions are in the process `farm gate`; `server.TvmServer`, in the daemon, has the tracker and answers the
+gate's questions. `external_rules` holds servers that registered themselves.
 """

@@ -35,7 +35,7 @@ SHED_AFTER_S = 5.0  # clients wait this long for a descriptor before they are tu
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MAGIC = struct.Struct("<i")
-RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of the daemon: adb streams, the store, shells
+RESERVED_FILES = 256  # descriptors that are not for clients: copies on their way to the daemon, links, logs
 MIN_CONNECTIONS = 16  # even where that leaves nothing
 QUIET_S = 60.0  # between two lines about the connections of one user that are closed for one reason
 LOOPBACK = "127.0.0.1"
@@ -340,16 +340,8 @@ class Listener:
     def _too_many(self) -> str:
         return f"more than {self._admission.limiter.per_key} connections at once to the TVM port"
 
-    def start(self, address: str, port: int) -> None:
-        """Listen; port 0 lets the kernel choose.
-
-        Raises:
-            HostError: another program listens there, or the address cannot be bound.
-        """
-        self.take(bind(address, port))
-
     def take(self, listener: socket.socket) -> None:
-        """Accept from a socket that listens already."""
+        """Accept from a socket that listens already (`bind`)."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Half of them, because a session needs a second one for its phone.
         affordable = max(MIN_CONNECTIONS, (files - RESERVED_FILES) // 2)

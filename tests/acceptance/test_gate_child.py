@@ -75,8 +75,3 @@ def test_a_daemon_that_stops_ends_its_sessions_and_its_gate(farm, clients):
     farm.daemon.start().close()
     farm.client.close()
     until_ready(farm)
-
-
-def test_a_daemon_may_carry_sessions_itself():
-    with running_farm("oneplus-12", gate="inside", plugged=False) as farm:
-        assert farm.status()["tracker"]["pid"] == farm.status()["pid"]

@@ -8,23 +8,13 @@ import textwrap
 
 import pytest
 
-from farm.common.events import EventLog
 from farm.model.device import Life
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tvm_server import wire
-from farm.tvm_server.server import LocalTvmServer
-from tests.support.keeping import MemoryKeeper
-from tests.support.local_head import leasing_over, requests_of
+from tests.support.local_head import requests_of
 from tests.support.raw import RawTracker, encode_message
-from tests.support.tvm import (
-    FakeDevices,
-    environment,
-    free_port,
-    process,
-    server_process,
-    stock_server,
-    wait_for_port,
-)
+from tests.support.tvm import environment, free_port, process, server_process, stock_server, wait_for_port
+from tests.support.tvm_port import TvmPort
 from tests.support.waiting import HANG_S, until
 
 SECRET = "per-start-secret"
@@ -52,27 +42,13 @@ def phone_port(request):
     return request.getfixturevalue(f"{request.param}_server")
 
 
-class Lab:
+class Lab(TvmPort):
     """A door over one phone."""
 
     def __init__(self, port):
-        self.devices = FakeDevices()
+        super().__init__()
         if port:
             self.devices.add("pixel", "android", "adreno-740", port=port, secret=SECRET)
-        self.events = EventLog()
-
-    async def __aenter__(self):
-        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper())
-        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm)
-        await self.door.start()
-        return self
-
-    async def __aexit__(self, *_):
-        await self.door.stop()
-        await self.leasing.close()
-
-    def kinds(self):
-        return [event.kind for event in self.events.since()]
 
     async def run(self, script):
         """Run `script` with the door's port in `port`; what it printed, and what it passed to `tell`."""
@@ -224,7 +200,7 @@ async def test_metaschedules_rpc_runner_measures_candidates(python_server):
         )
         assert servers == 1
         assert results == [[3, "None"]] * 3
-        assert lab.kinds().count("session.ended") == 3
+        await until(lambda: lab.kinds().count("session.ended") == 3)
         assert not lab.devices.broken
 
 

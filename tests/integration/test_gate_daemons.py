@@ -13,11 +13,11 @@ from farm.common.tasks import end_tasks
 from farm.config import FarmConfig, TvmConfig
 from farm.daemon.daemon import Daemon
 from farm.daemon.starting import Start
+from farm.tvm_server import server
 from farm.tvm_server.gate import process as gate_process
-from farm.tvm_server.gate import remote_server
 from farm.tvm_server.gate.messages import VERSION, Rejected, encode
-from farm.tvm_server.gate.remote_server import GateRefusedError, GateUnreachableError, check_gate
 from farm.tvm_server.listener import bind
+from farm.tvm_server.server import GateRefusedError, GateUnreachableError, check_gate
 from tests.support.gate_lab import READY, Lab, echo, hello
 from tests.support.waiting import until
 
@@ -34,7 +34,7 @@ async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socke
         await asyncio.Event().wait()
 
     async with Lab() as lab:
-        monkeypatch.setattr(remote_server.socket, "socket", Kept)
+        monkeypatch.setattr(server.socket, "socket", Kept)
         monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
         looking = asyncio.create_task(lab.daemon())
         await until(lambda: made)
@@ -79,8 +79,8 @@ async def test_a_start_asks_the_gate_and_leaves_it_as_it_was(caplog):
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_start_changes_nothing_for_a_gate_that_does_not_fit(tmp_path, monkeypatch, answers):
     """A daemon that brought its database up to date first would have no way back to its earlier release."""
-    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
-    monkeypatch.setattr(remote_server, "START_WAIT_S", 0.0)
+    monkeypatch.setattr(server, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(server, "START_WAIT_S", 0.0)
     database, path = tmp_path / "farm.db", tmp_path / "gate.sock"
     database.write_bytes(b"of an earlier release")
     config = FarmConfig(state_dir=tmp_path, runtime_dir=tmp_path, tvm=TvmConfig(gate=str(path)))
@@ -105,7 +105,7 @@ def refuse(listener):
 
 
 async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):
-    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(server, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
@@ -123,7 +123,7 @@ async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch)
 
 async def test_another_users_daemon_is_refused(monkeypatch):
     monkeypatch.setattr(gate_process, "trusted", lambda _: False)
-    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(server, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         [answer] = await lab.raw()  # who says nothing has no place either
         assert "it runs as uid" in answer["reason"]

@@ -10,7 +10,6 @@ from farm.model.sessions import Peer
 from farm.tvm_server import listener, wire
 from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate import forwarding
-from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.listener import MIN_OF_USER
 from farm.tvm_server.wire import SessionCode
 from tests.support.gate_lab import READY, Lab, hello
@@ -119,9 +118,8 @@ async def test_of_one_user_no_more_wait_than_its_share(monkeypatch, caplog):
         await asyncio.gather(*waiting, *opening, return_exceptions=True)
 
 
-async def test_who_takes_too_many_connections_is_a_problem_of_the_daemon(monkeypatch):
-    monkeypatch.setattr(gate_process, "ConnectionLimits", lambda: ConnectionLimits(connections=4 * MIN_OF_USER))
-    async with Lab() as lab:
+async def test_who_takes_too_many_connections_is_a_problem_of_the_daemon():
+    async with Lab(clients=ConnectionLimits(connections=4 * MIN_OF_USER)) as lab:
         clients = [await RawTracker.connect(lab.gate.port, greet=False) for _ in range(MIN_OF_USER)]
         for client in clients:
             await client.send(wire.encode_magic())  # one that is silent would make room

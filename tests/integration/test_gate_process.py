@@ -15,12 +15,12 @@ import pytest
 
 from farm.common.selector import Selector
 from farm.model.requests import LeaseRequest, LeaseSource
+from farm.tvm_server import server
 from farm.tvm_server.gate import messages as gate_messages
 from farm.tvm_server.gate import process as gate_process
-from farm.tvm_server.gate import remote_server
-from farm.tvm_server.gate.process import GateProcess, GateSocketError, sockets_of
+from farm.tvm_server.gate.process import GateSocketError, sockets_of
 from farm.tvm_server.gate.relay import GOODBYE
-from farm.tvm_server.gate.remote_server import GateUnreachableError
+from farm.tvm_server.server import GateUnreachableError
 from farm.tvm_server.wire import SessionCode
 from tests.support.gate_lab import Lab, echo, hello
 from tests.support.tvm import ROOT, environment
@@ -123,14 +123,11 @@ async def test_a_gate_that_ends_tells_its_sessions_ends_and_the_daemon_finds_the
         daemon, began_s = await lab.daemon(), asyncio.get_running_loop().time()
         await lab.session()
         assert daemon.door.gone_at < began_s
-        lab.stop.set()
-        await lab.task
+        await lab.end()
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
         await until(lambda: "the gate is gone" in daemon.door.problem)
         assert (daemon.door.pid, daemon.door.gone_at >= began_s) == (0, True)
-        lab.stop = asyncio.Event()
-        lab.gate = GateProcess(lab.wait_s)
-        lab.task = asyncio.create_task(lab.gate.run(*sockets_of("127.0.0.1", 0, lab.path), lab.stop))
+        await lab.begin()
         await until(lambda: not daemon.door.problem)
         assert (daemon.door.port, daemon.door.pid) == (lab.gate.port, os.getpid())
         assert began_s <= daemon.door.gone_at <= asyncio.get_running_loop().time()
@@ -144,13 +141,13 @@ async def test_a_gate_that_hangs_is_given_up_and_reached_again(monkeypatch, capl
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
-        monkeypatch.setattr(remote_server, "GIVEN_UP_S", 0.05)
+        monkeypatch.setattr(server, "GIVEN_UP_S", 0.05)
         lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # its last word
         daemon.door._keeper.cancel()  # which waits for the time of before
         daemon.door._keeper = asyncio.create_task(daemon.door._keep())
         await until(daemon.ended)
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
-        monkeypatch.setattr(remote_server, "GIVEN_UP_S", 3600.0)
+        monkeypatch.setattr(server, "GIVEN_UP_S", 3600.0)
         await until(lambda: daemon.door.sessions == 0 and not daemon.door.problem)
         assert "it has sent nothing for 0.05 s" in caplog.text
         await daemon.stop()
@@ -161,11 +158,11 @@ async def test_a_gate_that_is_stopped_for_a_moment_keeps_its_sessions(monkeypatc
     async with Lab() as lab:
         daemon = await lab.daemon()
         session = await lab.session()
-        monkeypatch.setattr(remote_server, "SILENT_S", 0.05)
+        monkeypatch.setattr(server, "SILENT_S", 0.05)
         daemon.door._keeper.cancel()  # which waits for the time of before
         daemon.door._keeper = asyncio.create_task(daemon.door._keep())
         await until(lambda: "its sessions wait" in daemon.door.problem)
-        monkeypatch.setattr(remote_server, "SILENT_S", 3600.0)
+        monkeypatch.setattr(server, "SILENT_S", 3600.0)
         lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # it continues
         await until(lambda: not daemon.door.problem)
         assert await echo(session)
@@ -180,7 +177,7 @@ async def test_a_standstill_of_the_daemon_is_no_silence_of_the_gate(monkeypatch)
         daemon = await lab.daemon()
         session = await lab.session()
         clock = lab.loop.time
-        monkeypatch.setattr(lab.loop, "time", lambda: clock() + remote_server.GIVEN_UP_S + 2)
+        monkeypatch.setattr(lab.loop, "time", lambda: clock() + server.GIVEN_UP_S + 2)
         assert await echo(session)
         assert await echo(session)
         assert not daemon.door.problem
@@ -190,9 +187,9 @@ async def test_a_standstill_of_the_daemon_is_no_silence_of_the_gate(monkeypatch)
 
 
 async def test_no_gate_is_said_with_a_hint(monkeypatch):
-    monkeypatch.setattr(remote_server, "START_WAIT_S", 0.0)
+    monkeypatch.setattr(server, "START_WAIT_S", 0.0)
     async with Lab() as lab:
-        lab.path = Path(lab.folder.name) / "none.sock"
+        lab.path = lab.path.with_name("none.sock")
         with pytest.raises(GateUnreachableError, match="there is no gate at") as failed:
             await lab.daemon()
         assert "farm-gate" in failed.value.hint

@@ -13,10 +13,10 @@ import pytest
 
 from farm.tvm_server import wire
 from farm.tvm_server.wire import SessionCode
-from tests.integration.tvm_port import SessionPort
 from tests.support.needs import missing_packages, needs
 from tests.support.raw import RawTracker, open_session
 from tests.support.tvm import free_port, wait_for_port
+from tests.support.tvm_port import SessionPort
 from tests.support.waiting import HANG_S, until
 
 SSHD = os.environ.get("FARM_TEST_SSHD") or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")

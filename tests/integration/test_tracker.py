@@ -12,13 +12,13 @@ from farm.config import ExternalConfig
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, ConnectionLimits
-from farm.tvm_server.server import LocalTvmServer
+from farm.tvm_server.listener import bind
 from farm.tvm_server.tracker import TrackerConnection
 from farm.tvm_server.wire import TrackerCode
-from tests.integration.tvm_port import TvmPort
 from tests.support.errors import raises_code
 from tests.support.local_head import requests_of
 from tests.support.raw import RawTracker, encode_message
+from tests.support.tvm_port import TvmPort
 from tests.support.waiting import HANG_S, until
 
 
@@ -422,9 +422,8 @@ async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
 
 async def test_a_taken_port_is_named():
     async with TvmPort() as lab:
-        door = LocalTvmServer("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
         with raises_code(Code.PORT_TAKEN, match=str(lab.door.port)) as caught:
-            await door.start()
+            bind("127.0.0.1", lab.door.port)
         assert "ss -ltnp" in caught.value.hint
 
 

@@ -110,7 +110,7 @@ class Crowd:
         self.clients, self.served, self.problems = [], [], []
         limits = ConnectionLimits(connections=connections)
         self.door = listener.Listener(limits, tracker=self.serve, session=self.serve, on_problem=self.problems.append)
-        self.door.start("127.0.0.1", 0)
+        self.door.take(listener.bind("127.0.0.1", 0))
 
     def serve(self, sock, peer, first, closed):
         self.served.append((sock, closed))

@@ -17,10 +17,10 @@ from farm.head.model import LeasePolicy
 from farm.model.sessions import Peer
 from farm.tvm_server import wire
 from farm.tvm_server.listener import peer_of
-from tests.integration.tvm_port import TvmPort
 from tests.support.errors import raises_code
 from tests.support.local_head import requests_of
 from tests.support.raw import encode_message
+from tests.support.tvm_port import TvmPort
 from tests.support.waiting import HANG_S, until
 
 ME = pwd.getpwuid(os.getuid()).pw_name

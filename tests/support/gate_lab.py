@@ -9,16 +9,64 @@ from pathlib import Path
 from farm.common.events import EventLog
 from farm.tvm_server import wire
 from farm.tvm_server.gate import messages as gate_messages
-from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.process import GateProcess, sockets_of
-from farm.tvm_server.gate.remote_server import GateTvmServer
-from farm.tvm_server.server import TvmServerPolicy
+from farm.tvm_server.server import TvmServer
 from farm.tvm_server.wire import SessionCode
 from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import HANG_S, until
+
+
+class GateInLoop:
+    """What the process `farm gate` runs, for daemons that find it at `path`; `limits` are those of a GateProcess."""
+
+    def __init__(self, *, address="127.0.0.1", wait_s=HANG_S, **limits):
+        self._address, self._wait_s, self._limits = address, wait_s, limits
+        self._opened = []
+
+    async def __aenter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="gate-")
+        self.path = Path(self._folder.name) / "gate.sock"
+        await self.begin()
+        return self
+
+    async def __aexit__(self, *_):
+        for each in self._opened:
+            each.close()
+        await self.end()
+        self._folder.cleanup()
+
+    async def begin(self):
+        self.gate, self._stop = GateProcess(self._wait_s, **self._limits), asyncio.Event()
+        sockets = sockets_of(self._address, 0, self.path)
+        self._task = asyncio.create_task(self.gate.run(*sockets, self._stop))
+        await until(lambda: self.gate.port)
+
+    async def end(self):
+        self._stop.set()
+        await self._task
+
+    async def key(self, name="android"):
+        client = await RawTracker.connect(self.gate.port)
+        try:
+            code, (host, port, match_key) = await client.ask(wire.TrackerRequest(name, "", 1))
+        finally:
+            client.close()
+        assert (code, host, port) == (0, "127.0.0.1", self.gate.port)
+        return match_key
+
+    async def dial(self, match_key, options=""):
+        sock, hello, rest = await open_session(self.gate.port, match_key, options)
+        self._opened.append(sock)
+        assert rest == b""
+        return sock, hello
+
+    async def session(self, options="", name="android"):
+        sock, hello = await self.dial(await self.key(name), options)
+        assert (hello.code, hello.server_key) == (SessionCode.SUCCESS, f"server:{name}")
+        return sock
 
 
 class Daemon:
@@ -28,8 +76,7 @@ class Daemon:
         self.events = EventLog()
         self.devices = FakeDevices()
         self.leasing = leasing_over(self.devices, self.events, epoch, lab.keeper)
-        policy = TvmServerPolicy(gate=GateLimits(idle_s=lab.idle_s))
-        self.door = GateTvmServer(lab.path, farm, self.leasing.tvm, self.leasing.tvm, policy)
+        self.door = TvmServer(lab.path, farm, self.leasing.tvm, self.leasing.tvm)
         self.port = lab.phone.port
 
     async def start(self):
@@ -58,56 +105,25 @@ class Daemon:
         return [event.data for event in self.events.since() if event.kind == "session.ended"]
 
 
-class Lab:
-    """A gate in this loop, one phone called `pixel` that echoes."""
+class Lab(GateInLoop):
+    """With one phone called `pixel` that echoes."""
 
-    def __init__(self, *, wait_s=HANG_S, idle_s=600.0):
+    def __init__(self, **gate):
+        super().__init__(**gate)
         self.phone = RawPhone("secret", None)
         self.keeper = MemoryKeeper()
-        self.wait_s, self.idle_s = wait_s, idle_s
-        self.stop = asyncio.Event()
-        self.closing = []
 
     async def __aenter__(self):
         self.loop = asyncio.get_running_loop()
-        self.folder = tempfile.TemporaryDirectory(prefix="gate-")
-        self.path = Path(self.folder.name) / "gate.sock"
         await self.phone.__aenter__()
-        tvm, control = sockets_of("127.0.0.1", 0, self.path)
-        self.gate = GateProcess(self.wait_s)
-        self.task = asyncio.create_task(self.gate.run(tvm, control, self.stop))
-        await until(lambda: self.gate.port)
-        return self
+        return await super().__aenter__()
 
     async def __aexit__(self, *_):
-        for one in self.closing:
-            one.close()
-        self.stop.set()
-        await self.task
+        await super().__aexit__()
         await self.phone.__aexit__()
-        self.folder.cleanup()
 
     async def daemon(self, epoch=1, **more):
         return await Daemon(self, epoch, **more).start()
-
-    async def key(self):
-        client = await RawTracker.connect(self.gate.port)
-        try:
-            code, (host, port, match_key) = await client.ask(wire.TrackerRequest("android", "", 1))
-        finally:
-            client.close()
-        assert (code, host, port) == (0, "127.0.0.1", self.gate.port)
-        return match_key
-
-    async def dial(self, match_key):
-        sock, hello, _ = await open_session(self.gate.port, match_key, "")
-        self.closing.append(sock)
-        return sock, hello
-
-    async def session(self):
-        sock, hello = await self.dial(await self.key())
-        assert (hello.code, hello.server_key) == (SessionCode.SUCCESS, "server:android")
-        return sock
 
     async def connected(self):
         """A connection to the daemon's socket."""

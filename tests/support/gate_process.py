@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from tests.support.forked_processes import popen
 from tests.support.tvm import ROOT, environment
 from tests.support.waiting import HANG_S
@@ -30,12 +28,6 @@ class Gate:
     def log_text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
-
-    @property
-    def memory_bytes(self) -> int:
-        """Its resident memory."""
-        assert self.process is not None
-        return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def start(self) -> None:
         """Start it and wait until it listens."""

@@ -1,11 +1,11 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.listener_process [--files N] [--shed-after S] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
+`python -m tests.support.listener_process [--files N] [--shed-after S] [--adb SPEC] [--store FOLDER] [--child]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
-phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
-the gate's. The line "cpu" on stdin is answered by {"cpu_s"}, each other one by {"rss_bytes", "cpu_s", "loop_delay_s",
-"open", "waiting", "keys"}; the line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin
-is closed.
+phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. The gate is in this process, or,
+with --child, a child of it, as a daemon's is. The line "cpu" on stdin is answered by {"cpu_s"}, each other one by
+{"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the line "hog" first takes every free descriptor,
+"unhog" gives them back. Ends when stdin is closed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from farm.common.events import EventLog
 from farm.head.model import LeasePolicy
 from farm.store.store import Store
 from farm.tvm_server import listener
-from farm.tvm_server.gate.remote_server import GateTvmServer
-from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
+from farm.tvm_server.gate.child import GateChild
+from farm.tvm_server.server import TvmServer
+from tests.support.gate_lab import GateInLoop
 from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over
 from tests.support.tvm import FakeDevices
@@ -86,10 +87,18 @@ def hog():
             return taken
 
 
-async def serve(arguments):
+async def main(arguments):
     if arguments.files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
     listener.SHED_AFTER_S = arguments.shed_after
+    if arguments.child:
+        await serve(arguments, GateChild(listener.bind("127.0.0.1", 0)), lambda door: door.sessions)
+    else:
+        async with GateInLoop() as lab:
+            await serve(arguments, lab.path, lambda _: lab.gate._listener.open)
+
+
+async def serve(arguments, gate, count_open):
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
     devices = AdbDevices(arguments.adb)
     store = Store.open(Path(arguments.store) / "farm.db") if arguments.store else None
@@ -97,14 +106,9 @@ async def serve(arguments):
     leasing = leasing_over(devices, EventLog(), 1, keeper, LeasePolicy())
     for phone in arguments.phone:
         devices.add_phone(*phone.split(":", 3))
-    door: LocalTvmServer | GateTvmServer
-    if arguments.gate:
-        door = GateTvmServer(Path(arguments.gate), "bench", leasing.tvm, leasing.tvm)
-        await door.start()
-        door.begin()
-    else:
-        door = LocalTvmServer("127.0.0.1", 0, leasing.tvm, leasing.tvm, TvmServerPolicy())
-        await door.start()
+    door = TvmServer(gate, "bench", leasing.tvm, leasing.tvm)
+    await door.start()
+    door.begin()
     delay = LoopDelay()
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -124,7 +128,7 @@ async def serve(arguments):
             "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),
             "cpu_s": sum(os.times()[:2]),
             "loop_delay_s": delay.take(),
-            "open": door.listener.open if isinstance(door, LocalTvmServer) and door.listener else door.sessions,
+            "open": count_open(door),
             "waiting": door.tracker.waiting,
             "keys": len(door.summary()["queue_info"]),
         }
@@ -141,6 +145,6 @@ if __name__ == "__main__":
     parser.add_argument("--shed-after", type=float, default=listener.SHED_AFTER_S)
     parser.add_argument("--adb", default="")
     parser.add_argument("--store", default="")
-    parser.add_argument("--gate", default="")
+    parser.add_argument("--child", action="store_true")
     parser.add_argument("--phone", action="append", default=[])
-    asyncio.run(serve(parser.parse_args()))
+    asyncio.run(main(parser.parse_args()))

@@ -215,18 +215,18 @@ def farm_door(
     shed_after_s: float = 0.0,
     adb: str = "",
     store: Path | None = None,
-    gate: Path | None = None,
+    child: bool = False,
 ) -> Iterator[DoorProcess]:
     """A TVM listener in its own process.
 
     `phones` are NAME:PORT:SECRET or NAME:PORT:SECRET:SERIAL (then `adb` is the server's spec); `files` limits its
     descriptors, and clients wait `shed_after_s` for one, 0: as long as a farm's; leases are kept in a database in the
-    folder `store`, without it in memory; `gate` is a running gate's socket, without it the gate is inside.
+    folder `store`, without it in memory; the gate is in the same process, or its `child`, as a daemon's is.
     """
     arguments = ["-m", "tests.support.listener_process", "--files", str(files), "--adb", adb]
     arguments += ["--shed-after", str(shed_after_s)] if shed_after_s else []
     arguments += ["--store", str(store)] if store is not None else []
-    arguments += ["--gate", str(gate)] if gate is not None else []
+    arguments += ["--child"] if child else []
     for phone in phones:
         arguments += ["--phone", phone]
     with process(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -110,7 +110,7 @@ async def tvm(numbers, folder):
         closed()
 
     door = listener.Listener(ConnectionLimits(connections=PLACES), tracker=answer, session=answer)
-    door.start("127.0.0.1", 0)
+    door.take(listener.bind("127.0.0.1", 0))
     yield door.port, encode_magic()[:2], lambda: answered(door.port, encode_magic(), encode_magic())
     door.stop()
 

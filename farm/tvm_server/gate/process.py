@@ -10,6 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from farm import __version__
@@ -44,15 +45,25 @@ class GateSocketError(HostError):
 class GateProcess:
     """Everything of one `farm gate`. Build it on the event loop."""
 
-    def __init__(self, wait_s: float, notifier: Notifier | None = None) -> None:
+    def __init__(
+        self,
+        wait_s: float,
+        notifier: Notifier | None = None,
+        *,
+        clients: ConnectionLimits | None = None,
+        sessions: GateLimits | None = None,
+    ) -> None:
         """`wait_s`: how long clients wait for a daemon that is away. `notifier`: the way to the service manager."""
         self._notifier = notifier or Notifier()
         self._loop = asyncio.get_running_loop()
         self._route = RemoteRoute(wait_s)
-        self._gate = Gate(self._route, GateLimits())
+        self._gate = Gate(self._route, sessions or GateLimits())
         self._handoff = FdHandoff(wait_s, self._route.next_number)
         self._listener = Listener(
-            ConnectionLimits(), tracker=self._handoff.serve, session=self._gate.serve, on_problem=self._send_problem
+            clients or ConnectionLimits(),
+            tracker=self._handoff.serve,
+            session=self._gate.serve,
+            on_problem=self._send_problem,
         )
         self._control = Acceptor(self._accepted)
         self._links: set[_DaemonLink] = set()
@@ -137,7 +148,7 @@ class GateProcess:
                 return f"it carries {sessions} sessions of another farm (another state folder)"
             self._route.forget_ended()
         self._farm, self._daemon = hello.id, daemon
-        self._gate.limits = GateLimits(idle_s=hello.idle_s)
+        self._gate.limits = replace(self._gate.limits, idle_s=hello.idle_s)
         log.info("the daemon is there (farm %s, pid %d); it is sent %d sessions", hello.farm, hello.pid, sessions)
         daemon.link.send(m.Welcome(m.VERSION, __version__, os.getpid(), *self._address))
         self._route.daemon_connected(daemon.link)
@@ -152,7 +163,7 @@ class GateProcess:
                 self._route.daemon_ready()
                 self._handoff.daemon_ready(daemon.link)
             case m.IdleLimit(idle_s=idle_s):
-                self._gate.limits = GateLimits(idle_s=idle_s)
+                self._gate.limits = replace(self._gate.limits, idle_s=idle_s)
             case m.ClientElsewhere(peer, first):
                 if carried is not None:  # else no descriptor was left for it
                     self._gate.serve(carried, peer, m.unpack(first), _nothing)

@@ -10,37 +10,39 @@ from farm.model.requests import LeaseRequest, LeaseSource
 from farm.tvm_server import wire
 from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate.gate import GateLimits
-from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
-from farm.tvm_server.wire import SessionCode
+from farm.tvm_server.server import TvmServer, TvmServerPolicy
+from tests.support.gate_lab import GateInLoop
 from tests.support.keeping import MemoryKeeper
 from tests.support.local_head import leasing_over
-from tests.support.raw import RawPhone, RawTracker, open_session
+from tests.support.raw import RawPhone, RawTracker
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import HANG_S, until
 
 
-class TvmPort:
-    """A tracker over `phones`, which nobody dials; `policy` is that of the server."""
+class TvmPort(GateInLoop):
+    """A tracker over `phones`, which nobody dials; `policy` is that of the server, `limits` the gate's too."""
 
-    def __init__(self, *phones, address="127.0.0.1", lease=None, **policy):
+    def __init__(self, *phones, address="127.0.0.1", lease=None, limits=None, sessions=None, **policy):
+        limits, sessions = limits or ConnectionLimits(), sessions or GateLimits()
+        super().__init__(address=address, clients=limits, sessions=sessions)
         self.devices, self.events = FakeDevices(), EventLog()
         for phone in phones:
             self.devices.add(phone, "android")
-        self._address, self._lease = address, lease or LeasePolicy(unused_s=60)
-        self._policy = TvmServerPolicy(**policy)
-        self._opened = []
+        self._lease = lease or LeasePolicy(unused_s=60)
+        self._policy = TvmServerPolicy(limits=limits, idle_s=sessions.idle_s, **policy)
 
     async def __aenter__(self):
+        await super().__aenter__()
         self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper(), self._lease)
-        self.door = LocalTvmServer(self._address, 0, self.leasing.tvm, self.leasing.tvm, self._policy)
+        self.door = TvmServer(self.path, "this farm", self.leasing.tvm, self.leasing.tvm, self._policy)
         await self.door.start()
+        self.door.begin()
         return self
 
     async def __aexit__(self, *_):
-        for each in self._opened:
-            each.close()
         await self.door.stop()
         await self.leasing.close()
+        await super().__aexit__()
 
     async def socket(self, family=socket.AF_INET, address="127.0.0.1", sock=None):
         """A connection that has said nothing."""
@@ -70,7 +72,7 @@ class SessionPort(TvmPort):
 
     def __init__(self, session=None, *, lease=None, **gate):
         limits = ConnectionLimits(handshake_s=5.0)
-        super().__init__(lease=lease or LeasePolicy(), limits=limits, gate=GateLimits(**gate))
+        super().__init__(lease=lease or LeasePolicy(), limits=limits, sessions=GateLimits(**gate))
         self.phone = RawPhone("secret", session)
 
     async def __aenter__(self):
@@ -81,24 +83,6 @@ class SessionPort(TvmPort):
     async def __aexit__(self, *_):
         await super().__aexit__()
         await self.phone.__aexit__()
-
-    async def key(self, name="android"):
-        client = await self.client()
-        code, (_, _, match_key) = await client.ask(wire.TrackerRequest(name, "", 1))
-        client.close()
-        assert code == 0
-        return match_key
-
-    async def dial(self, match_key, options=""):
-        sock, hello, rest = await open_session(self.door.port, match_key, options)
-        self._opened.append(sock)
-        assert rest == b""
-        return sock, hello
-
-    async def session(self, options="", name="android"):
-        sock, hello = await self.dial(await self.key(name), options)
-        assert (hello.code, hello.server_key) == (SessionCode.SUCCESS, f"server:{name}")
-        return sock
 
     async def job(self):
         lease = await self.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
