@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from farm.bundle.model import Abi, Platform, check_bundle_name
 from farm.bundle.versions import TvmVersions
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import emit, local_time, print_note, table, when
+from farm.cli.output import emit, local_time, print_note, table
 from farm.cli.output.terminal import interruptible, steps
 from farm.common.durations import many
 from farm.common.errors import Code, ExitCode, HostError, UserError
@@ -316,7 +315,7 @@ def _poison_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         (
             (
                 short_hash(row["artifact"]), str(row["kills"]), _poison_state(row),
-                when(datetime.fromisoformat(row["last_at"])), row["device"], row["user"], row["job"], row["what"],
+                local_time(row["last_at"]), row["device"], row["user"], row["job"], row["what"],
             )
             for row in answer["poison"]
         ),

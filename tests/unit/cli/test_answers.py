@@ -153,3 +153,13 @@ def test_what_goes_on_is_told_by_the_clock_of_the_daemon(answers, farm):
     answers |= told
     assert "45m" in str(farm("job list"))
     assert "(in 30m)" in str(farm("lease list"))
+
+
+def test_a_library_killed_at_a_time_that_is_over(answers, farm):
+    row = {
+        "artifact": "a" * 64, "kills": 2, "state": "refused", "last_at": "2026-11-20T15:19:56+00:00", "device": "pixel",
+        "user": "ann", "job": "bench-1", "what": "server", "refused": True, "forgotten": False,
+    }  # fmt: skip
+    answers["poison.list"] = {"poison": [row], "more": 0}
+    assert "2026-11-20 15:19:56" in str(farm("poison list"))
+    assert "(in " not in str(farm("poison list"))
