@@ -50,6 +50,8 @@ def mistakes(config: FarmConfig) -> Iterator[Mistake]:
     yield from _health(config.health)
     yield from _heat(heat)
     yield from _power(config.power)
+    if config.tvm.gate and not config.tvm.gate.startswith("/"):
+        yield f"tvm.gate: {config.tvm.gate!r} is no path of a socket", '"", or "/run/farm-gate/gate.sock"'
     for serial, path in config.usb.places.items():
         if parse_place(path) is None:
             yield f"usb.places.{serial}: {path!r} is no USB port", 'as sysfs names it, "1-4.2"'

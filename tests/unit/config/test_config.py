@@ -91,6 +91,7 @@ def test_a_flag_that_was_not_given_changes_nothing():
             "one address",
         ),
         ("[lab]\nlisten = 'lab1:9194'", "lab.listen: 'lab1:9194' is no address", "tcp://"),
+        ("[tvm]\ngate = 'inside'", "tvm.gate: 'inside' is no path of a socket", "farm-gate"),
         ("[lab]\nlisten = 'tcp://0.0.0.0:9194'", "lab.listen: 'tcp://0.0.0.0:9194' is no one address", "dial it"),
         ("[lab]\nlisten = 'tcp://10.0.0.1:9194'", "lab.listen: this is the only host", "apart"),
         (
