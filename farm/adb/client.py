@@ -213,7 +213,7 @@ class AdbClient:
         self.forget(serial)
 
     async def reconnect(self, serial: str) -> str:
-        """Has the server drop a phone's transport, usable or not, and make it again; returns the server's answer.
+        """Has the server drop a phone's transport, usable or not, and make a new one. Returns its answer.
 
         The list shows the rest: it leaves it, or is offline, for a moment. Its streams and forwards end.
         """

@@ -129,7 +129,6 @@ async def test_a_task_goes_on_after_a_fault_of_the_database(asked, serving, prox
     number, written = itertools.count(), asyncio.Event()
 
     async def change():
-        """Others write all the time; the history has some to store."""
         while True:
             serving.events.publish("device.ready", f"phone-{next(number)}")
             with suppress(HostError):
@@ -153,7 +152,8 @@ async def test_a_task_goes_on_after_a_fault_of_the_database(asked, serving, prox
                 proxy.slow_s = 0.3
         if fault != "slow":  # then what is written is late, and what is read is given up
             await until(lambda: serving.store.problem)
-        await until(lambda since=asked.done + asked.failed: asked.done + asked.failed > since or running.done())
+        if name != "history":  # it asks nothing while the writer knows of an outage
+            await until(lambda since=asked.done + asked.failed: asked.done + asked.failed > since or running.done())
         proxy.passing.set()
         proxy.refusing, proxy.slow_s = False, 0.0
         await until(lambda since=asked.done: asked.done > since + 2 or running.done())
