@@ -60,8 +60,7 @@ def test_again_changes_nothing_and_brings_back_what_was_changed(root):
 
 
 def test_uninstall_leaves_nothing_but_what_people_wrote(root):
-    done = farm("--prefix", str(root), "--uninstall")
-    assert done.returncode == 0, done
+    assert farm("--prefix", str(root), "--uninstall").returncode == 0
     assert list(root.iterdir()) == []
     farm("--prefix", str(root))
     mine = root / "etc/farm/farm.toml"
@@ -74,8 +73,7 @@ def test_uninstall_leaves_nothing_but_what_people_wrote(root):
 @pytest.mark.parametrize("only_say", ["--dry-run", "--print"])
 def test_saying_what_would_be_done_does_nothing(only_say, tmp_path):
     done = farm(only_say, "--prefix", str(tmp_path / "root"))
-    assert done.returncode == 0, done
-    assert "farm-adb.service" in done.stdout
+    assert (done.returncode, "farm-adb.service" in done.stdout) == (0, True), done
     assert not (tmp_path / "root").exists()
 
 
@@ -126,12 +124,14 @@ def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(runs, tmp_pa
     monkeypatch.setattr(install_service, "SYSTEM", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(install_service, "systemd_runs", lambda: runs)
-    monkeypatch.setattr(install_service, "_run", done.extend)
+
+    succeeded = subprocess.CompletedProcess((), 0, stdout="")
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: done.append(command[:2]) or succeeded)
     install_service.install_service(prefix=tmp_path)
     said = capsys.readouterr().out
     assert f"{'run' if runs else 'not run':9} systemctl daemon-reload" in said
     assert ("systemd does not run on this host" in said) is not runs
-    assert done == ([("systemd-sysusers",), ("systemctl", "daemon-reload")] if runs else [])
+    assert done == [("systemctl", "is-active"), ("systemd-sysusers",), ("systemctl", "daemon-reload")][: 3 * runs]
 
 
 SERVICE, ADB, GATE, SOCKET = "farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket"
