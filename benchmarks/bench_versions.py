@@ -1,4 +1,4 @@
-"""Which releases of TVM and its FFI work with which: versions.tsv, builds.tsv (farm/bundle/data), docs/versions.md.
+"""Which releases of TVM and its FFI work with which: versions.tsv, builds.tsv (farm/bundle/data), docs/bundles.md.
 
 Not part of all benchmarks: it downloads 1.5 GB of wheels (kept in ~/.cache/farm/versions) and takes an hour. Each pair
 of a TVM and an FFI compiles a model (benchmarks/version_client.py), each that can is then a client of each RPC server,

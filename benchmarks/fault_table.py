@@ -1,7 +1,7 @@
 """The fault matrix as data: what goes wrong with phones, what the farm makes of it, and what is promised in seconds.
 
 One row is one `Fault`. `tests/acceptance/test_fault_matrix.py` asserts outcome and order of events, and
-`make bench NAME=faults` measures the seconds and writes docs/faults.md.
+`make bench NAME=faults` measures the seconds and writes docs/faults.json.
 """
 
 from __future__ import annotations

@@ -1,80 +1,77 @@
-"""The tables of docs/versions.md, made of what was tried: `python -m benchmarks.version_tables` writes them."""
+"""The table of versions in docs/bundles.md, made of what was tried: `python -m benchmarks.version_tables` writes it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from farm.bundle.versions import TrialKind, TrialResult, TvmVersions, VersionTrial, known_trials
+from farm.bundle.versions import TrialKind, TrialResult, VersionTrial, known_trials
 
-PAGE = Path(__file__).parents[1] / "docs" / "versions.md"
-MARK = "<!-- Tables of farm/bundle/data/versions.tsv -->\n"  # nothing below it is written by hand
+PAGE = Path(__file__).parents[1] / "docs" / "bundles.md"
+MARK = "<!-- Table of farm/bundle/data/versions.tsv -->\n"  # nothing below it is written by hand
 MEANING = {
-    TrialKind.ENVIRONMENT: "TVM (rows) with an FFI (columns) in one process",
-    TrialKind.SERVER: "TVM's runtime (rows) with an FFI (columns) as RPC server",
-    TrialKind.SESSION: "Clients (rows) with servers (columns)",
-    TrialKind.PACKAGE: "What the rows compiled, on servers (columns), with a client as the server",
+    TrialKind.ENVIRONMENT: "in one process",
+    TrialKind.SERVER: "as RPC server",
+    TrialKind.SESSION: "client with server",
+    TrialKind.PACKAGE: "package on server",
 }
-BOTH = (TrialKind.SESSION, TrialKind.PACKAGE)
+PAIRS = (TrialKind.ENVIRONMENT, TrialKind.SERVER)  # the other kinds try two pairs of TVM and FFI together
 
 
 def tables(trials: Sequence[VersionTrial]) -> str:
-    """What stands below the mark."""
-    parts = []
-    for kind, meaning in MEANING.items():
-        found = [each for each in trials if each.kind is kind]
-        parts.append(f"### {meaning}\n\n{_matrix(found, crossed=kind in BOTH)}")
-        if failures := _failures(found):
-            parts.append(failures)
-    return "\n".join(parts)
+    """The text below the mark."""
+    together = [each for each in trials if each.kind not in PAIRS]
+    good, pairs = sum(each.result is TrialResult.WORKS for each in together), len({each.other for each in together})
+    return (
+        f"{_matrix([each for each in trials if each.kind in PAIRS])}\n"
+        f"Each two of the {pairs} pairs that start as a server were tried together, one as client and compiler, one as "
+        f"server: {good} of {len(together)} trials work.\n\n{_failures(trials)}"
+    )
 
 
 def write(trials: Sequence[VersionTrial]) -> None:
-    """Put the tables into the page."""
+    """Put the table into the page."""
     above = PAGE.read_text("utf-8").partition(MARK)[0]
     PAGE.write_text(f"{above}{MARK}\n{tables(trials)}", "utf-8")
 
 
-def _matrix(trials: Sequence[VersionTrial], *, crossed: bool) -> str:
-    cells = {(_row(each, crossed=crossed), _column(each, crossed=crossed)): each.result for each in trials}
+def _matrix(trials: Sequence[VersionTrial]) -> str:
+    """TVM's releases as rows, those of its FFI as columns; releases with equal results share one."""
+    found: dict[tuple[str, str], dict[TrialKind, TrialResult]] = {}
+    for each in trials:
+        found.setdefault((each.versions.tvm, each.versions.ffi), {})[each.kind] = each.result
+    cells = {pair: _cell(results) for pair, results in found.items()}
     rows, columns = dict.fromkeys(row for row, _ in cells), dict.fromkeys(column for _, column in cells)
-    as_rows = _alike({row: tuple(cells.get((row, column)) for column in columns) for row in rows})
-    as_columns = _alike({column: tuple(cells.get((row, column)) for row in rows) for column in columns})
-    lines = [f"| | {' | '.join(as_columns.values())} |", "|---" * (1 + len(as_columns)) + "|"]
+    as_rows = _alike({row: tuple(cells.get((row, column), "-") for column in columns) for row in rows})
+    as_columns = _alike({column: tuple(cells.get((row, column), "-") for row in rows) for column in columns})
+    lines = [f"| TVM, FFI | {' | '.join(as_columns.values())} |", "|---" * (1 + len(as_columns)) + "|"]
     for row, name in as_rows.items():
-        shown = " | ".join(cells.get((row, column)) or "-" for column in as_columns)
-        lines.append(f"| {name} | {shown} |")
+        lines.append(f"| {name} | {' | '.join(cells.get((row, column), '-') for column in as_columns)} |")
     return "\n".join(lines) + "\n"
 
 
-def _alike(results: Mapping[str, tuple[TrialResult | None, ...]]) -> dict[str, str]:
+def _cell(results: Mapping[TrialKind, TrialResult]) -> str:
+    if len(set(results.values())) == 1 and len(results) == len(PAIRS):
+        return str(results[TrialKind.ENVIRONMENT])
+    return ", ".join(f"{result} {MEANING[kind]}" for kind, result in results.items())
+
+
+def _alike(results: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """The first of each set of names with the same results, and all names of the set."""
-    groups: dict[tuple[TrialResult | None, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name, each in results.items():
         groups.setdefault(each, []).append(name)
     return {names[0]: "<br>".join(names) for names in groups.values()}
 
 
-def _row(trial: VersionTrial, *, crossed: bool) -> str:
-    return _short(trial.versions) if crossed else trial.versions.tvm
-
-
-def _column(trial: VersionTrial, *, crossed: bool) -> str:
-    return _short(trial.other) if crossed else trial.versions.ffi
-
-
-def _short(versions: TvmVersions) -> str:
-    return f"{versions.tvm} + {versions.ffi}"
-
-
 def _failures(trials: Sequence[VersionTrial]) -> str:
     """How often each thing went wrong."""
-    counts: dict[tuple[TrialResult, str], int] = {}
-    for each in trials:
-        if each.result is not TrialResult.WORKS:
-            counts[each.result, each.detail] = counts.get((each.result, each.detail), 0) + 1
-    rows = "\n".join(f"| {result} | `{detail}` | {count} |" for (result, detail), count in counts.items())
-    return f"| result | where | cells |\n|---|---|---|\n{rows}\n" if rows else ""
+    counts = Counter((MEANING[each.kind], each.result, each.detail) for each in trials if each.detail)
+    rows = "\n".join(
+        f"| {kind} | {result} | `{detail}` | {count} |" for (kind, result, detail), count in counts.items()
+    )
+    return f"| tried | result | where | times |\n|---|---|---|---|\n{rows}\n" if rows else ""
 
 
 if __name__ == "__main__":

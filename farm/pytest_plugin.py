@@ -1,4 +1,4 @@
-"""The pytest plugin (docs/ci.md): fixtures `farm_phone` and `assert_not_slower`.
+"""The pytest plugin (docs/scripts.md): fixtures `farm_phone` and `assert_not_slower`.
 
 pytest loads it wherever farm is installed, so it imports of farm only what a test asks for.
 """

@@ -1,4 +1,4 @@
-"""The reference as Markdown, made of the code itself: commands, specs of jobs, configuration, verbs, events, errors.
+"""The reference as Markdown, made of the code: commands, specs, configuration, verbs, events, errors, metrics.
 
 Nothing is started and nothing is asked: the command line is walked, dataclasses and calls are read in their sources.
 """
@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import re
 import sys
@@ -384,6 +385,49 @@ def error_codes() -> str:
     return table(("code", "fault", "exit code", "what"), rows)
 
 
+# --- metrics and measured faults ------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """The catalogue of metrics: a heading for each group."""
+    from farm.metrics.catalogue import GROUPS
+
+    parts = []
+    for title, group in GROUPS.items():
+        rows = [
+            (f"`{each.shown}`", str(each.kind), ", ".join(f"`{label}`" for label in each.labels), plain(each.meaning))
+            for each in group
+        ]
+        parts.append(f"### {title}\n\n" + table(("metric", "type", "labels", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def faults() -> str:
+    """The measured faults of virtual phones (docs/faults.json)."""
+    columns = ("fault", "detected as", "by", "noticed, s", "actions", "ended by", "back, s", "goal, s", "others")
+    return table(columns, [_fault(row) for row in json.loads((ROOT / "docs" / "faults.json").read_text("utf-8"))])
+
+
+def _fault(row: Mapping[str, Any]) -> tuple[str, ...]:
+    others = "every phone" if row["whole_farm"] else "spared" if row["spared"] else "HURT"
+    return (
+        row["fault"],
+        row["detected"].partition(":")[0] or "(nothing to detect)",
+        row["noticed_by"],
+        _seconds(row["noticed_s"]),
+        ", ".join(row["actions"]) or "none",
+        row["ended_by"] or "itself",
+        _seconds(row["back_s"]) + (" **WRONG**" if row["wrong"] else ""),
+        _seconds(row["goal_s"] or None),
+        others,
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
 PARTS: Mapping[str, types.FunctionType] = {
     "cli": cli, "specs": specs, "config": config, "control": control, "events": events, "errors": error_codes,
+    "metrics": metrics, "faults": faults,
 }  # fmt: skip

@@ -47,7 +47,7 @@ def name_rows(app: Sphinx, tree: nodes.document) -> None:
 
 def link(app: Sphinx, tree: nodes.document, page: str) -> None:
     """Make a reference of the first use of each term in a page's running text."""
-    if page in (GLOSSARY, "index", "comparison", "changelog") or page.startswith("reference-"):
+    if page in (GLOSSARY, "index") or page.startswith("reference-"):
         return
     known = {word: where for word, where in terms(str(app.srcdir)).items() if word.lower() not in COMMON}
     pattern = re.compile(r"\b(" + "|".join(re.escape(each) for each in sorted(known, key=len, reverse=True)) + r")\b")

@@ -11,16 +11,9 @@ from sphinx.application import Sphinx
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
-GLOB = re.compile(r"^[a-z-]+\*\n", re.MULTILINE)
-
-
-def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put generated parts into a page before it is parsed; of the index, take out patterns that no page fits."""
+def fill(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Put generated parts into a page before it is parsed."""
     source[0] = MARK.sub(lambda found: generate.PARTS[found[1]](), source[0])
-    if page == app.config.root_doc:
-        source[0] = GLOB.sub(
-            lambda found: found[0] if any(app.srcdir.glob(f"{found[0].strip()}.md")) else "", source[0]
-        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/web.md from a virtual farm: `python docs/images/take.py [FOLDER] [--all]`.
+"""Takes the pictures of docs/service.md from a virtual farm: `python docs/images/take.py [FOLDER] [--all]`.
 
 With `--all`, every page in light and dark, in the width of a desktop and of a phone, to check a changed style sheet.
 """

@@ -4,7 +4,7 @@
 wins. The texts come from real servers and phones (tests/data/adb/errors); the order matters where one output holds
 several: a failure that was overcome (an old server killed and started again) stands above the one that stayed.
 """
-# The names below are the interface agreed in docs/interfaces.md; an `Error` suffix on each would add nothing.
+# The names below are the interface agreed in docs/protocol.md; an `Error` suffix on each would add nothing.
 # ruff: noqa: N818
 
 from __future__ import annotations

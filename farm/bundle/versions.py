@@ -22,8 +22,8 @@ from farm.common.errors import Code, UserError
 _DATA = Path(__file__).parent / "data"
 TRIALS, BUILDS = _DATA / "versions.tsv", _DATA / "builds.tsv"
 TVM_PACKAGE, FFI_PACKAGE = "apache-tvm", "apache-tvm-ffi"
-ALONE_HINT = "install a TVM and an FFI that are known to work together: docs/versions.md"
-PAIR_HINT = "take both from the same TVM and FFI: `farm bundle build` does; docs/versions.md has what is known to work"
+ALONE_HINT = "install a TVM and an FFI that are known to work together: docs/bundles.md"
+PAIR_HINT = "take both from the same TVM and FFI: `farm bundle build` does; docs/bundles.md has what is known to work"
 _SILENT = "neither the libraries nor bundle.toml (tvm_version, ffi_version) say which TVM and FFI they are of"
 
 

@@ -156,7 +156,7 @@ def _beginning(incomplete: str, pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _label(value: str) -> str:
-    """As labels are normalised (docs/interfaces.md)."""
+    """As labels are normalised (docs/protocol.md)."""
     return re.sub(r"[^a-z0-9._-]+", "-", value.strip().lower())
 
 

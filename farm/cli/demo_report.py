@@ -18,7 +18,7 @@ SILENT_S = 10.0  # without a line; then the demo says what it waits for
 ENDS = frozenset({"device.ready", "device.quarantined"})  # of a phone's way that are worth a line
 NEXT = (
     ("farm demo --stay", "keep a farm up, for commands of your own"),
-    ("docs/tutorial-first-model.md", "half an hour: a network, tuned on two phones"),
+    ("docs/quickstart.md", "half an hour: a network, tuned on two phones"),
     ("README.md", "the way to your first phones"),
 )
 

@@ -103,7 +103,7 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     if status["tracker"]["pid"] == 0:
         yield NO_GATE
     for problem in status["problems"]:
-        yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
+        yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/service.md, "When something breaks"')
     yield from (
         Diagnosis(f["check"], DoctorVerdict(f["verdict"] or WARN), f["detail"], f["fix"])
         for f in call("doctor")["findings"]
@@ -177,7 +177,7 @@ def _cut(phone: str) -> Diagnosis:
 def _judge_cut(phone: str, outcome: str, detail: str) -> Diagnosis:
     if outcome == "repaired":
         return Diagnosis("power cut", OK, f"{phone} went, and came back: its port can be cut")
-    fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/recovery.md)"
+    fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/health.md)"
     return Diagnosis("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)
 
 

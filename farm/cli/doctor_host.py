@@ -31,7 +31,7 @@ _VERSIONS = (
     "print(*[kind for kind in ('llvm', 'opencl', 'vulkan') if has('target.build.' + kind)],"
     " *(['clml'] if has('relax.ext.openclml') else []))"
 )
-# What TVM calls code generators, and for which of the farm's targets each is needed (docs/packages.md).
+# What TVM calls code generators, and for which of the farm's targets each is needed (docs/models.md).
 _GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
 STA_UNSYNC = 0x40  # linux/timex.h: no time server sets the clock
 TIMEX_BYTES = 512  # more than struct timex has on any machine; `status` is its sixth word (man 2 adjtimex)

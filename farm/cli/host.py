@@ -115,7 +115,7 @@ def list_(json: JsonFlag = False) -> None:
         )
         for row in answer["hosts"]
     )  # fmt: skip
-    none = "this host belongs to no lab: docs/howto-many-hosts.md" if not answer["own"] else "no host has begun yet"
+    none = "this host belongs to no lab: docs/many-hosts.md" if not answer["own"] else "no host has begun yet"
     titles = ("HOST", "ADDRESS", "STATE", "REACH", "BEAT", "PHONES", "FARM", "PROTOCOL", "DRAINED")
     tokens = (
         f"a token lets {each['name']} join until {local_time(each['expires_at'])} (made by {each['made_by']})"

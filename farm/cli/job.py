@@ -389,7 +389,7 @@ def submit(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Queue the jobs of a file (docs/clients.md), all or none; the files it names are uploaded.
+    """Queue the jobs of a file (docs/scripts.md), all or none; the files it names are uploaded.
 
     Exit code 3 when no phone matches one of them. With --wait: exit code 1 when a job failed, or the reason's code when
     all failed for one.

@@ -1,4 +1,4 @@
-"""The farm from Python: `from farm import Client` (or `AsyncClient`). docs/clients.md has the examples.
+"""The farm from Python: `from farm import Client` (or `AsyncClient`). docs/scripts.md has the examples.
 
 Results (`farm.client.model`) and specs (`farm.model.specs`) need numpy and pydantic; they are imported when a
 client first uses them.

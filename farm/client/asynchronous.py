@@ -131,7 +131,7 @@ class AsyncClient:
         return int(answer["jobs"]), int(answer["entry"] or 0), error_from_wire(error) if error else None
 
     async def submit_file(self, path: Path | str, *, key: str = "", must_match: bool = False) -> tuple[Submitted, ...]:
-        """Queue every job of a spec file (docs/clients.md); the files it names are uploaded.
+        """Queue every job of a spec file (docs/scripts.md); the files it names are uploaded.
 
         Raises:
             UserError: the file has a mistake, or the farm would refuse one of its jobs; nothing was submitted.
@@ -378,7 +378,7 @@ class AsyncClient:
             on_wait: called with the reason why there is none yet.
             wait_s: for how long at most it is waited for; None: without end.
             for_operator: whether to wait also where only an operator can free a phone.
-            options: `priority`, `deadline_s` ... (docs/clients.md).
+            options: `priority`, `deadline_s` ... (docs/scripts.md).
 
         Raises:
             NoPhoneError: no phone matches, there was none within `wait_s`, or only an operator can free one.

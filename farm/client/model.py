@@ -315,7 +315,7 @@ def outcome_from(shown: Mapping[str, Any]) -> Outcome:
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of every kind of job: docs/clients.md."""
+    """Options of every kind of job: docs/scripts.md."""
 
     devices: int | Literal["all"]
     priority: int

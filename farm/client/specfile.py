@@ -1,4 +1,4 @@
-"""Spec files: `farm submit` reads one TOML file with one job, several, or a matrix of them (docs/clients.md).
+"""Spec files: `farm submit` reads one TOML file with one job, several, or a matrix of them (docs/scripts.md).
 
     kind = "bench"               # what stands here is every job's
     on = "android"
@@ -274,7 +274,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not valid TOML: {error}", hint="texts stand in quotes; numbers, true and false do not"
         ) from error
     except OSError as error:
-        raise spec_file_error(f"cannot read {path}: {error}", hint="give a TOML file: docs/clients.md") from error
+        raise spec_file_error(f"cannot read {path}: {error}", hint="give a TOML file: docs/scripts.md") from error
 
 
 def _text(path: Path) -> str:
@@ -285,7 +285,7 @@ def _text(path: Path) -> str:
             return text
     raise spec_file_error(
         f"{path} is no TOML file: it is no UTF-8 text",
-        hint=f"of a model: farm bench {shlex.quote(str(path))} --on SELECTOR; spec files: docs/clients.md",
+        hint=f"of a model: farm bench {shlex.quote(str(path))} --on SELECTOR; spec files: docs/scripts.md",
     )
 
 
@@ -296,7 +296,7 @@ def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:
         raise _mistake(path, "", "job is not a list of tables", "write [[job]] above each job's keys")
     if "job" not in tree and "kind" not in tree:  # [[jobs]] or `knd`: named before the missing kind
         if {"command", "output"} <= tree.keys():
-            hint = f"farm program run {shlex.quote(str(path))} --on SELECTOR; spec files: docs/clients.md"
+            hint = f"farm program run {shlex.quote(str(path))} --on SELECTOR; spec files: docs/scripts.md"
             raise _mistake(path, "", "this is the description of a program, not a spec file", hint)
         _refuse_unknown(path, "", shared, OWN_KEYS.union({"job", "kind"}, *map(_keys, KINDS.values())), "a spec file")
     kinds = [_kind(path, _where(tree, i), {**shared, **each}) for i, each in enumerate(jobs)]

@@ -28,7 +28,7 @@ class Fault(StrEnum):
 
 
 class ExitCode:
-    """Exit codes of every `farm` command (docs/interfaces.md)."""
+    """Exit codes of every `farm` command (docs/protocol.md)."""
 
     OK = 0
     FAILED = 1
@@ -44,7 +44,7 @@ class Code(StrEnum):
     """Codes of errors that nothing catches by class: the code, whose fault it is, its meaning, and an exit code.
 
     A code says what is wrong (bad_X, no_such_X, X_failed, X_unusable ...), and never is the name of a thing alone. A
-    class of errors that is caught declares its code itself; docs/reference-events.md lists both.
+    class of errors that is caught declares its code itself; docs/protocol.md lists both.
     """
 
     fault: Fault

@@ -101,7 +101,7 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
     if lab.head_apart and not lab.host:
         yield "lab.host: missing", 'each host of a lab has a name: [lab] host = "lab1"'
     if lab.head_apart and not store_url:
-        hint = '[store] url = "postgresql://..."; docs/howto-many-hosts.md. A single host needs no head apart'
+        hint = '[store] url = "postgresql://..."; docs/many-hosts.md. A single host needs no head apart'
         yield 'lab.head: "apart" needs a database on a server', hint
     address = address_of(lab.listen)
     if address is None and lab.listen:

@@ -1,6 +1,6 @@
 """Messages of both control sockets (people's and workers'), sans I/O: frames in, requests and replies out, and back.
 
-Frame 0 is one JSON object; a second one is a piece of an artifact, raw. docs/interfaces.md has the fields.
+Frame 0 is one JSON object; a second one is a piece of an artifact, raw. docs/protocol.md has the fields.
 Rules of this file: no sockets, no clock; a decoder returns a message or raises ProtocolError, nothing else. It is
 imported by `farm status`, so the standard library must do.
 """

@@ -17,7 +17,7 @@ from farm.common.tasks import SharedCall
 from farm.config import FarmConfig
 from farm.store.store import Store
 
-LAB_NEEDS = 'a lab also needs [store] url and [lab] head = "apart" (docs/howto-many-hosts.md)'
+LAB_NEEDS = 'a lab also needs [store] url and [lab] head = "apart" (docs/many-hosts.md)'
 OTHER_SERVERS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
 
 log = logging.getLogger(__name__)

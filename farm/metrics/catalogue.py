@@ -1,4 +1,4 @@
-"""Every metric of the farm: the list that tests compare with the collector, docs/metrics.md, rules and dashboards.
+"""Every metric of the farm: the list that tests compare with the collector, docs/alerts.md, rules and dashboards.
 
 Names and units follow prometheus.io/docs/practices/naming. Label values are bounded: names of adopted devices, enums of
 farm's own, and users (the first `MAX_USERS`, then "other"). Never job ids, strangers' serial numbers or model paths.
@@ -85,7 +85,7 @@ _STORE = (
     Metric("farm_disk_size_bytes", _G, "Size of that disk."),
 )
 _LAB = (
-    Metric("farm_lab_hosts", _G, "Hosts by state (docs/operations.md); each reports all.", ("state",)),
+    Metric("farm_lab_hosts", _G, "Hosts by state (docs/service.md); each reports all.", ("state",)),
     Metric("farm_lab_host_silence_seconds", _G, "Time since the latest beat of a host that runs; of the first 100.",
            ("host",)),
     Metric("farm_lab_host_reachable", _G, "1 while this host can connect to another host that runs; of the first 100.",

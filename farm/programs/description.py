@@ -103,7 +103,7 @@ def read_description(text: bytes, where: str) -> ProgramDescription:
     try:
         table = parse_toml(text)
     except ValueError as error:
-        raise program_error(f"{where} is no TOML: {error}", "docs/runtimes.md has an example") from error
+        raise program_error(f"{where} is no TOML: {error}", "docs/programs.md has an example") from error
     return checked_description(table, where)
 
 
@@ -126,7 +126,7 @@ def checked_description(table: Mapping[str, Any], where: str) -> ProgramDescript
         found = TypeAdapter(ProgramDescription).validate_python(dict(table))
     except ValidationError as error:
         place, problem, hint = field_error(error.errors())
-        raise program_error(f"{where}: {place} {problem}", hint or "docs/runtimes.md has every field") from error
+        raise program_error(f"{where}: {place} {problem}", hint or "docs/programs.md has every field") from error
     _check_placeholders(found, where)
     return found
 

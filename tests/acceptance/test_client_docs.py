@@ -1,20 +1,17 @@
-"""docs/clients.md: each of its programs runs as it stands, and has types."""
+"""docs/scripts.md: each of its programs runs as it stands, and has types."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from farm.zoo import small_cnn as build
+from tests.support.pages import ROOT, blocks
 from tests.support.tvm import environment
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs" / "clients.md").read_text())
-PROGRAMS = [text for language, text in BLOCKS if language == "python"]
-FILES = [text for language, text in BLOCKS if language == "toml"]
+PAGE, TITLE = ROOT / "docs" / "scripts.md", "From Python"
+PROGRAMS = blocks(PAGE, "python", title=TITLE)
+FILES = blocks(PAGE, "toml", title=TITLE)
 SAYS = {  # what only a program that worked prints
     "farm.tune(": "8 trials",
     "farm.bench(": " ms ",

@@ -165,7 +165,7 @@ def test_a_phone_that_says_it_is_throttled_is_not_trusted(farm, models):
     assert len(certificate["tries"]) == 1  # the next try would have met the same
 
 
-CI_PAGE = ROOT / "docs" / "ci.md"
+CI_PAGE, CI = ROOT / "docs" / "scripts.md", "Checks in CI"
 CI_CUT = ("--devices", "1", "--measure", "5")
 
 
@@ -206,7 +206,7 @@ def test_checks_in_ci_as_the_page_has_them(farm, models, repository):
     (repository / "new.onnx").write_bytes((models / "slower.onnx").read_bytes())
     git(repository, "checkout", "-q", "-b", "topic", "v1")
     codes = []
-    for step in shown(CI_PAGE):
+    for step in shown(CI_PAGE, CI):
         command = [sys.executable, "-m", *shlex.split(step.command)]
         if "--on" in command:
             command += CI_CUT
@@ -231,7 +231,7 @@ def test_checks_in_ci_as_the_page_has_them(farm, models, repository):
 
 @needs("git")
 def test_git_bisect_finds_the_slower_commit_as_the_page_has_it(farm, models, repository):
-    script, steps = [each for each in blocks(CI_PAGE, "sh") if "bisect" in each or "exit 125" in each]
+    script, steps = [each for each in blocks(CI_PAGE, "sh", title=CI) if "bisect" in each or "exit 125" in each]
     (repository.parent / "is-slower.sh").write_text(script)
     (repository.parent / "is-slower.sh").chmod(0o755)
     (repository.parent / "fast.onnx").write_bytes((models / "small.onnx").read_bytes())
@@ -247,7 +247,7 @@ def test_git_bisect_finds_the_slower_commit_as_the_page_has_it(farm, models, rep
 
 @needs("adb")
 def test_tests_with_phones_as_the_page_has_them(farm, models, tmp_path):
-    (tests,) = blocks(CI_PAGE, "python")
+    (tests,) = blocks(CI_PAGE, "python", title=CI)
     (tmp_path / "test_page.py").write_text(tests)
     for name, model in (("net.onnx", "small.onnx"), ("main.onnx", "slower.onnx")):
         (tmp_path / name).write_bytes((models / model).read_bytes())

@@ -22,7 +22,7 @@ from farm.tuning.stock import load_intrinsics
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 360  # a script imports TVM twice, for itself and for its builder: on a busy host a minute
 ONCE = EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "tune.md").read_text(), re.MULTILINE | re.DOTALL)
 PROGRAMS = [text for text in BLOCKS if "FarmRunner" in text]  # the others are farm.Client's
 
 pytestmark = pytest.mark.farm("oneplus-12", "oneplus-12")

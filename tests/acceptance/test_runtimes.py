@@ -1,4 +1,4 @@
-"""Real runtimes on virtual phones: ONNX Runtime and LiteRT out of their wheels. docs/runtimes.md is executed."""
+"""Real runtimes on virtual phones: ONNX Runtime and LiteRT out of their wheels. docs/programs.md is executed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def type_line(farm: VirtualFarm, folder: Path, line: str) -> subprocess.Complete
 
 @pytest.mark.timeout(600)
 def test_the_page_does_what_it_says(farm: VirtualFarm, folder: Path) -> None:
-    steps = [step for step in shown(ROOT / "docs" / "runtimes.md") if "here" in step.command]
+    steps = [step for step in shown(ROOT / "docs" / "programs.md") if "here" in step.command]
     assert len(steps) >= 4
     for step in steps:
         done = type_line(farm, folder, step.command)
@@ -92,7 +92,7 @@ def test_litert_computes_what_numpy_does(farm: VirtualFarm, folder: Path) -> Non
     assert result["certificate"]["runtime"]["version"] == version("ai-edge-litert")
 
 
-@pytest.mark.skipif(not LLAMA_BENCH, reason="llama-bench not found: docs/runtimes.md compiles it")
+@pytest.mark.skipif(not LLAMA_BENCH, reason="llama-bench not found: docs/programs.md compiles it")
 @pytest.mark.skipif(find_spec("gguf") is None, reason="gguf not found: pip install gguf")
 def test_llama_bench_runs_on_a_phone(farm: VirtualFarm, tmp_path: Path) -> None:
     runtime, model = tmp_path / "runtime", tmp_path / "tiny.gguf"

@@ -133,7 +133,7 @@ def test_a_bundle_is_refused_if_its_tvm_and_ffi_are_known_not_to_work_and_doubte
     )
     stated = f'tvm_version = "{bad.versions.tvm}"\nffi_version = "{bad.versions.ffi}"\n'
     broken = foreign_build(farm.folder / "bundle", tmp_path / "broken", stated)
-    refused(farm.farm("bundle", "add", str(broken)), ExitCode.USAGE, f"cannot work: {bad.versions}", "docs/versions.md")
+    refused(farm.farm("bundle", "add", str(broken)), ExitCode.USAGE, f"cannot work: {bad.versions}", "docs/bundles.md")
 
     stated = 'tvm_version = "9.9"\nffi_version = "0.9"\n'
     unknown = foreign_build(farm.folder / "bundle", tmp_path / "unknown", stated)

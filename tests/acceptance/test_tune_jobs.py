@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 
@@ -12,8 +11,8 @@ import pytest
 from farm import Client
 from farm.compiler.record_files import read_records
 from tests.support.alone import alone, package_for_here
+from tests.support.pages import ROOT, blocks
 from tests.support.tunable import dense_onnx
-from tests.support.tvm import ROOT
 from tests.support.whole_farm import answer
 
 TRIALS = 16
@@ -144,7 +143,7 @@ def test_a_package_runs_on_this_host_and_is_checked(here, tmp_path):
 
 
 def test_the_documented_lines_load_it_in_a_plain_tvm_script(here, tmp_path):
-    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "packages.md").read_text(), re.DOTALL)
+    (lines,) = blocks(ROOT / "docs" / "models.md", "python", title="Packages")
     done = subprocess.run(
         [sys.executable, "-c", lines, str(here)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""docs/tutorials.md: the commands of each tutorial, in order, on one farm of virtual phones.
+"""docs/models.md: the commands of each tutorial, in order, on one farm of virtual phones.
 
 What differs from the document (`adapted`): virtual phones have no GPU, so `--target adreno` becomes `--target cpu`, in
 float32, as half precision takes this host's processor a minute a run. Searches are of a few trials that the random cost
@@ -13,14 +13,14 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.pages import ROOT, section
 from tests.support.tvm import environment
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "tutorials.md").read_text()
-SECTION = re.compile(r"^## (.*?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+GUIDE = section(ROOT / "docs" / "models.md", "From the TVM tutorials")
+SECTION = re.compile(r"^### (.*?)$(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TUTORIALS = {title: CONSOLE.findall(text) for title, text in SECTION.findall(GUIDE)}
 CUT = {"--trials": "4", "--repeat": "2"}

@@ -26,15 +26,21 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    """The code blocks of a page in these languages."""
-    return [text for _, language, text in BLOCK.findall(page.read_text("utf-8")) if language in languages]
+def section(page: Path, title: str) -> str:
+    """The text of a page's section of the second level; the whole page without a title."""
+    text = page.read_text("utf-8")
+    return re.split(r"^## ", text.partition(f"\n## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0] if title else text
 
 
-def shown(page: Path) -> list[Shown]:
-    """The commands of a page's `console` blocks, in order."""
+def blocks(page: Path, *languages: str, title: str = "") -> list[str]:
+    """The code blocks of a page, or of one of its sections, in these languages."""
+    return [text for _, language, text in BLOCK.findall(section(page, title)) if language in languages]
+
+
+def shown(page: Path, title: str = "") -> list[Shown]:
+    """The commands of a page's or a section's `console` blocks, in order."""
     found: list[Shown] = []
-    for text in blocks(page, "console"):
+    for text in blocks(page, "console", title=title):
         for line in text.splitlines():
             if line.startswith("$ "):
                 found.append(Shown(line.removeprefix("$ "), ()))

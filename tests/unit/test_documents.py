@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fault_table import FAULTS
 from farm.common.errors import ExitCode, UserError
 from farm.config import load
 from farm.kinds import KINDS as SPECS
+from farm.metrics.catalogue import METRICS
 from farm.model.device import Life
 from farm.model.event_kinds import KINDS
 from farm.model.job import JobState
@@ -30,7 +32,7 @@ import diagrams
 import generate
 
 PAGES = pages()
-SPEC_KEYS = {"kind", "matrix", "job"}  # of spec files (docs/clients.md), which are TOML too
+SPEC_KEYS = {"kind", "matrix", "job"}  # of spec files (docs/scripts.md), which are TOML too
 BUNDLE_KEYS = {"abi", "platform"}  # of bundle.toml
 COMMANDS = dict(generate.commands())
 NAMES = {name.split()[1] for name in COMMANDS if " " in name}
@@ -330,12 +332,19 @@ def test_every_event_that_is_published_is_in_the_list() -> None:
 def test_every_event_error_and_exit_code_is_in_the_reference() -> None:
     page = generate.events()
     assert all(f"| `{kind}` |" in page for kind in KINDS)
-    table = (ROOT / "docs" / "interfaces.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs" / "protocol.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
     exits = {value for name, value in vars(ExitCode).items() if name.isupper()}
     assert {int(each) for each in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == exits
     codes = [code for code, *_ in generate.errors()]
     assert len(set(codes)) == len(codes) > 60
     assert all(meaning for *_, meaning in generate.errors())
+
+
+def test_every_metric_and_measured_fault_is_in_the_reference() -> None:
+    page = generate.metrics()
+    assert all(f"| `{each.shown}` |" in page for each in METRICS.values())
+    measured = generate.faults()
+    assert all(f"| {fault.name} |" in measured for fault in FAULTS)
 
 
 # --- drawings ---------------------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ class Step:
     attempt: int
     # farm.jobs.progress_schema.TuningFacts; {}: no search
     tuning: Mapping[str, Any] = field(default_factory=dict)
-    timing: Mapping[str, Any] = field(default_factory=dict)  # a bench's interval so far (docs/measurement.md)
+    timing: Mapping[str, Any] = field(default_factory=dict)  # a bench's interval so far (docs/bench.md)
     curve: tuple[tuple[float, ...], ...] = ()  # trial, seconds of search, estimated latency in seconds
 
     @property

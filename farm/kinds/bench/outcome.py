@@ -24,7 +24,7 @@ class BenchOutcome(Outcome):
     samples_s: npt.NDArray[np.float64]  # empty unless it succeeded
     latency: SampleSummary | None  # as measured, in seconds; NaN is what one sample has not
     verdict: str  # trusted, suspect or rejected; empty unless it succeeded
-    certificate: Mapping[str, Any] = field(repr=False)  # reasons of the verdict, and the estimate: docs/measurement.md
+    certificate: Mapping[str, Any] = field(repr=False)  # reasons of the verdict, and the estimate: docs/bench.md
     max_abs_error: float | None
     target: str
     soc: str

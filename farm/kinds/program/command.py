@@ -190,14 +190,14 @@ def _folder_of(description: ProgramDescription, folder: Path | None) -> Path:
     if not found.is_dir():
         raise UserError(
             f"there is no folder {found} with the program of {runtime}",
-            hint=f"--runtime-folder FOLDER, or {FOLDERS}; docs/runtimes.md says which files belong there",
+            hint=f"--runtime-folder FOLDER, or {FOLDERS}; docs/programs.md says which files belong there",
         )
     if where and not any(next(found.glob(each), None) for each in (program, f"*/{program}")):
         own = next(found.glob("*.toml"), None)
         raise UserError(
             f"{found} has no {program}, the program of the runtime {runtime}",
             hint=f"to call what {own} describes, name it as the runtime, without a folder: --runtime {own}" if own
-            else f"docs/runtimes.md says which files belong there; its command: farm program show {runtime}",
+            else f"docs/programs.md says which files belong there; its command: farm program show {runtime}",
         )  # fmt: skip
     return found
 

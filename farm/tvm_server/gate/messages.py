@@ -2,7 +2,7 @@
 
 A message is a JSON object with `kind` and exactly the fields of its class, records in them likewise; those in `CARRIES`
 come with a descriptor. `n` is the gate's number of a connection: of one client, for as long as the gate lives.
-docs/interfaces.md, "The gate".
+docs/protocol.md, "The gate".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python tests/acceptance/chaos/check_log.py farm.db          a SQLite database: its events, then its tables
     python tests/acceptance/chaos/check_log.py events.jsonl     one event a line: {seq, at, kind, subject, data}
 
-Shares no code with farm: what it knows of it is docs/interfaces.md. Prints each broken rule and exits with 1. The log
+Shares no code with farm: what it knows of it is docs/protocol.md. Prints each broken rule and exits with 1. The log
 must be one of a farm at rest: nothing waits, nothing runs.
 """
 

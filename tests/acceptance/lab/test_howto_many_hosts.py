@@ -1,4 +1,4 @@
-"""docs/howto-many-hosts.md does what it says: from a single farm to a lab of three hosts, which one leaves again."""
+"""docs/many-hosts.md does what it says: from a single farm to a lab of three hosts, which one leaves again."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.support.pages import ROOT, blocks
 from tests.support.whole_farm import phones, until
 
 pytestmark = pytest.mark.timeout(900.0)
-GUIDE = ROOT / "docs" / "howto-many-hosts.md"
+GUIDE = ROOT / "docs" / "many-hosts.md"
 PASSWORD = "correct horse"
 HOSTS = ("lab1", "lab2", "lab3")
 OF_CONFIGURATION = (("lab", "init"), ("host", "join"))

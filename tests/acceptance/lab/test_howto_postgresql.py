@@ -1,4 +1,4 @@
-"""docs/howto-postgresql.md does what it says: an empty server, a store that moves, a farm that continues from there."""
+"""docs/postgresql.md does what it says: an empty server, a store that moves, a farm that continues from there."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.support import postgres
 from tests.support.pages import ROOT
 from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
 
-GUIDE = (ROOT / "docs" / "howto-postgresql.md").read_text()
+GUIDE = (ROOT / "docs" / "postgresql.md").read_text()
 COMMANDS = re.findall(r"^# (.*)$", "\n".join(re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)), re.MULTILINE)
 PASSWORD = "correct horse"
 

@@ -12,7 +12,7 @@ from farm.control.server import ONLY_LOOK
 from tests.support.verbs import every_verb, registered
 from tests.unit.control.test_audit import Rows
 
-DOCUMENTED = (Path(__file__).parents[3] / "docs" / "interfaces.md").read_text()
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 
 # What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
 VIEWERS_MAY = {

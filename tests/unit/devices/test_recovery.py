@@ -139,7 +139,7 @@ def test_every_fault_has_an_answer_and_every_action_says_whom_it_hurts():
 
 
 def test_the_document_has_every_rule():
-    text = (Path(__file__).parents[3] / "docs" / "recovery.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "health.md").read_text()
     for rule in ACTION_RULES:
         repairs = ", ".join(
             f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in rule.helps.items()

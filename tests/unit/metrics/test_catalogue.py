@@ -1,14 +1,11 @@
-"""The one list of metrics: Prometheus's naming, bounded labels, and the document that is made of it."""
+"""The one list of metrics: Prometheus's naming and bounded labels."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from farm.metrics.catalogue import METRICS, UNITS, Kind, Metric
-from farm.metrics.table import table
 
-ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "host", "hub",
     "kind", "model", "outcome", "pool", "action", "sensor", "soc", "source", "state", "to", "toolchain", "topic",
@@ -32,7 +29,3 @@ def test_labels_are_known_to_be_bounded(metric: Metric) -> None:
 
 def test_units_are_prometheus_base_units() -> None:
     assert not {"ms", "milliseconds", "minutes", "percent", "mv", "khz", "kilobytes"} & set(UNITS)
-
-
-def test_the_document_is_current() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == table(), "python -m farm.metrics.table > docs/metrics.md"

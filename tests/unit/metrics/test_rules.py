@@ -19,7 +19,7 @@ from tests.support.needs import needs
 ROOT = Path(__file__).parents[3]
 PROMETHEUS, GRAFANA = ROOT / "prometheus", ROOT / "grafana"
 DASHBOARDS = sorted(GRAFANA.glob("*.json"))
-RUNBOOK = ROOT / "docs" / "operations-alerts.md"
+RUNBOOK = ROOT / "docs" / "alerts.md"
 EXPORTED = {series for metric in METRICS.values() for series in metric.series}
 OF_RESULTS = set(METRIC_NAMES)
 OF_THE_CLIENT = {

@@ -57,8 +57,8 @@ def test_a_report_is_a_second_line():
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("name = ", "spec.toml is no TOML", "docs/runtimes.md"),
-        ("name = " + "[" * 30_000, "brackets in brackets", "docs/runtimes.md"),
+        ("name = ", "spec.toml is no TOML", "docs/programs.md"),
+        ("name = " + "[" * 30_000, "brackets in brackets", "docs/programs.md"),
         (GOOD + 70_000 * "#", "spec.toml is larger than 64 KiB", "is it a description?"),
         ('kind = "bench"\non = "android"', "spec.toml is a spec file of jobs", "farm submit"),
         (GOOD.replace("output", "outputs"), "'outputs' is not known", "did you mean output"),

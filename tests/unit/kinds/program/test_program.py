@@ -43,7 +43,7 @@ def test_a_failed_call_in_words(exit_code, said, message):
     ("files", "said", "hint"),
     [
         (None, "there is no folder", "--runtime-folder FOLDER"),
-        (["libonnxruntime.so"], "has no onnxruntime_perf_test, the program of the runtime ort", "docs/runtimes.md"),
+        (["libonnxruntime.so"], "has no onnxruntime_perf_test, the program of the runtime ort", "docs/programs.md"),
         (
             ["ort/ort_runner", "ort_runner.toml"],
             "has no onnxruntime_perf_test",
