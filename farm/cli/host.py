@@ -14,6 +14,7 @@ import typer
 
 from farm import RELEASE
 from farm.cli.connection import JsonFlag, call
+from farm.cli.lab_setup import MAX_HEADS, HostSetup, Listen, administrator_url, append_lines
 from farm.cli.output import emit, local_time, print_note, table
 from farm.cli.secret_input import TokenFile, read_token, without_password
 from farm.common.durations import format_duration, many
@@ -23,6 +24,7 @@ from farm.common.peers import user_name
 
 if TYPE_CHECKING:
     from farm.config import FarmConfig
+    from farm.store.host_token_policy import HostToken
     from farm.store.membership import OrderedBy
 
 app = typer.Typer(help="The hosts of a lab: let one join, list, drain and remove them.")
@@ -31,14 +33,19 @@ DEFAULT_CONFIG = Path("/etc/farm/farm.toml")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")]
 StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")]
 UrlOption = Annotated[
-    str, typer.Option(help="URL of the lab's database, with its administrator's role.", callback=without_password)
+    str,
+    typer.Option(
+        help="URL of the lab's database, with its administrator's role; default: the one that `farm lab create` kept.",
+        callback=without_password,
+    ),
 ]
+ListenOption = Annotated[str, typer.Option(metavar="ADDRESS[:PORT]", help="This host's address for the other hosts.")]
 
 
 @app.command()
 def token(
     name: Annotated[str, typer.Argument(help="Name of the new host.")],
-    url: UrlOption,
+    url: UrlOption = "",
     address: Annotated[
         str,
         typer.Option(help="URL of the database for the new host, if it needs another one.", callback=without_password),
@@ -49,45 +56,75 @@ def token(
     from farm.head.wire import PROTOCOL
     from farm.store.membership import new_token
 
+    url = administrator_url(url)
     made, leads = new_token(url, name, RELEASE, PROTOCOL, _ordered_by(), address=address)
     emit({"name": name, "token": made.text(), "url": made.url}, made.text(), json=json)
     if json:
         return
     if not leads:
         print_note("its URL works on this machine only; for another machine add --address postgresql://...")
-    print_note("on the new host: farm host join")
+    print_note("on the new host: farm host join --listen ADDRESS")
 
 
 @app.command()
 def join(
     token_file: TokenFile = None,
+    listen: ListenOption = "",
     write: Annotated[bool, typer.Option("--write", help="Write [store] and [lab] into the configuration.")] = False,
     config: ConfigOption = None,
     state_dir: StateOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Use a token: this machine is a host of the lab from its next start on.
+    """Use a token: this machine is a host of the lab.
 
-    A token is good for one join. Without --write the lines for the configuration are printed, this once.
+    --listen also sets up its service: configuration, units, a head on the first three hosts, and a restart (root).
+    Without it, and without --write, the lines for the configuration are printed, this once.
     """
     from farm.config import load
-    from farm.head.wire import PROTOCOL
     from farm.store.host_token_policy import HostToken
+
+    found = HostToken.parse(read_token(token_file))
+    if listen:
+        _set_up(found, HostSetup(Listen.parse(listen), DEFAULT_CONFIG), json=json)
+        return
+    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)}, optional=write)
+    file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
+    check_alone(loaded, file, write=write)
+    url, _ = _use(found, loaded)
+    lines = host_lines(url, found.name)
+    if write:
+        append_lines(file, lines)
+    answer = {"name": found.name, "lab": found.lab, "written": str(file) if write else "", "config": lines}
+    emit(answer, _joined_lines(found.name, file, lines, loaded, write=write), json=json)
+
+
+def _set_up(found: HostToken, setup: HostSetup, *, json: bool) -> None:
+    from farm.config import load
+
+    loaded = load(None)
+    check_alone(loaded, DEFAULT_CONFIG, write=True)
+    with setup.stopped():
+        url, hosts = _use(found, loaded)
+        setup.configure(host_lines(url, found.name, setup.listen.url), url)
+    answer = setup.start(head=hosts <= MAX_HEADS)
+    done = f"this machine is the host {found.name} of the lab"
+    emit({"lab": found.lab, "name": found.name, **answer}, (done, *setup.lines(answer)), json=json)
+
+
+def _use(found: HostToken, loaded: FarmConfig) -> tuple[str, int]:
+    """Use the token up: the database's URL for this host, and how many hosts the lab has now."""
+    from farm.head.wire import PROTOCOL
     from farm.store.membership import join as use
     from farm.store.membership import with_passfile
 
-    found = HostToken.parse(read_token(token_file))
-    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)}, optional=write)
-    file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
-    _check_alone(loaded, file, write=write)
-    use(found, RELEASE, PROTOCOL, partial(keep_password, loaded.state_dir))
-    url = with_passfile(found.url, str(passfile_of(loaded.state_dir)))
-    lines = ["[store]", f'url = "{url}"', "", "[lab]", f'host = "{found.name}"',
-             'head = "apart"']  # fmt: skip
-    if write:
-        _append(file, lines)
-    answer = {"name": found.name, "lab": found.lab, "written": str(file) if write else "", "config": lines}
-    emit(answer, _joined_lines(found.name, file, lines, loaded, write=write), json=json)
+    hosts = use(found, RELEASE, PROTOCOL, partial(keep_password, loaded.state_dir))
+    return with_passfile(found.url, str(passfile_of(loaded.state_dir))), hosts
+
+
+def host_lines(url: str, name: str, listen: str = "") -> list[str]:
+    """The lines of the configuration that make a machine a host of a lab."""
+    own = [f'listen = "{listen}"'] if listen else []
+    return ["[store]", f'url = "{url}"', "", "[lab]", f'host = "{name}"', 'head = "apart"', *own]
 
 
 def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *, write: bool) -> Iterator[str]:
@@ -142,14 +179,14 @@ def drain(
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="The host, or the name in an unused token.")],
-    url: UrlOption,
+    url: UrlOption = "",
     force: Annotated[bool, typer.Option("--force", help="Also while it runs, or has the lab's only head.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Remove a drained or stopped host: it loses the database, its leases end, its jobs continue elsewhere."""
     from farm.store.membership import remove as take_out
 
-    removed = take_out(url, name, _ordered_by(), force=force)
+    removed = take_out(administrator_url(url), name, _ordered_by(), force=force)
     answer = {"name": removed.name, "had_role": removed.had_role, "connections": removed.connections}
     lines = [f"{name} is no host of the lab any more; {many(removed.connections, 'connection')} ended"]
     if not removed.had_role:
@@ -166,7 +203,7 @@ def _ordered_by() -> OrderedBy:
     return OrderedBy(user_name(uid), f"uid {uid} on {socket.gethostname()}")
 
 
-def _check_alone(loaded: FarmConfig, file: Path, *, write: bool) -> None:
+def check_alone(loaded: FarmConfig, file: Path, *, write: bool) -> None:
     """Whether this machine may join, before anything is changed.
 
     Raises:
@@ -209,10 +246,3 @@ def keep_password(state_dir: Path, password: str) -> None:
             f"the password cannot be kept in {passfile}: {error.strerror}; nothing was changed",
             hint="make room there, or run it as root",
         ) from error
-
-
-def _append(file: Path, lines: list[str]) -> None:
-    before = file.read_text() if file.is_file() else ""
-    mode = file.stat().st_mode & 0o777 if file.is_file() else 0o644
-    text = "\n".join((before.rstrip("\n"), "", *lines)).lstrip("\n")
-    write_durably(file, f"{text}\n".encode(), mode)

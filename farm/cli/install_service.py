@@ -53,6 +53,10 @@ RESTARTS = {
 UNIT_FOLDER = "etc/systemd/system"
 SYSUSERS = "etc/sysusers.d/farm.conf"
 CONFIG = "etc/farm/farm.toml"
+# What lets the units of a host of a lab reach the other hosts (farm.cli.lab_setup); nothing is there otherwise.
+DROP_INS = tuple(
+    f"{UNIT_FOLDER}/{unit}.d/lab.conf" for unit in ("farm.service", "farm-head.service", "farm-gate.service")
+)
 UDEV_EXAMPLE = "etc/farm/51-farm-phones.rules.example"
 CLOSED_BY_PROTECT_HOME = ("/home", "/root", "/run/user")
 CHANGES = ("write", "replace", "remove")
@@ -89,7 +93,10 @@ def install_service(
     if not (there := next(each for each in (prefix, *prefix.parents) if os.path.lexists(each))).is_dir():
         raise UserError(f"{there} is no folder", hint="give --prefix the root folder of a system")
     with _not_done(prefix):
-        steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, installed(prefix, wanted)))
+        if uninstall:
+            steps = tuple(uninstall_steps(wanted, installed(prefix, (*wanted, *DROP_INS))))
+        else:
+            steps = tuple(install_steps(wanted, installed(prefix, wanted)))
     doing = [step for step in steps if step.doing in CHANGES]
     before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
     runs = systemd_runs()
@@ -107,12 +114,12 @@ def install_service(
     if root_lacks:
         raise NotAllowedError("installing a service takes root", hint=f"{as_root}, or look: --dry-run")
     if runs:
-        _run(before)
+        run_commands(before)
     with _not_done(prefix):
         for step in doing:
-            (_remove if uninstall else _write)(prefix, step)
+            (_remove if uninstall else write_file)(prefix, step)
     if runs:
-        _run(after)
+        run_commands(after)
     for line in () if json else (LEFT if uninstall else NEXT).splitlines():
         print_line(line)
 
@@ -159,11 +166,16 @@ def commands_for(steps: Sequence[FileStep], *, uninstall: bool) -> tuple[Command
         return (), ()
     if not uninstall:
         return (), (("systemd-sysusers",), RELOAD)
-    units = [step.path.rpartition("/")[2] for step in doing if step.path.startswith(UNIT_FOLDER)]
+    units = [unit for unit in UNITS if f"{UNIT_FOLDER}/{unit}" in {step.path for step in doing}]
     return ((("systemctl", "disable", "--now", *units),) if units else ()), (RELOAD,)
 
 
-def _run(commands: Sequence[Sequence[str]]) -> None:
+def run_commands(commands: Sequence[Sequence[str]]) -> None:
+    """Run commands of the system, one after the other, until one fails.
+
+    Raises:
+        HostError: it is not there, takes too long, or fails.
+    """
     for command in commands:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SETTLE_TIMEOUT_S, check=False)
@@ -172,10 +184,8 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
                 f"{command[0]} did not do it: {error}", hint=f"run it yourself: {' '.join(command)}"
             ) from error
         if done.returncode != 0:
-            raise HostError(
-                f"{' '.join(command)} failed", hint="its words are above; then once more: farm install-service",
-                evidence=done.stderr,
-            )  # fmt: skip
+            hint = "its words are above; then repeat this command"
+            raise HostError(f"{' '.join(command)} failed", hint=hint, evidence=done.stderr)
 
 
 @contextlib.contextmanager
@@ -206,8 +216,13 @@ def _folder_of(prefix: Path, path: Path) -> Iterator[int]:
         os.close(at)
 
 
-def _write(prefix: Path, step: FileStep) -> None:
-    """Whole or not at all: systemd may read it at any moment."""
+def write_file(prefix: Path, step: FileStep) -> None:
+    """Write a file whole or not at all: systemd may read it at any moment.
+
+    Raises:
+        UserError: a folder below `prefix` is a link.
+        OSError: it cannot be written.
+    """
     path = prefix / step.path
     part = f".{path.name}.{secrets.token_hex(8)}.part"
     with _folder_of(prefix, path) as folder:
@@ -385,7 +400,7 @@ def install_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterat
 
 def uninstall_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:
     """The steps that remove all but people's own files; both: path -> text."""
-    for path in (each for each in wanted if each in there):
+    for path in there:
         if path == CONFIG and there[path] != wanted[path]:
             yield FileStep("keep", path, why="it was changed: remove it yourself")
         else:

@@ -1,32 +1,27 @@
-"""`farm store ...`, `farm lab ...`: the database behind the daemon. With no daemon they work on the database itself."""
+"""`farm store ...`: the database behind the daemon. With no daemon they work on the database itself."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farm.cli.connection import JsonFlag, call, connect
-from farm.cli.output import emit, print_note
-from farm.cli.secret_input import without_password
-from farm.common.errors import Code, DaemonUnreachableError, ExitCode, HostError, UserError
+from farm.cli.output import emit
+from farm.common.errors import Code, DaemonUnreachableError, ExitCode, UserError
 from farm.common.files import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from io import BufferedWriter
 
     from farm.config import FarmConfig
-    from farm.store.moving import Moved
 
 app = typer.Typer(help="The database: check, copy, prune it (operators).")
-lab = typer.Typer(help="A lab over a PostgreSQL server (operators).")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file, while no daemon runs.")]
 StateOption = Annotated[
@@ -223,111 +218,5 @@ def _alone(
     lock = StateFolderLock(loaded.state_dir)
     try:
         yield loaded, loaded.store.url or loaded.state_dir / "farm.db"
-    finally:
-        lock.close()
-
-
-@lab.callback()
-def group() -> None:
-    """Keep `init` a command of its group."""
-
-
-@lab.command()
-def init(
-    url: Annotated[
-        str,
-        typer.Option(
-            help="postgresql://USER@HOST/DATABASE, an empty database; default: [store] url.", callback=without_password
-        ),
-    ] = "",
-    config: Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")] = None,
-    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")] = None,
-    json: JsonFlag = False,
-) -> None:
-    """Make a lab in an empty database of a PostgreSQL server, with all that a stopped daemon's SQLite store has.
-
-    It moves everything or nothing. It copies the database aside first and changes neither it nor the configuration.
-    After a kill, repeat it; after an upgrade, too: it brings a lab's tables and the rights of its hosts up to date.
-    A role that may make roles gives this host one of its own; with another role the daemon logs in as that.
-    """
-    from farm.cli.host import passfile_of
-    from farm.config import load
-    from farm.head.wire import UNDERSTOOD
-    from farm.store.engine import shown_url
-    from farm.store.membership import found_lab
-
-    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
-    url = url or loaded.store.url
-    if not url:
-        raise UserError(
-            "where to? neither --url nor [store] url names a database", hint="--url postgresql://USER@HOST/DATABASE"
-        )
-    name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
-    file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
-    moves = not passfile_of(loaded.state_dir).exists() and (loaded.state_dir / "farm.db").exists()
-    moved = _move(loaded, url) if moves else None
-    found, hosts = found_lab(url, UNDERSTOOD)
-    joins = moved is None and hosts and name not in hosts
-    own = shown_url(url if joins else _login(loaded, url, name))
-    answer = {"url": own, "backup": "", "rows": {}, "before": False, "lab": found, "hosts": hosts}
-    lines = ["the lab's tables are there; this host has nothing to move"]
-    if moved is not None:
-        answer |= {"backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
-        lines = [
-            f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
-            f"the copy of before is {moved.backup}",
-        ]
-    emit(answer, (*lines, *(_joining(name, hosts) if joins else _next(file, own, name))), json=json)
-
-
-def _login(loaded: FarmConfig, url: str, name: str) -> str:
-    """The URL for [store] url: with a role and a password file of this host's own, if `url` can make them."""
-    from farm.cli.host import keep_password, passfile_of
-    from farm.store.membership import first_login, with_passfile
-
-    passfile = passfile_of(loaded.state_dir)
-    own = first_login(url, name, partial(keep_password, loaded.state_dir), kept=passfile.exists())
-    return with_passfile(own, str(passfile)) if own else url
-
-
-def _joining(name: str, hosts: Sequence[str]) -> Iterator[str]:
-    yield f"the lab has hosts: {', '.join(hosts)}; to join it, on one of them: farm host token {name} --url URL"
-    yield "then here: farm host join --write"
-
-
-def _next(file: Path | str, url: str, name: str) -> Iterator[str]:
-    """The lines that the configuration needs, and the way to further hosts."""
-    yield f"now write this into {file}, then start the daemon:"
-    yield "[store]"
-    yield f'url = "{url}"' + ("    # *** is the password" if "***" in url else "")
-    yield "for a lab of several hosts also this, and `farm head` beside the daemon:"
-    yield "[lab]"
-    yield f'host = "{name}"'
-    yield 'head = "apart"'
-    yield "then, for each further host: farm host token NAME --url URL, with the administrator's role"
-
-
-def _move(loaded: FarmConfig, url: str) -> Moved:
-    """Move the store while no daemon can start.
-
-    Raises:
-        UserError: one serves.
-    """
-    from farm.store.files import StateFolderLock
-    from farm.store.moving import move_to_server
-
-    path = loaded.state_dir / "farm.db"
-    try:
-        lock = StateFolderLock(loaded.state_dir)
-    except HostError as error:
-        if error.code != Code.STATE_FOLDER_IN_USE:
-            raise
-        raise UserError(
-            f"a daemon serves from {loaded.state_dir}; nothing was moved",
-            Code.STATE_FOLDER_IN_USE,
-            hint="stop it first: systemctl stop farm",
-        ) from error
-    try:
-        return move_to_server(path, url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None)
     finally:
         lock.close()

@@ -133,6 +133,13 @@ def server_url(text: str) -> URL:
     return url.set(drivername=DRIVER) if url.drivername in ("postgresql", "postgres") else url
 
 
+def server_hosts(url: URL) -> list[str]:
+    """The names or addresses at which the database is dialled; none for a socket in the file system."""
+    given = url.query.get("host", ())
+    hosts = [url.host or "", *((given,) if isinstance(given, str) else given)]
+    return [each for each in hosts if each and not each.startswith("/")]
+
+
 def shown_url(text: str) -> str:
     """The address as it was typed, for people: with *** for passwords."""
     scheme, slashes, rest = _OPTION.sub(_without_password, text).partition("://")

@@ -23,7 +23,7 @@ from farm.common.errors import Code, HostError, UserError
 from farm.common.selector import did_you_mean
 from farm.store.accounts import AuditRecord
 from farm.store.database import insert_new, put, values_of
-from farm.store.engine import HEAD_PROGRAM, server_engine, server_url
+from farm.store.engine import HEAD_PROGRAM, server_engine, server_hosts, server_url
 from farm.store.host_token_policy import LIFE_S, HostToken, check_host_name, role_of
 from farm.store.lab_roles import SETTLE, TRIES, LabRoles, is_locked, pause, verifier
 from farm.store.opening import database_error, version_of
@@ -170,7 +170,7 @@ def new_token(
     return token, _leads_here_from_elsewhere(server_url(token.url))
 
 
-def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], None]) -> None:
+def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], None]) -> int:
     """Use a token up; from then on the host logs in with a password of its own.
 
     Args:
@@ -179,13 +179,16 @@ def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], No
         protocol: of messages between hosts and head here.
         keep: writes the new password down; called before the token is used up.
 
+    Returns:
+        How many hosts the lab has with it.
+
     Raises:
         UserError: this farm is of another release than the lab, or the database is of another lab.
         NotAllowedError: the token was used, taken back or has expired.
         HostError: the database cannot be used.
     """
     token.check_release(release, protocol)
-    password = secrets.token_urlsafe(SECRET_BYTES)
+    password, hosts = secrets.token_urlsafe(SECRET_BYTES), 0
     name, engine = named_engine(with_password(token.url, token.password))
     try:
         with engine.begin() as connection:
@@ -197,6 +200,7 @@ def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], No
             )
             row = {"name": token.name, "protocol": protocol, "version": release, "role": role_of(token.lab, token.name)}
             connection.execute(insert(host), row)
+            hosts = len(tuple(connection.scalars(_NAMES)))
             keep(password)
     except DatabaseError as error:
         if any(each in str(error.orig) for each in REFUSED):
@@ -205,6 +209,7 @@ def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], No
             raise server_error(name, error) from error
     finally:
         engine.dispose()
+    return hosts
 
 
 def remove(url: str, name: str, by: OrderedBy, *, force: bool = False) -> Removed:
@@ -262,9 +267,8 @@ def _url_of(text: str, role: str) -> str:
 
 
 def _leads_here_from_elsewhere(url: URL) -> bool:
-    given = url.query.get("host", ())
-    hosts = [url.host or "", *((given,) if isinstance(given, str) else given)]
-    return not any(each.startswith(("/", "127.", "localhost")) or each == "::1" for each in hosts) and any(hosts)
+    hosts = server_hosts(url)
+    return bool(hosts) and not any(each.startswith(("127.", "localhost")) or each == "::1" for each in hosts)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import sqlite3
 
@@ -34,11 +33,8 @@ WORDS = {2: "CRITICAL", 3: "ERROR", 4: "WARNING", 6: "INFO"}  # by priority
 @pytest.fixture(scope="module")
 def debian(wheel):
     with booted_debian() as debian:
-        shutil.copy(wheel, debian.path("/root"))
-        debian.output("/opt/farm/bin/pip", "install", "--no-index", f"/root/{wheel.name}[tvm]")
-        debian.output("/opt/farm/bin/farm", "install-service")
+        debian.install(wheel, "tvm")
         debian.output("systemctl", "enable", "--now", "farm-adb.service", "farm-gate.socket", "farm.service")
-        debian.output("ln", "-s", "/opt/farm/bin/farm", "/usr/local/bin/")
         debian.output("useradd", "member")
         debian.output("usermod", "-aG", "farm", "member")
         debian.output("useradd", "stranger")

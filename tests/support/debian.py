@@ -6,7 +6,9 @@ ends, also by SIGKILL, the kernel ends its pid 1 and with it every process.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,9 +27,11 @@ from tests.support.waiting import HANG_S
 from tests.support.whole_farm import until
 
 SUITE, PYTHON = "bookworm", (3, 11)
-PACKAGES = "python3,python3-venv,systemd,systemd-sysv,dbus,mksh,toybox"  # the last two are a virtual phone's
+PACKAGES = "python3,python3-venv,systemd,systemd-sysv,dbus,mksh,toybox,postgresql"  # mksh, toybox: a virtual phone's
 LOCK = ROOT / "requirements.lock"
-PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--requirement", str(LOCK))
+# Those of the extra `lab`, which this lock file names among others.
+LAB_LOCK, LAB = ROOT / "requirements-dev.lock", ("cffi", "cryptography", "psycopg", "psycopg-binary", "pycparser")
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes")
 MAKE_LIMIT_S = 1200.0
 RUN_LIMIT_S = 240.0
 BOOTS = b"boots\n"
@@ -59,7 +63,8 @@ exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/syst
 APART = ("setpriv", "--pdeathsig=KILL", "unshare", "--fork", "--kill-child=KILL", "--pid", "--mount", "--mount-proc")
 ENTERED = ("--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--root", "--wd")
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
-CGROUP = "farm-tests-"  # and the pid of the tests
+CGROUP = "farm-tests-"  # and the pid of the tests, and a number
+_numbers = itertools.count()
 ENTER = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
 
 
@@ -73,19 +78,35 @@ class Debian:
         """A file of it, seen from here; no link."""
         return Path(f"/proc/{self._init}/root{path}")
 
-    def run(self, *command: str, user: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, user: str = "", stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command there, as root or another user."""
         inside = ["nsenter", f"--target={self._init}", *ENTERED, *(("runuser", "-u", user, "--") if user else ())]
         return subprocess.run(
-            [*inside, *command], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [*inside, *command], env=ENVIRONMENT, input=stdin, capture_output=True, text=True,
             timeout=RUN_LIMIT_S, check=False,
         )  # fmt: skip
 
-    def output(self, *command: str, user: str = "") -> str:
+    def output(self, *command: str, user: str = "", stdin: str = "") -> str:
         """What a command prints that succeeds."""
-        done = self.run(*command, user=user)
+        done = self.run(*command, user=user, stdin=stdin)
         assert done.returncode == 0, done
         return done.stdout
+
+    def install(self, wheel: Path, extras: str) -> None:
+        """Install farm and its service, which is not started."""
+        shutil.copy(wheel, self.path("/root"))
+        self.output("/opt/farm/bin/pip", "install", "--no-index", f"/root/{wheel.name}[{extras}]")
+        self.output("ln", "-s", "/opt/farm/bin/farm", "/usr/local/bin/")
+        self.output("farm", "install-service")
+
+    def dial(self, address: str, other: Debian, others: str) -> None:
+        """Connect the two by a cable, each with its address (CIDR)."""
+        cable = ("ip", "link", "add", "cable", "netns", str(self._init), "type", "veth", "peer", "name", "cable")
+        subprocess.run((*cable, "netns", str(other._init)), check=True)
+        for debian, own in ((self, address), (other, others)):
+            for order in (("addr", "add", own), ("link", "set", "up")):
+                inside = ("nsenter", f"--target={debian._init}", "--net", "ip", *order, "dev", "cable")
+                subprocess.run(inside, check=True)
 
     def unit(self, name: str, *properties: str) -> list[str]:
         """Properties of a unit, as `systemctl show` says them."""
@@ -97,7 +118,7 @@ class Debian:
 @contextmanager
 def booted_debian() -> Iterator[Debian]:
     """Boot it; skips with the reason where this host lets us not."""
-    need("debootstrap", "nsenter", "setpriv", "unshare")
+    need("debootstrap", "ip", "nsenter", "setpriv", "unshare")
     if os.geteuid():
         pytest.skip("only root boots a system in namespaces")
     if sys.version_info[:2] != PYTHON:
@@ -123,7 +144,8 @@ def booted_debian() -> Iterator[Debian]:
 
 def _kept_root() -> Path:
     """Debian, and in /opt/farm the packages that farm's wheel needs there; made once."""
-    made_of = sha256(f"{SUITE} {PACKAGES}".encode() + LOCK.read_bytes()).hexdigest()[:16]
+    of_lab = "\n".join(re.findall(rf"^(?:{'|'.join(LAB)})==.*(?:\n .*)*", LAB_LOCK.read_text(), re.MULTILINE))
+    made_of = sha256(f"{SUITE} {PACKAGES} {of_lab}".encode() + LOCK.read_bytes()).hexdigest()[:16]
     kept = cache_home() / "farm" / f"debian-{made_of}"
     if not kept.exists():
         making = kept.with_suffix(".making")
@@ -131,7 +153,9 @@ def _kept_root() -> Path:
         making.mkdir(parents=True)
         _make("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(making))
         _make("chroot", str(making), "python3", "-m", "venv", "/opt/farm")
-        _make(*PIP, "--target", str(making / "opt/farm/lib/python3.11/site-packages"))
+        (making / "lab.lock").write_text(of_lab)
+        packages = str(making / "opt/farm/lib/python3.11/site-packages")
+        _make(*PIP, "--target", packages, "--requirement", str(LOCK), "--requirement", str(making / "lab.lock"))
         shutil.rmtree(making / "var/cache/apt/archives")
         making.rename(kept)
     return kept
@@ -154,9 +178,9 @@ def _new_cgroup() -> Path:
     ours = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     above = Path(where + ours.removeprefix("0::"))
     for left in above.glob(f"{CGROUP}*"):
-        if not psutil.pid_exists(int(left.name.removeprefix(CGROUP))):
+        if not psutil.pid_exists(int(left.name.removeprefix(CGROUP).partition(".")[0])):
             _remove(left)
-    cgroup = above / f"{CGROUP}{os.getpid()}"
+    cgroup = above / f"{CGROUP}{os.getpid()}.{next(_numbers)}"
     try:
         cgroup.mkdir()
     except OSError as error:

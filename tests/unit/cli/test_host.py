@@ -20,6 +20,9 @@ TOKEN = HostToken("00ab" * 4, "lab2", "postgresql://farm_00ab00ab_lab2@db/farm",
         ("[lab]\n", "host join --write", "has a [store] or [lab] already"),
         (None, "host join --write", "the lab 0.0.1"),  # the token's fault, and not that of the file
         (None, "host join", "cannot read"),
+        (None, "host join --listen lab2", "--listen 'lab2' is no address"),
+        (None, "host join --listen 127.0.0.1", "other hosts cannot dial 127.0.0.1"),
+        (None, "lab create --listen 203.0.113.9", "other hosts cannot dial 203.0.113.9"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_changes(tmp_path, monkeypatch, farm, config, line, said):
@@ -29,7 +32,8 @@ def test_what_cannot_be_is_said_before_anything_changes(tmp_path, monkeypatch, f
     file = tmp_path / "farm.toml"
     if config is not None:
         file.write_text(config)
-    assert said in farm(f"{line} --config {file}").err
+    options = "" if "--listen" in line else f" --config {file}"
+    assert said in farm(line + options).err
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if config is None else [config])
 
 
