@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from benchmarks import lab_load
 from farm.head import messages as m
 from farm.head import wire
-from farm.leasing.remote_head import ASK_AGAIN_S
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease
 from farm.store.server_opening import StoreRole
@@ -34,7 +33,7 @@ class TimedHost(LabHost):
         states = [lab_load.device(number * phones + each) for each in range(phones)]
         super().__init__("", f"host-{number:02}", *(each.name for each in states), store=store)
         self.states = {each.name: each for each in states}
-        self.busy, self.ask_again_s = True, ASK_AGAIN_S
+        self.busy = True
         self.gaps: list[tuple[float, float]] = []
         self._job_s = job_s
         self._chance = random.Random(number)

@@ -10,8 +10,9 @@ answers with a `Grant`, `write_queue` stores it, `LeaseGranted` goes to the host
 
 A job becomes an attempt: `Dispatcher.submit` plans and stores the job, `JobQueue` has a request made for it, and once
 its lease is armed, the attempt is stored and run. A host apart gets the attempt with the grant (`AttemptClaim`) and
-stores it with the arming; one of an earlier release gets it then (`RunAttempt`). `AttemptEnded` ends the job or leads
-to a retry.
+stores it with the arming. A host commits the end of an attempt, and that its job is done after a success; the head
+gets `AttemptEnded` and stores what else becomes of the job. So a job may be running without a running attempt: its next
+state is decided then, or when a head starts.
 
 Nothing here reaches a phone. What holds phones, leases (farm/leasing) and attempts (farm/jobs) sends and gets the
 records of `messages`, in order.

@@ -32,7 +32,7 @@ from farm.common.errors import (
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
-from farm.head.job_store import JobWriter, arrays_begun
+from farm.head.job_store import JobWriter, arrays_begun, undecided_ends
 from farm.head.messages import AttemptClaim, AttemptEnded, JobMessage, RunAttempt
 from farm.head.planning import (
     Submission,
@@ -60,7 +60,6 @@ from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
 from farm.model.specs import JobSpec, Kinds
 from farm.store.database import run_to_completion
-from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 MAX_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
@@ -75,10 +74,6 @@ class AttemptRunner(ABC):
     @abstractmethod
     def receive(self, message: JobMessage) -> None:
         """Run an attempt, or end a running one with this state and error unless it has ended by itself."""
-
-    @abstractmethod
-    def letter(self, message: RunAttempt) -> Letter | None:
-        """What is committed with the attempt for a host apart; None: `receive` is all it needs."""
 
     @abstractmethod
     async def salvage(self, job: Job) -> None:
@@ -137,11 +132,14 @@ class Dispatcher(JobRequester):
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
         ended = await self._store.read(ended_before_start, self._store.jobs, live)
+        ends = await self._store.read(undecided_ends, self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
             for instruction in self._queue.job_added(job, known, self._clock()):
                 self._perform_one(instruction)
+        for end in ends:
+            self.attempt_ended(end)
         self._set_timer()
         self._usable = {view.name: view.in_service for view in self._requests.views()}
         self._unsubscribe = self._requests.subscribe(self._device_changed)
@@ -367,20 +365,17 @@ class Dispatcher(JobRequester):
         self._wake(job_id)
 
     async def _save(self, job: Job, before: JobState) -> None:
-        await self._runner.salvage(job)
-        self.job_saved(await self._writer.save(job, before, self._clock().at))
-
-    def job_saved(self, became: Job) -> None:
-        """The job's next state is committed, maybe by the host with the end of its attempt."""
+        if before is not JobState.RUNNING:  # else the attempt has just ended, and has kept its results
+            await self._runner.salvage(job)
+        became = await self._writer.save(job, before, self._clock().at)
         self._ends += became.state in FINAL
         self._perform(self._queue.job_saved(became, self._clock()))
-        self._wake(became.id)
+        self._wake(job.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
         attempt = self._new_attempt(job, number, lease)
-        message = RunAttempt(job, attempt, lease)
         try:
-            started = await self._writer.claim(attempt, job.attempts, self._runner.letter(message))
+            started = await self._writer.claim(attempt, job.attempts)
         except Exception as error:  # noqa: BLE001 - a lost term or a bug: the job waits on
             log_error(log, error, "attempt %s cannot begin", attempt.id)
             started = False
@@ -391,7 +386,7 @@ class Dispatcher(JobRequester):
             return
         self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
-        self._runner.receive(message)
+        self._runner.receive(RunAttempt(job, attempt, lease))
 
     def _new_attempt(self, job: Job, number: int, lease: Lease) -> Attempt:
         return Attempt(
@@ -399,22 +394,30 @@ class Dispatcher(JobRequester):
             pooled=pooled(self._kinds, job),
         )  # fmt: skip
 
-    def attempt_ended(self, message: AttemptEnded) -> Job:
-        """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""
-        outcome, job = message.outcome, self._queue.job(message.job)
+    def attempt_ended(self, message: AttemptEnded) -> None:
+        """The end of an attempt is committed: decide what its job becomes. Harmless when repeated."""
+        ended, job = message.attempt, self._queue.job(message.attempt.job)
+        running = self._queue.phase(ended.job) in (Phase.RUNNING, Phase.STOPPING)
+        if job is None or not running or job.attempts != ended.number:
+            log.info("what follows the end of %s is decided already", ended.id)
+            return
+        outcome = m.Outcome(ended.state, ended.error, ended.device, crashes=message.crashes)
         views = self._requests.views()
         host = next((view.host for view in views if view.name == outcome.device), "")
         self._note_host(host, outcome, job)
-        if outcome.state is AttemptState.FAILED and job is not None:
+        if outcome.state is AttemptState.FAILED:
             avoid = self._queue.avoided(job.id) | {outcome.device}
             if (outcome.error or {}).get("code") in JOB_LACKS:
                 avoid |= {view.name for view in views if view.host == host}
             outcome = replace(outcome, another_phone=another_phone(job, views, avoid))
-        return self._queue.attempt_ended(message.job, outcome, m.ClockReading(self._clock().s, message.at))
+        self._ends += outcome.state is AttemptState.DONE
+        assert ended.ended_at is not None
+        self._perform(self._queue.attempt_ended(job.id, outcome, m.ClockReading(self._clock().s, ended.ended_at)))
+        self._wake(job.id)
 
-    def _note_host(self, host: str, outcome: m.Outcome, job: Job | None) -> None:
+    def _note_host(self, host: str, outcome: m.Outcome, job: Job) -> None:
         """Learn from the end of an attempt whether workers continue at its host."""
-        error, kind = outcome.error or {}, None if job is None else self._kinds.get(job.kind)
+        error, kind = outcome.error or {}, self._kinds.get(job.kind)
         if (code := str(error.get("code"))) in HOST_STANDS:
             where = f" on {host}" if host else ""
             self._requests.workers_stand(host, f"no job runs{where}: {HOST_STANDS[code]}")

@@ -24,7 +24,6 @@ from farm.head.messages import (
 )
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
-from farm.model.job import Job
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import ReservationRecord
@@ -57,7 +56,7 @@ class Head(ABC):
         """Send the head's messages about leases there; comes once, before any `report`."""
 
     @abstractmethod
-    def report(self, message: HostMessage) -> None:
+    def report(self, message: HostMessage | AttemptEnded) -> None:
         """Something happened at the host."""
 
     @abstractmethod
@@ -71,21 +70,6 @@ class Head(ABC):
     @abstractmethod
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """Send another host a message about a lease there, of a job or client of this host, or a wish to be dialled."""
-
-    @abstractmethod
-    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
-        """The job's next state, to be committed with the end of its attempt; then comes `job_saved`.
-
-        `job`: as it ran here, or as it was when the attempt was given its phone.
-        """
-
-    @abstractmethod
-    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
-        """`decide_end` of an attempt that the daemon before this one left; a head here does not know the job yet."""
-
-    @abstractmethod
-    def job_saved(self, became: Job) -> None:
-        """The job's next state is committed with the end of its attempt."""
 
     @abstractmethod
     def close(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from farm.common.errors import Code, FarmError, HostError
+from farm.common.errors import Code, HostError
 from farm.common.events import EventLog
 from farm.head import beats, wire
 from farm.head.beats import BeatWatch
@@ -32,7 +32,7 @@ from farm.head.messages import (
     RequestAdded,
     SlotFreed,
 )
-from farm.head.queue.model import ClockReading, Outcome, StopAttempt
+from farm.head.queue.model import ClockReading, StopAttempt
 from farm.head.queue.retry import broken_off
 from farm.head.write_queue import released_event
 from farm.model.job import Attempt, Job
@@ -212,19 +212,13 @@ class HostWatch:
         """End an attempt, unless its host has done so."""
         now = self._clock()
         state, error = broken_off(self._kinds, job, why)
-        try:
-            message = AttemptEnded(job.id, attempt.id, Outcome(state, error, attempt.device), now.at)
-            becomes = self._head.dispatcher.attempt_ended(message)
-        except FarmError as not_yet:  # that it runs is being written
-            log.debug("%s: %s", attempt.id, not_yet.message)
-            return
         ended = replace(attempt, state=state, ended_at=now.at, error=error)
-        with self._events.drafted(*ended_events(ended, becomes)) as drafts:
-            written = await self._store.jobs.finish(ended, becomes, events=drafts)
-        if written:  # else the host's `JobSaved` is on its way
-            self._hosts.attempt_is_over(job.id)
+        with self._events.drafted(*ended_events(job.kind, ended)) as drafts:
+            written = await self._store.jobs.finish(ended, events=drafts)
+        if written:  # else the host's `AttemptEnded` is on its way
+            self._hosts.attempt_is_over(attempt)
             self._hosts.send(host, StopAttempt(job.id, state, error, attempt.id))  # it stands there until it is back
-            self._head.job_saved(becomes)
+            self._head.report(AttemptEnded(ended))
 
     def _let_go(self, record: LeaseRecord) -> None:
         """Free its user's quota and worker slot; the row stays until the host ends the lease."""

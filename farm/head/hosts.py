@@ -18,8 +18,8 @@ from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
     DialBack,
-    FinishAttempt,
     HostMessage,
+    JobMessage,
     LeaseArmed,
     LeaseEnded,
     LeaseGranted,
@@ -42,7 +42,7 @@ from farm.head.messages import (
 from farm.head.phone_claims import PhoneClaims
 from farm.head.queue.model import StopAttempt
 from farm.model.device import DeviceState, Life
-from farm.model.job import Job
+from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseSource
 from farm.store.database import BackgroundWrites
 from farm.store.mailbox import HostRecord, Letter
@@ -201,10 +201,6 @@ class Hosts(AttemptRunner):
         """The host where the job's attempt runs; "": nowhere."""
         return self._of_job.get(job, ("", ""))[1]
 
-    def runs(self, job: str, attempt: str, host: str) -> bool:
-        """Whether this is the job's running attempt, and runs at this host."""
-        return self._of_job.get(job) == (attempt, host)
-
     def grant_undone(self, lease_id: str) -> None:
         """Forget a lease that was granted and never armed."""
         for known in (self._unarmed, self._of_lease, self._lent):
@@ -226,9 +222,10 @@ class Hosts(AttemptRunner):
         if request.source is LeaseSource.JOB and request.holder_host not in ("", host):
             self._lent[lease.id] = lease.device, request.holder_host
 
-    def attempt_is_over(self, job: str) -> None:
-        """The end of the job's attempt is committed."""
-        self._of_job.pop(job, None)
+    def attempt_is_over(self, attempt: Attempt) -> None:
+        """The end of the attempt is committed."""
+        if self._of_job.get(attempt.job, ("", ""))[0] == attempt.id:
+            del self._of_job[attempt.job]
 
     def requests_of(self, host: str) -> frozenset[str]:
         """Take out the requests of a host without an armed lease: it has begun again, stopped, or was removed."""
@@ -257,26 +254,22 @@ class Hosts(AttemptRunner):
 
     # --- messages to hosts -----------------------------------------------------------------------------------------
 
-    def letter(self, message: LeaseGranted | RunAttempt) -> Letter:
-        """The letter that is stored with a grant or an attempt."""
+    def letter(self, message: LeaseGranted) -> Letter:
+        """The letter that is stored with a grant."""
         lease = message.lease
         host = self._of_device[lease.device]
         self._of_lease[lease.id] = host
         self._lend(lease, host)
-        if isinstance(message, LeaseGranted):
-            self._unarmed[lease.id] = message
-        else:
-            self._of_job[message.job.id] = message.attempt.id, host
+        self._unarmed[lease.id] = message
         return Letter(host, wire.encode(message, self._clock()))
 
-    def receive(self, message: ToHost) -> None:
-        """Send a message to the host that it concerns; a grant or an attempt is stored already: only wake the host."""
-        host = self._receiver_of(message)
-        if host is None:
+    def receive(self, message: ToHost | JobMessage) -> None:
+        """Send a message to the host that it concerns; a grant is stored already, maybe with its attempt."""
+        if isinstance(message, RunAttempt) or (host := self._receiver_of(message)) is None:
             log.debug("no host is to get %s", message)
         elif isinstance(message, LeaseGranted) and self._clock() < self._polls_until_s.get(host, 0.0):
             asyncio.get_running_loop().call_later(WOKEN_AFTER_S, self._wake_unless_armed, host, message.lease.id)
-        elif isinstance(message, LeaseGranted | RunAttempt):
+        elif isinstance(message, LeaseGranted):
             self._wake(host)
         elif isinstance(message, StopAttempt):
             self.send(host, replace(message, attempt=self._of_job[message.job][0]))
@@ -319,7 +312,7 @@ class Hosts(AttemptRunner):
 
     def _receiver_of(self, message: ToHost) -> str | None:
         match message:
-            case LeaseGranted(_, lease) | RunAttempt(_, _, lease):
+            case LeaseGranted(_, lease):
                 return self._of_lease.get(lease.id)
             case YieldWanted(device):
                 holders = dict(self._lent.values())
@@ -328,7 +321,7 @@ class Hosts(AttemptRunner):
                 return self._of_lease.get(lease_id)
             case StopAttempt(job_id):
                 return self.runs_at(job_id) or None
-            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken() | DialBack():
+            case Salvage() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken() | DialBack():
                 return None  # `send` names the host; hosts send the last three to each other
 
     async def salvage(self, job: Job) -> None:

@@ -10,22 +10,24 @@ except a person's lease: within its time it continues under its id, fence and ex
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from farm.common.errors import Code, HostError, PhoneError, UserError, error_to_wire, log_error
 from farm.common.events import EventDraft, EventLog
+from farm.head.messages import AttemptEnded
 from farm.head.planning import request_of
-from farm.head.queue.model import ClockReading, Outcome
-from farm.head.queue.retry import broken_off, crashes, failed_instead
+from farm.head.queue.model import ClockReading, Error, Outcome
+from farm.head.queue.retry import broken_off, crashes, failed_instead, succeeded
 from farm.head.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import ENDED_BY_OPERATOR, TIME_OVER, Lease
 from farm.model.specs import Kinds
 from farm.store.database import WriteRetrier
+from farm.store.jobs import JobTable
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import Letter
 from farm.store.server_opening import StoreRole
@@ -34,6 +36,7 @@ from farm.store.store import Store
 log = logging.getLogger(__name__)
 RESTARTED = "the daemon was restarted"
 OVER_MEANWHILE = "its time ended while the daemon was down"
+Kept = TypeVar("Kept", Job, Attempt)
 
 
 class JobWriter:
@@ -59,8 +62,8 @@ class JobWriter:
                 drafts.drop()
         return ids
 
-    async def claim(self, attempt: Attempt, attempts_before: int, letter: Letter | None = None) -> bool:
-        """Commit that the attempt runs, with the letter to its host; False: the job is not as believed.
+    async def claim(self, attempt: Attempt, attempts_before: int) -> bool:
+        """Commit that the attempt runs; False: the job is not as believed.
 
         Raises:
             FarmError: another attempt runs on that device, or its lease is not known.
@@ -68,36 +71,37 @@ class JobWriter:
 
         async def claim() -> bool:
             with self._events.drafted(started_event(attempt)) as drafts:
-                return await self._store.jobs.start(
-                    attempt, attempts_before=attempts_before, events=drafts, letter=letter
-                )
+                return await self._store.jobs.start(attempt, attempts_before=attempts_before, events=drafts)
 
         return await self._retrier.write(claim, f"attempt {attempt.id}")
 
     async def finish(
         self,
+        job: Job,
         ended: Attempt,
-        becomes: Job,
-        at: datetime,
         result: Mapping[str, Any] | None = None,
         *,
-        letter: Callable[[Job], Letter | None],
-    ) -> Job:
-        """Commit an attempt's end, its result and what its job becomes; returns what it became.
+        letter: Callable[[Attempt], Letter | None],
+    ) -> Attempt | None:
+        """Commit an attempt's end and its result, and that its job is done if it succeeded.
 
-        `letter`: makes the one that informs a head apart of the job's new state, committed with it.
+        `letter`: makes the one that reports the end to a head apart, committed with it. Returns the end as committed;
+        None: another process has ended the attempt, or the store takes no end of it.
         """
+        at = ended.ended_at
+        assert at is not None
 
-        async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
-            with self._events.drafted(*ended_events(ended, becomes)) as drafts:
+        async def finish(end: Attempt) -> bool:
+            done = succeeded(job, at) if end.state is AttemptState.DONE else None
+            with self._events.drafted(*ended_events(job.kind, end, done)) as drafts:
                 return await self._store.jobs.finish(
-                    ended, becomes, result=result, events=drafts, letter=letter(becomes)
+                    end, done, result=result if end is ended else None, events=drafts, letter=letter(end)
                 )
 
-        def failed(instead: Job) -> Awaitable[bool]:
-            return finish(instead, replace(ended, state=AttemptState.FAILED, error=instead.error), None)
-
-        return await self._write(becomes, at, lambda: finish(becomes, ended, result), failed)
+        end, written = await self._write(
+            ended, finish, lambda error: replace(ended, state=AttemptState.FAILED, error=error)
+        )
+        return end if written else None
 
     async def save(self, becomes: Job, before: JobState, at: datetime) -> Job:
         """Commit a job's next state; returns what it became."""
@@ -106,37 +110,33 @@ class JobWriter:
             with self._events.drafted(job_event(becomes, before)) as drafts:
                 return await self._store.jobs.save(becomes, expected=(before,), events=drafts)
 
-        return await self._write(becomes, at, lambda: save(becomes), save)
+        became, _ = await self._write(becomes, save, lambda error: failed_instead(becomes, error, at))
+        return became
 
     async def move_deadlines(self, by_s: float) -> None:
         """The wall clock was set: what is written of deadlines follows it."""
         await self._retrier.write(lambda: self._store.jobs.move_deadlines(by_s), "deadlines")
 
     async def _write(
-        self,
-        becomes: Job,
-        at: datetime,
-        write: Callable[[], Awaitable[bool]],
-        failed: Callable[[Job], Awaitable[bool]],
-    ) -> Job:
-        """Write what a job becomes; `failed` writes its failure in its place, `at` that moment, if that is refused."""
+        self, kept: Kept, write: Callable[[Kept], Awaitable[bool]], failed: Callable[[Error], Kept]
+    ) -> tuple[Kept, bool]:
+        """Write the next state of a job or an attempt, or if that is refused its failure; and whether it is written."""
+        name = f"{type(kept).__name__.lower()} {kept.id}"
         try:
-            written = await self._retrier.write(write, f"job {becomes.id}")
+            written = await self._retrier.write(lambda: write(kept), name)
         except Exception as error:  # noqa: BLE001 - a lost term or a bug
-            log_error(log, error, "job %s cannot be kept as %s, it fails", becomes.id, becomes.state)
-            becomes = failed_instead(becomes, error_to_wire(error), at)
+            log_error(log, error, "%s cannot be kept as %s, it fails", name, kept.state)
+            failure = failed(error_to_wire(error))
             try:
-                written = await self._retrier.write(partial(failed, becomes), f"job {becomes.id}")
+                return failure, await self._retrier.write(lambda: write(failure), name)
             except Exception as again:  # noqa: BLE001 - the next start takes the job up again
-                log_error(log, again, "job %s cannot be kept as failed either", becomes.id)
-                return becomes
+                log_error(log, again, "%s cannot be kept as failed either", name)
+                return failure, False
         if not written and self._alone:
-            log.error(
-                "job %s cannot be kept as %s: it is in another state than the queue knows", becomes.id, becomes.state
-            )
+            log.error("%s cannot be kept as %s: it is in another state than is believed", name, kept.state)
         elif not written:  # normal: an attempt of a host that was lost, or a job that ended as it was cancelled
-            log.info("job %s is not kept as %s: another process has changed it since", becomes.id, becomes.state)
-        return becomes
+            log.info("%s is not kept as %s: another process has changed it since", name, kept.state)
+        return kept, written
 
 
 def started_event(attempt: Attempt) -> EventDraft:
@@ -144,10 +144,11 @@ def started_event(attempt: Attempt) -> EventDraft:
     return "attempt.started", attempt.id, _attempt_facts(attempt)
 
 
-def ended_events(ended: Attempt, becomes: Job) -> tuple[EventDraft, EventDraft]:
-    """The events of an attempt's end, and of what its job becomes by it."""
-    facts = {**_attempt_facts(ended), "kind": becomes.kind, "state": ended.state, "error": ended.error}
-    return ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
+def ended_events(kind: str, ended: Attempt, done: Job | None = None) -> tuple[EventDraft, ...]:
+    """The events of an attempt's end in a job of this kind, and of the job's if the attempt succeeded."""
+    facts = {**_attempt_facts(ended), "kind": kind, "state": ended.state, "error": ended.error}
+    end = "attempt.ended", ended.id, facts
+    return (end,) if done is None else (end, job_event(done, JobState.RUNNING))
 
 
 def job_event(job: Job, before: JobState) -> EventDraft:
@@ -244,6 +245,14 @@ def arrays_begun(store: Store, live: Sequence[Job]) -> Sequence[tuple[str, Mappi
             before = page[-1].id
         begun.append((array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}))
     return begun
+
+
+def undecided_ends(jobs: JobTable, live: Sequence[Job]) -> Sequence[AttemptEnded]:
+    """The latest attempts of running jobs that have ended: no head has decided yet what their jobs become."""
+    attempts: defaultdict[str, list[Attempt]] = defaultdict(list)
+    for each in jobs.attempts_of(job.id for job in live if job.state is JobState.RUNNING):
+        attempts[each.job].append(each)
+    return [AttemptEnded(some[-1], crashes(some)) for some in attempts.values() if some[-1].ended_at is not None]
 
 
 def release_reason(state: AttemptState) -> str:

@@ -28,11 +28,9 @@ from farm.head.messages import (
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.head.queue.model import ClockReading, JobRunsError, NoSuchJobError
-from farm.head.queue.retry import after_attempt
 from farm.head.request_queue import RequestQueue
 from farm.head.reservations import ReservationRegistry
 from farm.head.write_queue import LeaseWriteQueue
-from farm.model.job import Job
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec, Kinds
 from farm.store.leases import ReservationRecord
@@ -116,9 +114,12 @@ class LocalHead(Head):
         """See `Head.connect`."""
         self.requests.connect(receive)
 
-    def report(self, message: HostMessage) -> None:
+    def report(self, message: HostMessage | AttemptEnded) -> None:
         """See `Head.report`."""
-        self.requests.receive(message)
+        if isinstance(message, AttemptEnded):
+            self.dispatcher.attempt_ended(message)
+        else:
+            self.requests.receive(message)
 
     def letter(self, message: ToHead) -> Letter | None:  # noqa: ARG002
         """None: it gets each message by a call."""
@@ -130,18 +131,6 @@ class LocalHead(Head):
 
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """Never called: there is no other host."""
-
-    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002
-        """See `Head.decide_end`."""
-        return self.dispatcher.attempt_ended(message)
-
-    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
-        """See `Head.decide_left`."""
-        return after_attempt(job, message.outcome, ClockReading(time.monotonic(), message.at))
-
-    def job_saved(self, became: Job) -> None:
-        """See `Head.job_saved`."""
-        self.dispatcher.job_saved(became)
 
     def close(self, reason: str) -> None:
         """See `Head.close`."""

@@ -3,8 +3,8 @@
 The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
 asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*
 the lease, from which moment it is held, or refuses it. A host apart from the head commits the job's attempt with the
-arming (`AttemptClaim`); else the head commits it then, and sends it with `RunAttempt`. The host commits its end
-together with the job's next state. Where both are one process, sending is a call.
+arming (`AttemptClaim`); in one process the head commits it then, and sends it with `RunAttempt`. The host commits the
+attempt's end, and the head decides what the job becomes. Where both are one process, sending is a call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from farm.head.queue.model import Outcome, StopAttempt
+from farm.head.queue.model import StopAttempt
 from farm.model.device import DeviceState
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest
@@ -140,7 +140,7 @@ class LeaseGranted:
     request_id: str
     lease: Lease
     granted_at: datetime
-    claim: AttemptClaim | None = None  # only to a host apart; one of an earlier release ignores it
+    claim: AttemptClaim | None = None  # only to a host apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHel
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """To a host that armed the lease without an `AttemptClaim`: the attempt is committed. Answer: `AttemptEnded`."""
+    """To the host that armed the lease: the attempt is committed. Answer: `AttemptEnded`."""
 
     job: Job  # as it was: still queued
     attempt: Attempt
@@ -209,12 +209,10 @@ class RunAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """From the host: the attempt is over, its end not written. Answer: `FinishAttempt`, with the job's next state."""
+    """From the host: the end of the attempt is committed, and that its job is done if the attempt succeeded."""
 
-    job: str  # id
-    attempt: str  # id
-    outcome: Outcome
-    at: datetime
+    attempt: Attempt
+    crashes: int = 0  # see `Outcome`
 
 
 JobMessage = RunAttempt | StopAttempt
@@ -237,21 +235,6 @@ class HostDrained:
     """From a host: an operator ordered that none of its phones is handed out; leases continue, requests wait."""
 
     reason: str  # "": they are again
-
-
-@dataclass(frozen=True, slots=True)
-class FinishAttempt:
-    """To the host: the job's next state after its ended attempt. Answer: `JobSaved`, committed with that end."""
-
-    job: Job
-    attempt: str  # id
-
-
-@dataclass(frozen=True, slots=True)
-class JobSaved:
-    """From the host: the job is this now, committed together with the end of its attempt."""
-
-    job: Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,5 +280,5 @@ class DialBack:
     token: str  # known to both only, once
 
 
-ToHead = HostMessage | AttemptEnded | HostBegan | HostLeft | HostDrained | JobSaved | Salvaged | Order
-ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer | DialBack
+ToHead = HostMessage | AttemptEnded | HostBegan | HostLeft | HostDrained | Salvaged | Order
+ToHost = HeadMessage | StopAttempt | Salvage | OrderAnswer | DialBack

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import HostError
 from farm.common.events import Event, EventLog
 from farm.common.systemd import Notifier, ProgressCheck, Watchdog
 from farm.common.tasks import BackgroundTasks, Begin, LastingTasks, at_most, end_tasks
@@ -26,12 +26,10 @@ from farm.head.local import LocalHead, read_clock
 from farm.head.messages import (
     AttemptEnded,
     DeviceChanged,
-    FinishAttempt,
     HostBegan,
     HostDrained,
     HostLeft,
     HostMessage,
-    JobSaved,
     LeaseEnded,
     LeaseRefused,
     LeaseRestored,
@@ -249,22 +247,14 @@ class HeadTerm:
             return
         try:
             self._receive(letter.host, message)
-        except FarmError as error:  # about a job that has ended meanwhile: its host says it again after a takeover
-            log.info("%s of %s is left out: %s", type(message).__name__, letter.host, error.message)
         except Exception:
             log.exception("%s of %s cannot be acted upon", type(message).__name__, letter.host)
 
     def _receive(self, host: str, message: ToHead) -> None:
         match message:
-            case AttemptEnded(job_id, attempt) if not self._hosts.runs(job_id, attempt, host):
-                self._tasks.spawn(self._ended_too_late(host, message), f"late end of {attempt}")
-            case JobSaved(job) if self._hosts.runs_at(job.id) != host:
-                log.info("%s has not ended %s, which did not run there any more", host, job.id)
-            case AttemptEnded(_, attempt):
-                self._hosts.send(host, FinishAttempt(self.head.dispatcher.attempt_ended(message), attempt))
-            case JobSaved(job):
-                self._hosts.attempt_is_over(job.id)
-                self.head.job_saved(job)
+            case AttemptEnded(attempt):
+                self._hosts.attempt_is_over(attempt)
+                self.head.report(message)
             case Salvaged(job_id):
                 self._hosts.salvaged(job_id)
             case HostBegan():
@@ -287,12 +277,6 @@ class HeadTerm:
             self.head.requests.receive(each)
         if isinstance(message, LeaseEnded):
             self._watch.lease_ended(host, message.lease)
-
-    async def _ended_too_late(self, host: str, message: AttemptEnded) -> None:
-        """The head has ended the host's attempt already: any answer will do, for the host can write no end of it."""
-        with contextlib.suppress(HostError):  # it asks again
-            if (job := await self.store.read(self.store.jobs.get, message.job)) is not None:
-                self._hosts.send(host, FinishAttempt(job, message.attempt))
 
     async def _carry_out(self, host: str, order: Order) -> None:
         self._hosts.send(host, await perform(self.head, self._kinds, order))

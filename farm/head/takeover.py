@@ -88,7 +88,7 @@ class Takeover:
                     self._hosts.attempt_runs(attempt.job, attempt.id, lease.host)
         await self._head.start(self._hosts)
         for letter in state.letters:
-            self._cancel_again(letter, running)
+            self._cancel_again(letter)
         for record in state.leases:
             if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:
                 self._hosts.receive(LeaseUnwanted(record.id, "the head that had granted it is gone"))
@@ -97,14 +97,12 @@ class Takeover:
             len(state.devices), len(state.requests), len(state.leases), self._head.dispatcher.count().total(),
         )  # fmt: skip
 
-    def _cancel_again(self, letter: Letter, running: Mapping[str, Attempt]) -> None:
+    def _cancel_again(self, letter: Letter) -> None:
         """If the letter stops a cancelled job's attempt: the job ends as cancelled, even when its host is lost."""
         if letter.body.get("kind") != StopAttempt.__name__:
             return
         stop = wire.to_host(letter.body, self._clock().s)
-        if not isinstance(stop, StopAttempt) or stop.state is not AttemptState.CANCELLED:
-            return
-        if (attempt := running.get(stop.job)) is not None and attempt.id == stop.attempt:
+        if isinstance(stop, StopAttempt) and stop.state is AttemptState.CANCELLED:
             with suppress(NoSuchJobError):  # it has ended meanwhile
                 self._head.dispatcher.cancel(stop.job, error_from_wire(stop.error))
 

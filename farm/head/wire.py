@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from farm.common.field_errors import one_line
-from farm.head.messages import AttemptEnded, ToHead, ToHost
+from farm.head.messages import ToHead, ToHost
 
 PROTOCOL = 1  # grows when a receiver must know more than which messages there are
 UNDERSTOOD = range(PROTOCOL - 1, PROTOCOL + 1)  # this release's, and that of the release before
@@ -31,9 +30,7 @@ def speaks(protocol: int) -> bool:
 
 
 def encode(message: ToHead | ToHost, now_s: float) -> dict[str, Any]:
-    """The message as JSON; the clock of its times is at `now_s`. A result stays at its host, which writes it."""
-    if isinstance(message, AttemptEnded):
-        message = replace(message, outcome=replace(message.outcome, result=None))
+    """The message as JSON; the clock of its times is at `now_s`."""
     kind: Any = type(message)
     body: dict[str, Any] = _adapter(kind).dump_python(message, mode="json")
     return _with_clock({"kind": kind.__name__, **body}, now_s)

@@ -1,4 +1,4 @@
-"""The attempts of this host: run as the head says, their ends committed with the next state of their jobs.
+"""The attempts of this host, run as the head says. The head decides what their jobs become.
 
 Each attempt is one task. An attempt's end is committed before its phone is given back.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 
 from farm.common.errors import JOB_LACKS, Code
 from farm.common.events import EventLog
@@ -18,7 +17,7 @@ from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
 from farm.head.job_store import InterruptedWork, JobWriter, end_lease, read_interrupted, release_reason
-from farm.head.messages import AttemptEnded, JobMessage, JobSaved, LeaseEnded, RunAttempt
+from farm.head.messages import AttemptEnded, JobMessage, LeaseEnded, RunAttempt
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
 from farm.jobs.executor import Executor
@@ -68,10 +67,7 @@ class OperatorCauses:
 
 
 class Attempts(AttemptRunner):
-    """`recover` and `finish_leftovers` once, start the head, then `begin`; `stop` before the store and leasing go.
-
-    With a head apart it decides what becomes of jobs: `finish_leftovers` may take as long as no head answers.
-    """
+    """`recover` and `finish_leftovers` once, start the head, then `begin`; `stop` before the store and leasing go."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Attempts(AttemptRunner):
         """
         while self._left.attempts:
             each, now = self._left.attempts[0], self._clock()
-            await self._keep_end(each.attempt, each.outcome, now.at, partial(self._head.decide_left, each.job))
+            await self._keep_end(each.job, each.attempt, each.outcome, now.at)
             self._left = replace(self._left, attempts=self._left.attempts[1:])
         while self._left.leases:
             record = self._left.leases[0]
@@ -144,8 +140,6 @@ class Attempts(AttemptRunner):
     def receive(self, message: JobMessage) -> None:
         """See `AttemptRunner.receive`."""
         match message:
-            case RunAttempt(_, attempt, _) if any(attempt.id == each.attempt.id for each in self._left.attempts):
-                pass  # it was committed for the daemon before
             case RunAttempt(job, attempt, lease):
                 run = self._runs[attempt.id] = AttemptRun(job, attempt, lease, self._contexts)
                 if self._stopping:
@@ -160,9 +154,6 @@ class Attempts(AttemptRunner):
         """One line for each cause that only an operator can mend, with how many jobs have met it."""
         return self._causes.problems(self._clock().s)
 
-    def letter(self, message: RunAttempt) -> None:
-        """See `AttemptRunner.letter`."""
-
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`."""
         if not self._stopping:
@@ -174,27 +165,24 @@ class Attempts(AttemptRunner):
         return {run.job.id: await run.waits() for run in here}
 
     async def _work(self, run: AttemptRun) -> None:
-        """Run an attempt, commit its end with the next state of its job, give its phone back: in this order."""
+        """Run an attempt, commit its end, give its phone back, have the head decide about its job: in this order."""
         outcome = await run.run(self._executors.get(run.job.kind))
         del self._runs[run.attempt.id]
         if outcome.state is AttemptState.RUNNING:
             return
+        now = self._clock()
+        self._causes.ended(run.job.id, outcome, now.s)
         try:
-            became = await self._commit(run, outcome)
+            ended = await self._keep_end(run.job, run.attempt, outcome, now.at)
         finally:
             run.release(release_reason(outcome.state))
-        self._head.job_saved(became)
+        if ended is not None:
+            self._head.report(ended)
 
-    async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:
-        now, outcome = self._clock(), replace(outcome, device=run.lease.device)
-        self._causes.ended(run.job.id, outcome, now.s)
-        return await self._keep_end(run.attempt, outcome, now.at, partial(self._head.decide_end, run.job))
-
-    async def _keep_end(
-        self, attempt: Attempt, outcome: Outcome, at: datetime, decide: Callable[[AttemptEnded], Awaitable[Job]]
-    ) -> Job:
-        becomes = await decide(AttemptEnded(attempt.job, attempt.id, outcome, at))
+    async def _keep_end(self, job: Job, attempt: Attempt, outcome: Outcome, at: datetime) -> AttemptEnded | None:
+        """Commit the end of an attempt, and its letter to a head apart; None: it is not committed."""
         ended = replace(attempt, state=outcome.state, ended_at=at, error=outcome.error)
-        return await self._writer.finish(
-            ended, becomes, at, outcome.result, letter=lambda became: self._head.letter(JobSaved(became))
+        kept = await self._writer.finish(
+            job, ended, outcome.result, letter=lambda end: self._head.letter(AttemptEnded(end, outcome.crashes))
         )
+        return None if kept is None else AttemptEnded(kept, outcome.crashes)

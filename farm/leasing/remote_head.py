@@ -28,7 +28,6 @@ from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
     DialBack,
-    FinishAttempt,
     HeadMessage,
     HostBegan,
     HostDrained,
@@ -59,13 +58,12 @@ from farm.head.messages import (
 )
 from farm.head.model import LeasePolicy
 from farm.head.queue.model import StopAttempt
-from farm.head.queue.retry import succeeded
 from farm.head.reports import asked_for, summarise
 from farm.head.request_queue import REFUSED_PAUSE_S
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.leasing.head_orders import HeadOrders, RemoteOrders
 from farm.model.device import DeviceState
-from farm.model.job import AttemptState, Job
+from farm.model.job import Job
 from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.store.leases import LeaseTable
@@ -73,7 +71,6 @@ from farm.store.mailbox import HostRemovedError, Letter, Mailbox
 
 NOT_STORED = "its host cannot store that it has it"
 STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
-ASK_AGAIN_S = 5.0  # for a job's next state: a head that takes over has not read the question
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +120,6 @@ class RemoteHead(RemoteOrders):
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
-        self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> the next state of its job
         self._orders = HeadOrders(f"order-{host}-{epoch}", self._send_order)
         self._drained = ""
         self.dial_back: Callable[[str, str], None] = lambda _host, _token: None  # another host wants to be dialled
@@ -194,7 +190,7 @@ class RemoteHead(RemoteOrders):
         """The letter that is stored with the change."""
         return self._letter(message)
 
-    def report(self, message: HostMessage) -> None:
+    def report(self, message: HostMessage | AttemptEnded) -> None:
         """Post a message whose letter is not stored with its change; in order for each device and each request."""
         match message:
             case DeviceChanged(state):
@@ -213,7 +209,7 @@ class RemoteHead(RemoteOrders):
             case LeaseRestored(lease):
                 self._held[lease.device] = lease.id
                 self._send(lease.device, message)
-            case LeaseArmed() | LeaseExtended():
+            case LeaseArmed() | LeaseExtended() | AttemptEnded():
                 pass  # committed
             case LeaseEnded(device):
                 self._held.pop(device, None)  # its letter is stored with the end, before this
@@ -276,32 +272,6 @@ class RemoteHead(RemoteOrders):
         subject = f"dial back of {host}" if isinstance(message, DialBack) else message.lease
         self._post(subject, lambda: self._mailbox.send_to_hosts((letter,)), wakes=host)
 
-    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
-        """Ask until a head answers, without a limit: the attempt's end is written together with the answer.
-
-        A success is not asked about: whatever the head has decided meanwhile, it would answer that the job is done.
-        """
-        if message.outcome.state is AttemptState.DONE:
-            return succeeded(job, message.at)
-        answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        self._ends[message.attempt] = answer
-        written: asyncio.Future[None] | None = None
-        try:
-            while not answer.done():
-                if written is None or written.done():
-                    written = self._send(f"attempt {message.attempt}", message)
-                await asyncio.wait((answer,), timeout=ASK_AGAIN_S)
-            return answer.result()
-        finally:
-            del self._ends[message.attempt]
-
-    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
-        """See `decide_end`: the head has the job."""
-        return await self.decide_end(job, message)
-
-    def job_saved(self, became: Job) -> None:
-        """The head reads it in the committed letter."""
-
     def close(self, reason: str) -> None:  # noqa: ARG002
         """Withdraw the requests of this host; a lease that is armed now ends at the next start."""
         for request_id in tuple(self._requests):
@@ -355,11 +325,8 @@ class RemoteHead(RemoteOrders):
             behind.append(message)
             return
         match message:
-            case RunAttempt() | StopAttempt():
+            case StopAttempt():
                 self._runner.receive(message)
-            case FinishAttempt(job, attempt):
-                if (deciding := self._ends.get(attempt)) is not None and not deciding.done():
-                    deciding.set_result(job)
             case Salvage(job):
                 self._tasks.spawn(self._salvage(job), f"salvage {job.id}")
             case OrderAnswer():
@@ -377,8 +344,6 @@ class RemoteHead(RemoteOrders):
         match message:
             case LeaseUnwanted(lease) | SlotWanted(lease):
                 arming = self._arming.get(lease)
-            case RunAttempt():
-                arming = self._arming.get(message.lease.id)
             case YieldWanted(device):
                 arming = next((each for each in self._arming.values() if each[0] == device), None)
             case _:

@@ -228,40 +228,37 @@ class JobTable(TableAccess):
         except _SubmittedBeforeError as before:
             return before.ids
 
-    async def start(
-        self, begun: Attempt, *, attempts_before: int, events: Sequence[Event] = (), letter: Letter | None = None
-    ) -> bool:
+    async def start(self, begun: Attempt, *, attempts_before: int, events: Sequence[Event] = ()) -> bool:
         """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
-
-        `letter`: to the host that shall run it.
 
         Raises:
             FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
         """
-        appended = [begin(begun), *post(schema.to_host, letter)]
-        return await self._database.change(CLAIM, events, claim(begun, attempts_before), appended)
+        return await self._database.change(CLAIM, events, claim(begun, attempts_before), [begin(begun)])
 
     async def finish(
         self,
         ended: Attempt,
-        becomes: Job,
+        becomes: Job | None = None,
         *,
         result: Mapping[str, Any] | None = None,
         events: Sequence[Event] = (),
         letter: Letter | None = None,
     ) -> bool:
-        """The end of an attempt, the next state of its job, and its result, together; a head apart gets the letter.
+        """The end of an attempt, its result, and what its job becomes, together; a head apart gets the letter.
 
-        False: that attempt is not running under that fence any more; nothing is written.
+        `becomes`: None if that is still to be decided. False: that attempt is not running under that fence any more;
+        nothing is written.
         """
         end = {name: getattr(ended, name) for name in _ENDED}
 
         def finish(connection: Connection) -> None:
             must_change(connection, RUNNING, {"of": ended.id, "under": ended.fence, **end})
-            must_change(connection, LIVE, {"of": becomes.id, **_decided(becomes)})
+            if becomes is not None:
+                must_change(connection, LIVE, {"of": becomes.id, **_decided(becomes)})
+                insert_measurement(connection, becomes, ended, result)
             if result is not None:
-                put(connection, schema.result, {"job": becomes.id, "body": result})
-            insert_measurement(connection, becomes, ended, result)
+                put(connection, schema.result, {"job": ended.job, "body": result})
 
         return await self._database.write_if(finish, events, post(schema.to_head, letter), last=True)
 

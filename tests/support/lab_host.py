@@ -14,7 +14,7 @@ from farm.common.selector import Selector
 from farm.head import beats, wire
 from farm.head import messages as m
 from farm.head.job_store import started_event
-from farm.head.queue.model import Outcome, StopAttempt
+from farm.head.queue.model import StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.model.device import DeviceState, Life
 from farm.model.identity import DeviceIdentity
@@ -23,8 +23,6 @@ from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.mailbox import Letter, WakeUpListener
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
-
-ASK_AGAIN_S = 0.5  # while no head answers
 
 
 class LabHost:
@@ -45,9 +43,7 @@ class LabHost:
         self.beaten = self.beaten_in_vain = 0
         self.reaches = asyncio.Event()  # the database; while it is not set, the host is cut off
         self.reaches.set()
-        self.ask_again_s = ASK_AGAIN_S
         self.busy = False  # attempts end when they are told
-        self.claims = True  # False: a host of the release before this one
         self.too_late: list[str] = []  # attempts that had been ended when they ended
         self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
         self._asked = 0
@@ -55,7 +51,6 @@ class LabHost:
         self._attempts: dict[str, tuple[Job, Attempt, Lease]] = {}  # by job
         self._over: dict[str, asyncio.Event] = {}  # by job
         self._stopped: dict[str, StopAttempt] = {}  # by job; other attempts succeed
-        self._becomes: dict[str, asyncio.Future[Job]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, *, reads: bool = True) -> None:
@@ -140,16 +135,11 @@ class LabHost:
             case m.LeaseUnwanted(lease_id):
                 for lease in [each for each in self.held.values() if each.id == lease_id]:
                     await self.give_back(lease)
-            case m.RunAttempt(job, attempt, lease):
-                self.run(job, attempt, lease)
             case StopAttempt(job_id) if job_id in self._over:
                 self._stopped[job_id] = message
                 self._over[job_id].set()
             case m.OrderAnswer():
                 self.answers.put_nowait(message)
-            case m.FinishAttempt(job):
-                if (asked := self._becomes.pop(job.id, None)) is not None:
-                    asked.set_result(job)
 
     def run(self, job: Job, attempt: Attempt, lease: Lease) -> None:
         """Run an attempt until it is told to end, or end it at once."""
@@ -162,7 +152,7 @@ class LabHost:
         self._spawn(self._end(job.id))
 
     async def _arm(self, message: m.LeaseGranted) -> None:
-        lease, claim = message.lease, message.claim if self.claims else None
+        lease, claim = message.lease, message.claim
         if lease.device in self.held:
             refused = self.letter(m.LeaseRefused(lease.device, lease.id, "it is held"))
             await self.store.mailbox.send(refused)
@@ -187,23 +177,13 @@ class LabHost:
         await self._over[job_id].wait()
         await self.reaches.wait()
         now, result = datetime.now(UTC), {"done": self.name}
-        ended = replace(attempt, state=AttemptState.DONE, ended_at=now)
-        if (stop := self._stopped.pop(job_id, None)) is None:
-            job = succeeded(job, now)
-        else:
-            ended, result = replace(ended, state=stop.state, error=stop.error), None
-            job = await self._ask(m.AttemptEnded(job_id, attempt.id, Outcome(stop.state, stop.error), now))
-        saved = self.letter(m.JobSaved(job))
-        if not await self.store.jobs.finish(ended, job, result=result, letter=saved):
+        ended, done = replace(attempt, state=AttemptState.DONE, ended_at=now), succeeded(job, now)
+        if (stop := self._stopped.pop(job_id, None)) is not None:
+            ended, done, result = replace(ended, state=stop.state, error=stop.error), None, None
+        letter = self.letter(m.AttemptEnded(ended))
+        if not await self.store.jobs.finish(ended, done, result=result, letter=letter):
             self.too_late.append(attempt.id)
         await self.give_back(lease)
-
-    async def _ask(self, message: m.AttemptEnded) -> Job:
-        becomes = self._becomes[message.job] = asyncio.get_running_loop().create_future()
-        while not becomes.done():
-            await self.store.mailbox.send(self.letter(message))
-            await asyncio.wait((becomes,), timeout=self.ask_again_s)
-        return becomes.result()
 
     def _spawn(self, work) -> None:
         task = asyncio.ensure_future(work)

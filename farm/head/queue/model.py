@@ -72,7 +72,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """End the running attempt with this state and error, unless it has ended by itself. Answer: `attempt_ended`."""
+    """End the running attempt with this state and error, unless it has ended by itself. Then: `attempt_ended`."""
 
     job: str
     state: AttemptState  # failed or cancelled; interrupted when its host was lost and has ended it too late

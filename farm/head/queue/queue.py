@@ -275,33 +275,25 @@ class JobQueue:
         entry.ready_s = now.s + pause_s
         return self._decide(entry, now)
 
-    def attempt_ended(self, job_id: str, outcome: Outcome, now: ClockReading) -> Job:
-        """The attempt is over, and nothing of it is written yet.
-
-        Returns the job's next state, to be committed together with the end of the attempt; then its phone is given
-        back. Answer: `job_saved`.
-        """
+    def attempt_ended(self, job_id: str, outcome: Outcome, now: ClockReading) -> tuple[Instruction, ...]:
+        """The attempt's end is committed, and that the job is done if the attempt succeeded."""
         entry = self._entry(job_id)
         job = after_attempt(entry.job, outcome, now)
         if entry.fixed_end is not None and job.state is not JobState.DONE:
             state, error = entry.fixed_end
             job = replace(job, state=state, error=error, not_before=None, ended_at=now.at)
-        if not (entry.phase is Phase.SAVING and entry.job.state is JobState.RUNNING):  # else its host asks again
-            self._go(entry, Phase.SAVING)
+        self._go(entry, Phase.SAVING)
         entry.saving = job
         if not keeps_place(outcome):
             entry.place_s = now.s
-        return job
+        if job.state is JobState.DONE:
+            return self.job_saved(job, now)
+        self._out.append(SaveJob(job, JobState.RUNNING))
+        return self._taken()
 
     def job_saved(self, job: Job, now: ClockReading) -> tuple[Instruction, ...]:
-        """The job's next state is committed: what `SaveJob` or `attempt_ended` said, or a failure in its place.
-
-        Or what `attempt_ended` of an earlier head said: its host has committed that under this one.
-        """
+        """The job's next state is committed: what `SaveJob` said, or a failure in its place."""
         entry = self._entry(job.id)
-        if entry.phase in (Phase.RUNNING, Phase.STOPPING):
-            self._go(entry, Phase.SAVING)
-            entry.saving = job
         if entry.saving is None:
             raise queue_error(f"nothing of job {job.id} is being written: {entry.history()}")
         self._go(entry, Phase.RESTING)

@@ -4,7 +4,6 @@ import asyncio
 import signal
 
 import psycopg
-import pytest
 
 from farm.head import orders, wire
 from farm.head.messages import HostLeft, Order
@@ -152,11 +151,9 @@ async def test_a_drain_is_of_one_host_and_outlasts_the_head(heads):
         assert (await waits).device == "a"
 
 
-@pytest.mark.parametrize("claims", [True, False])
-async def test_an_order_of_a_host_is_carried_out_and_answered(heads, claims):
+async def test_an_order_of_a_host_is_carried_out_and_answered(heads):
     await heads.decides(heads.begin())  # orders to the head before it are not answered
     async with a_host(heads, "a") as host:
-        host.claims = claims
         spec = SPECS["shell"].from_wire({"on": "soc=sm8550", "command": "id"})
         fields = orders.to_wire("submit", {"spec": spec, "user": "ann", "key": "", "must_match": True})
         for order in (Order("o1", "submit", fields), Order("o2", "no_such", {})):

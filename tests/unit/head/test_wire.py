@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pytest
 from farm.common.selector import Selector
 from farm.head import messages as m
 from farm.head import wire
-from farm.head.queue.model import Outcome, StopAttempt
+from farm.head.queue.model import StopAttempt
 from farm.model.device import Closed, DeviceState, Heat, Life, UsbPlace
 from farm.model.identity import DeviceIdentity, Soc
 from farm.model.job import Attempt, AttemptState, Job, JobState
@@ -37,14 +38,13 @@ MESSAGES = (
     m.DeviceChanged(STATE), m.DeviceForgotten("a"), m.RequestAdded("request-2-1", REQUEST),
     m.RequestWithdrawn("request-2-1"), m.LeaseArmed("a", "lease-3-1"), m.LeaseRefused("a", "lease-3-1", "it is held"),
     m.LeaseRestored(LEASE), m.LeaseExtended("a", 60.0), m.LeaseEnded("a", "lease-3-1"), m.SlotKept("a", "lease-3-1"),
-    m.SlotFreed("lease-3-1"), m.AttemptEnded("j1", "j1.1", Outcome(AttemptState.FAILED, ERROR, "a", crashes=1), AT),
-    m.HostBegan(),
-    m.HostLeft(), m.HostDrained("ann drains it"), m.JobSaved(JOB), m.Salvaged("j1"),
-    m.LeaseGranted("request-2-1", LEASE, AT), m.YieldWanted("a"),
+    m.SlotFreed("lease-3-1"), m.AttemptEnded(replace(ATTEMPT, state=AttemptState.FAILED, error=ERROR, ended_at=AT), 1),
+    m.HostBegan(), m.HostLeft(), m.HostDrained("ann drains it"), m.Salvaged("j1"),
+    m.LeaseGranted("request-2-1", LEASE, AT, m.AttemptClaim(JOB, ATTEMPT)), m.YieldWanted("a"),
     m.SlotWanted("lease-3-1"), m.LeaseUnwanted("lease-3-1", "the requester left"),
     m.LeaseLost("lease-3-1", "its cable was pulled"), m.SessionBroken("lease-3-1", "it hangs"),
-    m.LeaseHeld("request-3-9", LEASE, "lab2"), m.RunAttempt(JOB, ATTEMPT, LEASE),
-    StopAttempt("j1", AttemptState.CANCELLED, ERROR, "j1.1"), m.FinishAttempt(JOB, "j1.1"), m.Salvage(JOB),
+    m.LeaseHeld("request-3-9", LEASE, "lab2"),
+    StopAttempt("j1", AttemptState.CANCELLED, ERROR, "j1.1"), m.Salvage(JOB),
     m.Order("order-1", "hold", {"job_ids": ["j", "k"]}), m.OrderAnswer("order-1", ["j"]),
     m.OrderAnswer("order-2", error=ERROR), m.DialBack("lab2", "f00d"),
 )  # fmt: skip
@@ -70,11 +70,6 @@ def test_a_message_arrives_as_it_was_sent(message):
 
 def test_a_lease_is_as_old_by_the_receivers_clock():
     assert sent(m.LeaseRestored(LEASE), at_s=100.0, read_at_s=5.0).lease.granted_at == -5.0
-
-
-def test_a_result_stays_at_its_host():
-    ended = m.AttemptEnded("j1", "j1.1", Outcome(AttemptState.DONE, None, "a", result={"samples": [0.1]}), AT)
-    assert sent(ended).outcome == Outcome(AttemptState.DONE, None, "a")
 
 
 @pytest.mark.parametrize("body", [{"kind": "Unheard"}, {}, {"kind": "RunAttempt"}, {"kind": "LeaseEnded", "device": 5}])

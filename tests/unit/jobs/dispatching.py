@@ -9,13 +9,15 @@ from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
 from farm.head.dispatcher import Dispatcher
+from farm.head.job_store import undecided_ends
 from farm.head.local import LocalHead
+from farm.head.queue.model import Phase
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.kinds.run.spec import RunSpec
 from farm.store.store import Store
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
 
 AN_ANSWER = partial(RunSpec, model="0" * 64, name="a.onnx")  # any work that is done again after an interruption
@@ -72,6 +74,7 @@ class Farm:
         await self.attempts.finish_leftovers()
         await self.head.start(self.attempts)
         self.attempts.begin()
+        await self.decided()
 
     async def stop(self):
         self.head.stop_jobs()
@@ -112,6 +115,13 @@ class Farm:
     async def ends(self, job_id, result):
         self.executor.end(job_id, result)
         await self.until("attempt.ended")
+        await self.decided()
+
+    async def decided(self):
+        """Wait until the head has decided what follows each end of an attempt."""
+        queue, jobs = self.dispatcher._queue, self.store.jobs
+        await until(lambda: not undecided_ends(jobs, jobs.live()))
+        await until(lambda: Phase.SAVING not in {queue.phase(job.id) for job in queue.jobs()})
 
     def job(self, job_id):
         return self.store.jobs.get(job_id)

@@ -8,26 +8,28 @@ from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
 
 
-async def test_an_end_is_stored_with_what_the_head_makes_of_the_job_and_the_phone_given_back_after_it(tmp_path):
+async def test_an_end_is_stored_then_the_phone_given_back_then_the_head_decides_about_the_job(tmp_path):
     async with running(tmp_path / "farm.db", "p1") as farm:
-        asked = []
+        reported = []
         decide = farm.dispatcher.attempt_ended
 
         def attempt_ended(message):
-            asked.append((message, farm.job(message.job).state, list(farm.leases.released)))
-            return decide(message)
+            [stored] = farm.store.jobs.attempts(message.attempt.job)
+            reported.append((message, stored, farm.job(stored.job).state, list(farm.leases.released)))
+            decide(message)
 
         farm.dispatcher.attempt_ended = attempt_ended
         job = await farm.one(max_attempts=1)
         running_attempt = await farm.started()
         await farm.ends(job, UserError("no"))
-        [(message, state, released)] = asked
-        assert isinstance(message, AttemptEnded)
-        assert (message.job, message.outcome.state, message.outcome.device) == (job, AttemptState.FAILED, "p1")
-        assert (state, released) == (JobState.RUNNING, [])
         assert farm.job(job).state is JobState.FAILED
-        assert farm.job(job).ended_at == message.at
-        assert farm.leases.released == [running_attempt.lease.id]
+        [(message, stored, state, released)] = reported
+        assert message == AttemptEnded(stored)
+        assert (stored.state, stored.error["message"], state) == (AttemptState.FAILED, "no", JobState.RUNNING)
+        assert released == [running_attempt.lease.id]
+        assert farm.job(job).ended_at == stored.ended_at
+        decide(message)  # a second time changes nothing
+        assert farm.store.events.since(0)[-1].kind == "job.failed"
 
 
 async def test_what_begins_while_the_farm_stops_is_waited_for(tmp_path):

@@ -232,7 +232,7 @@ async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
     ended = await farm.until("attempt.ended", f"{job_id}.1")
     assert ended.data["error"]["message"] == str(error)
     assert farm.executor.cancelled == [running.attempt.id]
-    assert farm.job(job_id).state is state
+    await farm.until(f"job.{state}", job_id)
 
 
 async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.common.errors import PhoneError
+from farm.common.errors import PhoneError, UserError
 from farm.head.queue.model import ClockReading
 from farm.head.queue.retry import MAX_CRASHES
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import AttemptState, JobState
+from tests.support.waiting import until
 from tests.unit.jobs.dispatching import Farm, killed, running
 
 
@@ -56,6 +57,30 @@ async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path):
         how = [attempt.error["code"] for attempt in again.store.jobs.attempts(job_id)]
         assert how == ["daemon_stopped"] * stops + ["daemon_died"] * crashes
         assert again.leases.waiting == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "tries"),
+    [
+        (PhoneError("it hung"), JobState.RUNNING, [AttemptState.FAILED, AttemptState.RUNNING]),
+        (UserError("no"), JobState.FAILED, [AttemptState.FAILED]),
+    ],
+)
+async def test_a_daemon_killed_between_the_end_of_an_attempt_and_the_next_state_of_its_job(
+    tmp_path, error, state, tries
+):
+    path = tmp_path / "farm.db"
+    async with killed(path, "p1", "p2") as farm:
+        job_id = await farm.one()
+        await farm.started()
+        farm.dispatcher.attempt_ended = lambda _: None
+        farm.executor.end(job_id, error)
+        await farm.until("attempt.ended")
+        assert farm.job(job_id).state is JobState.RUNNING
+    async with running(path, "p1", "p2") as again:
+        await until(lambda: [each.state for each in again.store.jobs.attempts(job_id)] == tries)
+        await until(lambda: again.job(job_id).state is state)
+        assert "daemon_died" not in {(each.error or {}).get("code") for each in again.store.jobs.attempts(job_id)}
 
 
 async def test_a_stopping_daemon_interrupts_what_runs(tmp_path):

@@ -9,7 +9,7 @@ from farm.common.limits import MAX_RESULT_BYTES
 from farm.head import planning
 from farm.jobs.executor import FailedWithResultError
 from farm.model.device import Life
-from farm.model.job import AttemptState, Job, JobState
+from farm.model.job import Attempt, AttemptState, Job, JobState
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
 from tests.support.waiting import HANG_S, until
@@ -90,18 +90,17 @@ class Refusing:
         setattr(store.jobs, name, self)
 
     async def __call__(self, *args, **options):
-        if any(job.state in self.states for job in args if isinstance(job, Job)):
+        if any(each.state in self.states for each in args if isinstance(each, Job | Attempt)):
             raise ValueError("a bug")
         return await self.write(*args, **options)
 
 
-@pytest.mark.parametrize("error", [None, HostError("no room")])
-async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm, error):
-    job_id = await farm.one()
+async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm):
+    job_id = await farm.one(max_attempts=1)
     after = await farm.one(after=(job_id,))
     running = await farm.started()
-    Refusing(farm.store, "finish", JobState.DONE, JobState.QUEUED)
-    await farm.ends(job_id, error or {"answer": 42})
+    Refusing(farm.store, "finish", AttemptState.DONE)
+    await farm.ends(job_id, {"answer": 42})
     job, (attempt,) = farm.job(job_id), farm.store.jobs.attempts(job_id)
     assert (job.state, job.error["message"], job.not_before) == (JobState.FAILED, "ValueError: a bug", None)
     assert (attempt.state, attempt.error) == (AttemptState.FAILED, job.error)
@@ -116,13 +115,20 @@ async def test_an_end_that_can_be_kept_in_no_form_frees_the_phone_and_is_taken_u
     async with running(path, "p1") as farm:
         job_id = await farm.one()
         lease = (await farm.started()).lease
-        Refusing(farm.store, "finish", *JobState)
+        Refusing(farm.store, "finish", *AttemptState)
         farm.executor.end(job_id, {"answer": 42})
-        await until(lambda: not farm.dispatcher.is_live(job_id))
-        assert farm.leases.released == [lease.id]
+        await until(lambda: farm.leases.released == [lease.id])
     async with running(path, "p1") as again:
         assert (await again.started()).job.id == job_id
         assert again.store.jobs.attempts(job_id)[0].error["code"] == "daemon_died"
+
+
+async def test_what_follows_an_attempt_fails_the_job_if_the_store_refuses_it(farm):
+    job_id = await farm.one()
+    await farm.started()
+    Refusing(farm.store, "save", JobState.QUEUED)
+    await farm.ends(job_id, HostError("no room"))
+    assert (farm.job(job_id).state, farm.job(job_id).error["message"]) == (JobState.FAILED, "ValueError: a bug")
 
 
 async def test_a_state_that_the_store_refuses_becomes_a_failure(farm):

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from farm.head.local import LocalHead
-from farm.head.messages import JobSaved, LeaseEnded
+from farm.head.messages import AttemptEnded, LeaseEnded
 from farm.model.job import AttemptState, JobState
 from farm.store.mailbox import Letter
 from farm.store.writer import StoreWriteError
@@ -14,24 +14,19 @@ from tests.unit.jobs.dispatching import Farm, killed
 
 
 class ApartHead(LocalHead):
-    """One that gets letters, and decides about attempts of before when the test says so."""
+    """One that gets letters."""
 
     def __init__(self, farm):
         super().__init__(farm.leases, farm.dispatcher, None)
-        self.left = []
 
     def letter(self, message):
         return Letter("one", {"kind": type(message).__name__, "of": _subject(message)})
 
-    async def decide_left(self, job, message):
-        self.left.append((job.id, message.outcome.state))
-        return await super().decide_left(job, message)
-
 
 def _subject(message):
     match message:
-        case JobSaved(job):
-            return job.id, job.state
+        case AttemptEnded(attempt):
+            return attempt.id, attempt.state
         case LeaseEnded(_, lease):
             return lease
 
@@ -53,7 +48,7 @@ async def of_host(farm, host, lease):
     await farm.store.database.write(lambda connection: connection.execute(change, {"host": host, "lease": lease}))
 
 
-async def test_what_a_job_becomes_is_posted_with_the_end_of_its_attempt(tmp_path):
+async def test_the_end_of_an_attempt_is_posted_with_its_commit(tmp_path):
     farm = apart(tmp_path / "farm.db", "p1")
     await farm.start()
     finish, refused = farm.store.jobs.finish, []
@@ -66,8 +61,8 @@ async def test_what_a_job_becomes_is_posted_with_the_end_of_its_attempt(tmp_path
     farm.store.jobs.finish = refuse_once
     job = await farm.tried({})
     assert refused == [[]]
-    (saved,) = letters(farm)
-    assert all(word in saved for word in ('"JobSaved"', job.id, '"done"'))
+    (ended,) = letters(farm)
+    assert all(word in ended for word in ('"AttemptEnded"', f"{job.id}.1", '"done"'))
     await farm.stop()
     farm.store.close()
 
@@ -81,12 +76,12 @@ async def test_a_host_ends_only_what_its_own_daemon_left(tmp_path):
             await of_host(farm, "one" if run.job.id == mine else "two", run.lease.id)
     again = apart(path)
     await again.attempts.recover(hosts=("one",))
-    assert again.job(mine).state is JobState.RUNNING  # until the head has decided
     await again.attempts.finish_leftovers()
-    assert again.head.left == [(mine, AttemptState.INTERRUPTED)]
-    assert (again.job(mine).state, again.job(others).state) == (JobState.QUEUED, JobState.RUNNING)
+    assert {again.job(each).state for each in (mine, others)} == {JobState.RUNNING}  # the head has not decided
+    ends = [again.store.jobs.attempts(each)[0].state for each in (mine, others)]
+    assert ends == [AttemptState.INTERRUPTED, AttemptState.RUNNING]
     assert [record.host for record in again.store.leases.open()] == ["two"]
-    assert ['"JobSaved"' in each for each in letters(again)] == [True, False]
+    assert ['"AttemptEnded"' in each for each in letters(again)] == [True, False]
     again.store.close()
 
 
@@ -102,6 +97,6 @@ async def test_ending_goes_on_where_the_store_could_not_write(tmp_path):
         await again.attempts.finish_leftovers()
     again.store.leases.end = end
     await again.attempts.finish_leftovers()
-    assert [job_id for job_id, _ in again.head.left] == [job]
+    assert [each.state for each in again.store.jobs.attempts(job)] == [AttemptState.INTERRUPTED]
     assert again.store.leases.open() == ()
     again.store.close()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,8 +14,6 @@ from farm.head import orders, wire
 from farm.head.head import Head
 from farm.head.messages import (
     AttemptClaim,
-    AttemptEnded,
-    FinishAttempt,
     HostBegan,
     HostDrained,
     HostLeft,
@@ -33,7 +30,7 @@ from farm.head.messages import (
 )
 from farm.head.model import Explanation, JobExplanation, WaitingPage, WaitingRequest
 from farm.head.planning import Submission
-from farm.head.queue.model import JobRunsError, Outcome
+from farm.head.queue.model import JobRunsError
 from farm.head.write_queue import LeaseWriteQueue, record_of
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
@@ -41,7 +38,7 @@ from farm.leasing import remote_head
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
 from farm.model.device import Life
-from farm.model.job import Attempt, AttemptState, JobState
+from farm.model.job import Attempt
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.leases import ReservationRecord
 from farm.store.mailbox import Letter
@@ -164,13 +161,10 @@ async def test_a_lease_of_a_phone_that_is_held_or_away_is_refused(lab):
 
 
 async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it(lab):
-    granted = await lab.grant(1, claimed=True)
-    run = RunAttempt(granted.claim.job, granted.claim.attempt, granted.lease)
+    granted = await lab.grant(1)
     lab.post.gate.clear()
-    await lab.tell(replace(granted, claim=None), run, LeaseUnwanted("L1", "nobody wants it"))
-    assert lab.runner.got == []
+    await lab.tell(granted, LeaseUnwanted("L1", "nobody wants it"))
     lab.post.gate.set()
-    await until(lambda: lab.runner.got)
     assert (await lab.told(LeaseEnded)).lease == "L1"
     assert not lab.leasing.holds("a")
 
@@ -222,35 +216,6 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later(l
     assert lab.post.held() == {"a": "L1"}
     lab.post.gate.set()
     assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
-
-
-@virtual_time
-async def test_a_host_asks_what_its_job_becomes_until_a_head_answers():
-    lab = await begun_lab()
-    ended = AttemptEnded("j", "j.1", Outcome(AttemptState.FAILED, device="a", result={"kept": "here"}), NOW)
-    deciding = asyncio.ensure_future(lab.head.decide_end(job("j"), ended))
-    first = await lab.told(AttemptEnded)
-    assert (first.job, first.outcome.result) == ("j", None)  # the host writes its result
-    await lab.told(AttemptEnded)  # the head that took the first one has gone
-    becomes = job("j", state=JobState.FAILED, ended_at=NOW)
-    await lab.tell(FinishAttempt(becomes, "j.1"), FinishAttempt(becomes, "j.1"))
-    assert (await deciding).state is JobState.FAILED
-
-
-@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING])
-async def test_a_host_does_not_ask_about_a_success(lab, state):
-    ran = job("j", state=state, attempts=2 + (state is JobState.RUNNING), error={"code": "of the attempt before"})
-    done = await lab.head.decide_end(ran, AttemptEnded("j", "j.3", Outcome(AttemptState.DONE, device="a"), NOW))
-    assert (done.state, done.attempts, done.error, done.ended_at) == (JobState.DONE, 3, None, NOW)
-
-
-async def test_two_attempts_of_a_job_have_each_their_answer(lab):
-    ended = [AttemptEnded("j", each, Outcome(AttemptState.FAILED, device="a"), NOW) for each in ("j.1", "j.2")]
-    late, now = (asyncio.create_task(lab.head.decide_end(job("j"), each)) for each in ended)
-    assert {(await lab.told(AttemptEnded)).attempt for _ in range(2)} == {"j.1", "j.2"}
-    queued, done = job("j"), job("j", state=JobState.DONE, ended_at=NOW)
-    await lab.tell(FinishAttempt(queued, "j.1"), FinishAttempt(done, "j.2"))
-    assert [(await late).state, (await now).state] == [queued.state, JobState.DONE]
 
 
 async def test_a_host_that_begins_or_stops_says_so(lab):

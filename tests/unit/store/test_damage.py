@@ -185,17 +185,13 @@ async def test_check_finds_what_the_start_leaves_out(path):
     assert check_database(path).findings == ()
     for change in (  # another program checks no foreign keys
         "INSERT INTO result (job, body) VALUES ('nobody', '{}')",
-        "UPDATE job SET state = 'running' WHERE id = 'j40'",
         "UPDATE attempt SET fence = 999 WHERE id = 'j3.1'",
     ):
         sql(path, change)
     report = check_database(path)
-    orphan, *others = report.findings
+    orphan, other = report.findings
     assert "refers to a row of job" in orphan
-    assert [finding.split(" of ")[0] for finding in others] == [
-        "1 running jobs without a running attempt",
-        "1 attempts under another lease's fence",
-    ]
+    assert other.startswith("1 attempts under another lease's fence")
     assert (report.rows["job"], report.rows["attempt"], report.oldest) == (60, 30, job().submitted_at)
     assert report.to_wire()["ok"] is False
 

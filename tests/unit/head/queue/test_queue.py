@@ -53,11 +53,11 @@ def test_nothing_is_decided_while_a_write_is_under_way(queue):
     assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
     assert queue.job("a") == a_job(state=JobState.RUNNING, attempts=1)
     cancelled = Outcome(AttemptState.CANCELLED, UNWANTED)
-    ended = queue.attempt_ended("a", cancelled, moment(1))
-    assert ended.state is JobState.CANCELLED
+    (save,) = queue.attempt_ended("a", cancelled, moment(1))
+    assert (save.job.state, save.before) == (JobState.CANCELLED, JobState.RUNNING)
     with pytest.raises(NoSuchJobError):
         queue.job_cancelled("a", UNWANTED, moment(1))
-    assert queue.job_saved(ended, moment(1)) == ()
+    assert queue.job_saved(save.job, moment(1)) == ()
     assert "a" not in queue
 
 

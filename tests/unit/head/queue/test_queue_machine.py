@@ -21,7 +21,7 @@ from farm.head.queue.model import (
     Withdraw,
 )
 from farm.head.queue.queue import JobQueue
-from farm.head.queue.retry import failed_instead
+from farm.head.queue.retry import failed_instead, succeeded
 from farm.model.job import FINAL, AttemptState, Job, JobState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,9 +92,11 @@ class QueueMachine(RuleBasedStateMachine):
                 self.writing[job.id] = job
 
     def attempt_ended(self, job, outcome):
-        becomes = self.queue.attempt_ended(job, outcome, self.now)
-        assert job not in self.writing
-        self.writing[job] = becomes
+        if outcome.state is AttemptState.DONE:  # committed with the attempt's end
+            self.stored[job] = succeeded(self.stored[job], self.now.at)
+            self.ends[job] += 1
+        self.perform(self.queue.attempt_ended(job, outcome, self.now))
+        assert (job in self.writing) == (outcome.state is not AttemptState.DONE)
 
     def not_done(self, job):
         def done(name):

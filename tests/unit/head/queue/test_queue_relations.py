@@ -71,10 +71,10 @@ def test_what_was_kept_instead_is_what_a_job_has_become():
     queue.job_added(a_job("b", state=JobState.BLOCKED, after=("a",)), {}, moment(0))
     queue.phone_granted("a", "p1")
     queue.attempt_started("a", moment(0))
-    done = queue.attempt_ended("a", Outcome(AttemptState.DONE), moment(1))
+    (save,) = queue.attempt_ended("a", Outcome(AttemptState.YIELDED), moment(1))
     error = error_to_wire(ValueError("the store would not have it"))
-    failed = failed_instead(done, error, moment(1).at)
-    assert (done.state, failed.state, failed.error) == (JobState.DONE, JobState.FAILED, error)
+    failed = failed_instead(save.job, error, moment(1).at)
+    assert (save.job.state, failed.state, failed.error) == (JobState.QUEUED, JobState.FAILED, error)
     (save,) = queue.job_saved(failed, moment(1))
     assert (save.job.id, save.job.state) == ("b", JobState.CANCELLED)
     assert "a" not in queue

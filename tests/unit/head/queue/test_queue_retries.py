@@ -132,5 +132,6 @@ def test_only_a_daemon_that_died_counts_against_a_job(ends, count):
 def test_a_job_keeps_its_place_unless_it_gave_way(desk, outcome, place_s):
     desk.run()
     desk.s = 5.0
-    (again,) = desk.queue.job_saved(desk.queue.attempt_ended("a", outcome, desk.now), desk.now)
+    (save,) = desk.queue.attempt_ended("a", outcome, desk.now)
+    (again,) = desk.queue.job_saved(save.job, desk.now)
     assert again.place_s == place_s
