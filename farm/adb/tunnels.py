@@ -48,6 +48,11 @@ class Tunnel:
     dial: str
 
     @property
+    def port_of_phone(self) -> int:
+        """The phone's TCP port at which the tunnel ends or begins; 0: another socket."""
+        return port_of(self.dial if self.kind is TunnelKind.FORWARD else self.listen)
+
+    @property
     def place(self) -> tuple[str, str, str]:
         """The socket that only one entry can have: a host socket for a forward, a phone's socket for a reverse."""
         return (self.kind, "" if self.kind is TunnelKind.FORWARD else self.serial, self.listen)
@@ -139,18 +144,18 @@ def check_tunnel(tunnel: Tunnel) -> None:
     for spec in (tunnel.listen, tunnel.dial):
         if not re.fullmatch(_SPEC, spec) or spec.endswith(":"):
             raise UserError(f"{spec!r} is not an adb socket", hint="Write tcp:PORT or localabstract:NAME.")
-        if spec.startswith("tcp:") and not _port_of(spec):
+        if spec.startswith("tcp:") and not port_of(spec):
             raise UserError(f"{spec!r} names no port", hint="Write tcp:PORT with a port between 1 and 65535.")
     on_host = tunnel.listen if tunnel.kind is TunnelKind.FORWARD else tunnel.dial
-    if _port_of(on_host) in EMULATOR_PORTS:
+    if port_of(on_host) in EMULATOR_PORTS:
         raise UserError(
             f"adb looks for emulators on host ports {EMULATOR_PORTS[0]}-{EMULATOR_PORTS[-1]}; "
-            f"{_port_of(on_host)} is one of them",
+            f"{port_of(on_host)} is one of them",
             hint="Choose a port outside that range.",
         )
 
 
-def _port_of(spec: str) -> int:
+def port_of(spec: str) -> int:
     """The port of a tcp spec; 0 for anything else or an impossible one."""
     kind, _, port = spec.rpartition(":")
     if not kind.startswith("tcp") or not (port.isascii() and port.isdigit()):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -218,4 +219,5 @@ async def _main(link: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to all of a service: for the daemon
     asyncio.run(_main(socket.socket(fileno=int(sys.argv[1]))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -20,9 +20,23 @@ def pack(place: Path, file: IO[bytes]) -> None:
     Raises:
         OSError: it cannot be read, or the file not be written.
     """
+    parts = {f"{part}/{path.name}": path for part in PARTS for path in sorted((place / part).iterdir())}
+    _write(file, {MANIFEST: place / MANIFEST} | parts)
+
+
+def pack_folder(folder: Path, file: IO[bytes]) -> None:
+    """Write a folder to make a bundle of: `unpack` puts its files into `files`. Blocking.
+
+    Raises:
+        OSError: it cannot be read, or the file not be written.
+    """
+    _write(file, {f"files/{path.name}": path for path in sorted(folder.iterdir())})
+
+
+def _write(file: IO[bytes], members: Mapping[str, Path]) -> None:
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.GNU_FORMAT) as archive:
-        for path in (place / MANIFEST, *(each for part in PARTS for each in sorted((place / part).iterdir()))):
-            about = tarfile.TarInfo(str(path.relative_to(place)))
+        for name, path in members.items():
+            about = tarfile.TarInfo(name)
             about.size = path.stat().st_size
             with path.open("rb") as content:
                 archive.addfile(about, content)

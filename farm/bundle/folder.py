@@ -49,7 +49,8 @@ def read_folder(folder: Path) -> Inspection:
         if not folder.is_dir():
             what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
             raise UserError(
-                what, hint=f"give a folder on the daemon's host with tvm_rpc and its libraries; {SERVICE_SEES}"
+                what,
+                hint=f"give a folder with tvm_rpc and its libraries. On the daemon's host {SERVICE_SEES}",
             )
         _refuse_what_no_bundle_holds(folder)
         description = _read_description(folder / DESCRIPTION)
@@ -57,7 +58,7 @@ def read_folder(folder: Path) -> Inspection:
     except OSError as error:
         raise HostError(
             f"cannot read {error.filename or folder}: {error.strerror}",
-            hint=f"the user that the daemon runs as must be able to read it: check owner and mode; {SERVICE_SEES}",
+            hint="whoever runs the command must be able to read it: check owner and mode",
         ) from error
     return inspect(files, description)
 

@@ -148,6 +148,26 @@ class BundleLibrary:
             self._publish(staging, identity.hash, name)
         return self.get(name)
 
+    def add_packed(
+        self,
+        packed: Path,
+        *,
+        name: str,
+        toolchain: str,
+        compile_golden: GoldenCompiler,
+        progress: Callable[[str], None],
+    ) -> Bundle:
+        """As `add`, for a folder that a client has packed (`pack_folder`).
+
+        Raises:
+            UserError: as `add`, or the file is no packed folder.
+            HostError: as `add`.
+        """
+        with host_errors(f"adding bundle {name}", self._root), self._staged() as staging:
+            unpack(packed, staging.path)
+            folder = staging.path / "files"
+            return self.add(folder, name=name, toolchain=toolchain, compile_golden=compile_golden, progress=progress)
+
     def pack(self, hash_: str, file: IO[bytes]) -> None:
         """Write a bundle as one file, for `take_in` of another host.
 

@@ -10,7 +10,7 @@ import typer
 
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import emit, print_json, print_line, print_note, table
+from farm.cli.output import emit, now_of, print_json, print_line, print_note, table
 from farm.common.durations import format_duration, parse_duration, parse_since, parse_when
 
 alias = typer.Typer(help="Aliases: keys that stock TVM clients ask for.")
@@ -114,7 +114,8 @@ def add_reservation(
     json: JsonFlag = False,
 ) -> None:
     """Keep phones for one user. Others get one only if their lease ends before the reservation starts."""
-    starts_at = parse_when(start, datetime.now().astimezone())
+    parse_when(start, datetime.now().astimezone())  # a mistake is said without a daemon too
+    starts_at = parse_when(start, now_of(call("reservation.list")).astimezone())
     ends_at = starts_at + timedelta(seconds=parse_duration(duration))
     window = {"starts_at": starts_at.isoformat(), "ends_at": ends_at.isoformat()}
     answer = call("reservation.add", selector=on, user=user, note=note, **window)

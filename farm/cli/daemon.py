@@ -82,6 +82,7 @@ def gate(
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # there is nothing to read again, and its end would end sessions
         await GateProcess(parse_duration(wait_s, zero=True), Notifier.from_environment()).run(tvm, control, stop)
 
     asyncio.run(serve())

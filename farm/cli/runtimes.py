@@ -6,16 +6,17 @@ docs/bundles.md says how to build a bundle.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.bundle.folder import DESCRIPTION
+from farm.bundle.folder import DESCRIPTION, read_folder
 from farm.bundle.model import Abi, Platform, check_bundle_name
 from farm.bundle.versions import TvmVersions
-from farm.cli import complete
+from farm.cli import complete, work
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, local_time, print_note, table
 from farm.cli.output.terminal import interruptible, steps
@@ -57,11 +58,31 @@ def add_bundle(
 
 
 def _add(folder: Path, name: str, toolchain: str, *, json: bool) -> None:
-    fields = {"folder": str(folder), "name": name, "toolchain": toolchain}
-    answer = call("bundle.add", on_progress=_print_step, **fields)
+    """Upload a folder of this machine, which the service may not be allowed to read; else it is the daemon's."""
+    fields = {"name": name, "toolchain": toolchain}
+    source = {"packed": _upload(folder)} if os.path.lexists(folder) else {"folder": str(folder)}
+    answer = call("bundle.add", on_progress=_print_step, **fields, **source)
     emit(answer, f"added {_summary(answer)}: {_state(answer)}", json=json)
     for warning in () if json else answer["warnings"]:
         print_note(f"warning: {warning}")
+
+
+def _upload(folder: Path) -> str:
+    """The artifact of a folder that can be a bundle.
+
+    Raises:
+        UserError: it cannot be one.
+        HostError: it cannot be read.
+    """
+    from farm.bundle.archive import pack_folder
+    from farm.bundle.storage import host_errors
+
+    read_folder(folder).accepted(str(folder))
+    with tempfile.TemporaryDirectory() as made, work.client() as farm:
+        packed = Path(made) / folder.name
+        with host_errors(f"packing {folder}", packed.parent), packed.open("xb") as file:
+            pack_folder(folder, file)
+        return farm.put_file(packed)
 
 
 @bundle.command("build")

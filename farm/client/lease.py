@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from farm.client.connection import DaemonConnection, OnNotice
@@ -69,6 +69,12 @@ class AsyncLease(HeldPhone):
     """A phone held by an `AsyncClient`."""
 
     connection: DaemonConnection = field(repr=False)
+    ahead: timedelta = field(default=timedelta(), repr=False, compare=False)  # the farm's clock of this host's
+
+    @property
+    def now(self) -> datetime:
+        """The time by the clock of `expires_at`."""
+        return datetime.now(UTC) + self.ahead
 
     @classmethod
     async def of(cls, connection: DaemonConnection, name: str) -> Self:
@@ -81,7 +87,10 @@ class AsyncLease(HeldPhone):
         answer = await connection.call("lease.show", lease=name)
         try:
             facts = {each.name: answer[each.name] for each in fields(HeldPhone)}
-            return cls(**facts | {"expires_at": datetime.fromisoformat(facts["expires_at"])}, connection=connection)
+            facts["expires_at"] = datetime.fromisoformat(facts["expires_at"])
+            here = datetime.now(UTC)
+            ahead = datetime.fromisoformat(answer.get("now", here.isoformat())) - here  # an older daemon says no time
+            return cls(**facts, connection=connection, ahead=ahead)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
                 "the daemon described a lease in a form that this version does not know",
@@ -103,7 +112,7 @@ class AsyncLease(HeldPhone):
         async with aclosing(watched(self.connection, (self.job,), 0)) as stream:
             async for each in stream:
                 if not isinstance(each, tuple) and each.kind == EXPIRING:
-                    left_s = (datetime.fromisoformat(str(each.data["expires_at"])) - datetime.now(UTC)).total_seconds()
+                    left_s = (datetime.fromisoformat(str(each.data["expires_at"])) - self.now).total_seconds()
                     if left_s > 0:  # else it was extended since
                         left = format_duration(left_s)
                         self.connection.on_notice(f"the lease on {self.device} ends in {left}, unless it is extended")

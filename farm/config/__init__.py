@@ -211,7 +211,7 @@ def load(
             _put(tree, key.split("."), flag, "the command line")
     try:
         _refuse_unknown(FarmConfig, tree, origin, ())
-        return _with_paths(_validate(tree, origin))
+        return _with_paths(_validate(_completed(tree), origin))
     except ConfigError as error:
         problem = error.message.removeprefix(f"{origin}: ")
         for key, setting in elsewhere.items():
@@ -307,6 +307,17 @@ def _tables(
     yield from ((nested, where, item) for where, item in entries if isinstance(item, dict))
 
 
+def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with what its named tables leave out: one toolchain is `default`; a user has what `[quota]` says."""
+    found = dict(tree)
+    if isinstance(toolchains := tree.get("toolchain"), dict):
+        found["toolchain"] = {"default": {}, **toolchains}
+    quota, users = tree.get("quota", {}), tree.get("user")
+    if isinstance(quota, dict) and isinstance(users, dict):
+        found["user"] = {name: {**quota, **own} if isinstance(own, dict) else own for name, own in users.items()}
+    return found
+
+
 def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     from pydantic import TypeAdapter, ValidationError
 
@@ -327,8 +338,6 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
     for mistake, hint in mistakes(config):
         raise ConfigError(f"{origin}: {mistake}", hint=hint)
     _check_names(config, origin)
-    if "default" not in config.toolchain:
-        raise ConfigError(f"{origin}: [toolchain.default] is missing", hint="one toolchain must be named default")
     return config
 
 

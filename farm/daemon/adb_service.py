@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
         server = AdbServer(binary, options.socket, options.folder, usb=config.usb)
         ensure_key(binary, options.folder)
         os.chdir(options.folder)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # adb would end, and every session with it
         command = [str(binary.path), "-L", options.socket, "nodaemon", "server"]
         os.execve(binary.path, command, server.environment())  # noqa: S606 (no shell is the point)
     except FarmError as error:

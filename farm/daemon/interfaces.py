@@ -259,7 +259,13 @@ def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGro
         _exchange_with_hosts(stack, parts, toolchains, shared)
     return (
         BundleVerbs(
-            workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed, shared
+            workers.bundles,
+            workers.artifacts,
+            workers.toolchains.compiler_of,
+            in_use,
+            fleet.rollouts,
+            fleet.bundles_changed,
+            shared,
         ),
         toolchains,
         EventVerbs(persistence.history),

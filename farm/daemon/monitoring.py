@@ -93,6 +93,7 @@ def metrics_page(
             quarantined=lambda: {serial: row.fault for serial, row in recoveries.quarantined.items()},
             probe_failures=phones.fleet.probes.failed,
             away_limit_s=phones.fleet.recovery.away_limit_s,
+            heat_policy=phones.gates.policy,
             adb_up=lambda: not phones.watcher.server_lost,
             round_trips=phones.client.round_trips,
             holders=leasing.active.holders,

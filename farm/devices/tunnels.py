@@ -9,8 +9,9 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import AdbState
 from farm.adb.tunnels import PlannedStep, Tunnel, TunnelLedger, TunnelStep
 from farm.adb.watch import DeviceWatcher
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import FarmError, HostError, UserError
 from farm.common.tasks import Begin
+from farm.devices.server.rpc_server import FIRST_PORT, PORT_END
 
 RETRY_S = 5.0  # an adb server that just came back may not list its phones yet
 ROUND_LIMIT_S = 30.0  # a few requests to adb, each with a limit of its own; an order may come during another's round
@@ -56,6 +57,12 @@ class TunnelKeeper:
                         each.set_result(None)
 
     async def _reconcile(self) -> None:
+        for entry in self._ledger.entries:
+            if _reaches_server(entry.tunnel) and not entry.releasing:
+                log.warning(
+                    "%s of %s is given up: it leads to farm's own server", entry.tunnel.listen, entry.tunnel.serial
+                )
+                await self._ledger.release(entry.tunnel)
         devices = self._watcher.devices or ()
         usable = {device.serial for device in devices if device.state is AdbState.DEVICE}
         planned = await self._ledger.reconcile(self._client, usable)
@@ -87,9 +94,15 @@ class TunnelKeeper:
         """Own a tunnel and set it up.
 
         Raises:
-            UserError: it cannot be, or must not.
+            UserError: it cannot be, or must not, as one to farm's own server on the phone.
             HostError: another program's entry has its place; farm does not keep it then.
         """
+        if _reaches_server(tunnel):
+            raise UserError(
+                f"the phone's tcp:{tunnel.port_of_phone} is for farm's own RPC server",
+                hint=f"TVM needs no forward: ask the tracker for a key. For a server of your own take a port from "
+                f"{PORT_END} up (--port={PORT_END + 1} --port-end={PORT_END + 2})",
+            )
         await self._ledger.own(tunnel)
         await self._reconciled()
         planned = self._state.get(tunnel)
@@ -129,3 +142,8 @@ class TunnelKeeper:
             ),
             None,
         )
+
+
+def _reaches_server(tunnel: Tunnel) -> bool:
+    """Whether its port on the phone may be that of farm's own RPC server, which no lease guards there."""
+    return tunnel.port_of_phone in range(FIRST_PORT, PORT_END)

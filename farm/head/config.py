@@ -24,7 +24,7 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True)
 class UserConfig:
-    """A user's limits and weight; `[quota]` is for users without a table."""
+    """A user's limits and weight: `[user.NAME]`, and `[quota]` for what that leaves out and for all others."""
 
     # share of device-seconds beside other users of the same priority
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0

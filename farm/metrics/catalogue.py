@@ -124,6 +124,7 @@ _FLEET = (
            ("device", "fault")),
     Metric("farm_device_finding", _G, "1 while the finding holds.", ("device", "finding")),
     Metric("farm_device_probe_age_seconds", _G, "Age of the latest probe.", _D),
+    Metric("farm_device_probe_age_limit_seconds", _G, "Age from which a probe is old (`[heat] stale_s`).", _D),
     Metric("farm_device_probe_failures", _C, "Probes without a result.", _D),
 )  # fmt: skip
 _READINGS = (
@@ -134,6 +135,8 @@ _READINGS = (
     Metric("farm_device_throttle_status", _G, "Android's thermal severity, 0 (none) to 6 (shutdown).", _D),
     Metric("farm_device_battery_level_ratio", _G, "Charge.", _D),
     Metric("farm_device_battery_temperature_celsius", _G, "Temperature of the battery.", _D),
+    Metric("farm_device_battery_temperature_limit_celsius", _G,
+           "Temperature of the battery above which nobody gets the device (`[heat.hard] battery_c`).", _D),
     Metric("farm_device_battery_volts", _G, "Voltage of the battery.", _D),
     Metric("farm_device_battery_amperes", _G, "Current into the battery; negative while it drains.", _D),
     Metric("farm_device_battery_cycles", _G, "Charge cycles so far.", _D),

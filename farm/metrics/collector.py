@@ -14,6 +14,7 @@ from pathlib import Path
 
 from farm.common.events import Event, EventLog
 from farm.common.histogram import Histogram
+from farm.devices.thermal.thermal_rules import HeatPolicy
 from farm.head.host_rules import HostState
 from farm.leasing.lab_view import LabPicture
 from farm.leasing.model import Holder
@@ -40,6 +41,7 @@ class Sources(ProcessSources):
     quarantined: Callable[[], Mapping[str, str]] = dict  # serial -> fault
     probe_failures: Mapping[str, int] = field(default_factory=Counter)  # by device
     away_limit_s: Callable[[str], float] = lambda _: math.inf  # by pool
+    heat_policy: Callable[[str], HeatPolicy | None] = lambda _: None  # by serial
     adb_up: Callable[[], bool] = lambda: True
     round_trips: Mapping[str, Histogram] = field(default_factory=dict)  # "server" or "phone"
 
@@ -219,6 +221,9 @@ class FarmCollector:
                 probe_age_s=None if view.read_at is None else max(0.0, (now - view.read_at).total_seconds()),
                 fault=quarantined.get(view.serial, ""),
             )
+            if (policy := self._sources.heat_policy(view.serial)) is not None:
+                page.set("farm_device_battery_temperature_limit_celsius", policy.battery_c, name)
+                page.set("farm_device_probe_age_limit_seconds", policy.stale_s, name)
             page.set("farm_device_probe_failures", self._sources.probe_failures.get(name, 0), name)
             page.set("farm_device_away_seconds", now_s - self._away_since_s.get(view.serial, now_s), name)
             page.set("farm_device_away_limit_seconds", self._sources.away_limit_s(view.pool), name)

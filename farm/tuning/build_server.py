@@ -217,7 +217,8 @@ def _kill_group(pid: int) -> None:
 def main(arguments: list[str]) -> int:
     """Import, then serve."""
     link = socket.socket(fileno=int(arguments[0]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, whose end is ours
+    for signum in (signal.SIGINT, signal.SIGHUP):  # they are for the owner, whose end is ours
+        signal.signal(signum, signal.SIG_IGN)
     import_tvm()
     BuildServer(link, processors()).serve()
     return 0

@@ -286,7 +286,8 @@ def main(arguments: list[str]) -> int:
     link = socket.socket(fileno=int(arguments[0]))
     die_with_parent(int(arguments[1]))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGHUP):  # sent to all processes of a terminal or a service: for the daemon
+        signal.signal(signum, signal.SIG_IGN)
     try:
         for module in PRELOADED:
             importlib.import_module(module)

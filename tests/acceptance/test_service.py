@@ -144,7 +144,10 @@ def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
             story = Story(farm)
 
             farm.daemon.config.write_text(configured + "[aliases]\nmine = 'pool=virtual'\n[jobs]\nworkers = 3\n")
-            farm.daemon.process.send_signal(signal.SIGHUP)
+            # As `systemctl kill -s HUP farm`; adb has a service of its own there.
+            children = [each for each in psutil.Process(farm.daemon.process.pid).children(True) if each.name() != "adb"]
+            for each in (*children, farm.daemon.process):
+                each.send_signal(signal.SIGHUP)
             told = story.until("config.reloaded")["data"]
             assert (told["by"], told["applied"], told["restart"]) == ("SIGHUP", ["aliases.mine"], ["jobs.workers"])
             assert "mine" in [row["key"] for row in farm.status()["keys"]]
@@ -162,6 +165,7 @@ def test_a_reload_while_a_session_goes_on(tmp_path, monkeypatch, kernel):
             }
             assert "mine" not in [row["key"] for row in farm.status()["keys"]]
             assert not {"session.cut", "lease.revoked"} & set(story.kinds())
+            assert {"gate", "farm.worker.zygote"} <= {word for each in children for word in each.cmdline()}
             client.go()
             assert client.hear() is True  # the same session, after three reloads
         until(lambda: len(manager.times("READY=1")) == 4)
@@ -211,6 +215,13 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
         assert effective_capabilities(daemon.pid) == SETUID_AND_SETGID
         (found,) = (row for row in farm.client.call("doctor")["findings"] if row["check"] == "workers")
         assert found["detail"] == f"run as {WORKER}, with a uid for each user"
+
+        # An operator's folder, closed to the daemon, is uploaded.
+        [kept] = farm.client.call("bundle.list")["bundles"]
+        closed = tmp_path / "closed"
+        shutil.copytree(farm.folder / "state" / "bundles" / "objects" / kept["hash"] / "files", closed)
+        closed.chmod(0o700)
+        assert answer(farm.farm("bundle", "add", str(closed), "--name", "own", "--json"))["hash"] == kept["hash"]
 
         # Whoever dials a lease is told from a phone: that takes a look at the adb server's sockets.
         held = answer(farm.farm("lease", "acquire", "--on", "android", "--for", "1m", "--json"))

@@ -20,15 +20,16 @@ def forwards(farm):
 
 def test_a_forward_comes_back_after_a_replug_and_goes_when_given_up(farm, device):
     listen = f"tcp:{free_port()}"
-    assert farm.farm("forward", "add", device, listen, "tcp:5000").returncode == 0
-    assert forwards(farm) == [(listen, "tcp:5000")]
+    assert "farm's own RPC server" in farm.farm("forward", "add", device, listen, "tcp:5000").stderr
+    assert farm.farm("forward", "add", device, listen, "tcp:6000").returncode == 0
+    assert forwards(farm) == [(listen, "tcp:6000")]
     farm.lab.unplug("virtual-1")
     *_, gone = until(farm, 0, "device.gone")
     assert forwards(farm) == []
     farm.lab.plug("virtual-1")
     *_, ready = until(farm, gone["seq"], "device.ready")
     assert ready["kind"] == "device.ready"
-    assert forwards(farm) == [(listen, "tcp:5000")]
+    assert forwards(farm) == [(listen, "tcp:6000")]
     assert farm.farm("forward", "remove", device, listen).returncode == 0
     assert forwards(farm) == []
     assert json.loads(farm.farm("forward", "list", "--json").stdout) == {"tunnels": []}
@@ -44,7 +45,7 @@ def until(farm, since, kind):
 def test_somebody_elses_forward_is_named_and_left_alone(farm, device):
     listen = f"tcp:{free_port()}"
     assert farm.adb("forward", listen, "tcp:7777").returncode == 0
-    refused = farm.farm("forward", "add", device, listen, "tcp:5000")
+    refused = farm.farm("forward", "add", device, listen, "tcp:6000")
     assert refused.returncode == 1
     assert f"{listen} is taken" in refused.stderr
     assert forwards(farm) == [(listen, "tcp:7777")]
@@ -64,7 +65,7 @@ def test_a_reverse_is_removed_only_once_nothing_dials_it(farm, device):
 
 @pytest.mark.parametrize("listen", ["tcp:5555", "9000", "tcp:99999"])
 def test_a_port_that_must_not_be_is_refused(farm, device, listen):
-    refused = farm.farm("forward", "add", device, listen, "tcp:5000")
+    refused = farm.farm("forward", "add", device, listen, "tcp:6000")
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr
     assert forwards(farm) == []

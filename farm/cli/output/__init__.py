@@ -329,9 +329,9 @@ def now_of(answer: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(told) if (told := answer.get("now")) else datetime.now(UTC)
 
 
-def when(at: datetime, now: datetime | None = None) -> str:
-    """A moment as people read it, and how far it is from `now`, by default this host's."""
-    moment, now = at.astimezone(), (now or datetime.now().astimezone()).astimezone()
+def when(at: datetime, now: datetime) -> str:
+    """A moment as people read it, and how far it is from `now` by the farm's clock, of which `at` is too."""
+    moment, now = at.astimezone(), now.astimezone()
     clock = f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
     return f"{clock} (in {format_duration((moment - now).total_seconds())})"
 

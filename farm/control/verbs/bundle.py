@@ -19,6 +19,7 @@ from farm.bundle.model import Bundle
 from farm.bundle.versions import checked_alone, of_packages
 from farm.common.errors import Code, UserError
 from farm.common.tasks import SharedCall
+from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
 from farm.control.verbs import HostPath, VerbGroup, json_of, verb
@@ -47,6 +48,7 @@ class BundleVerbs(VerbGroup):
     def __init__(
         self,
         library: BundleLibrary,
+        artifacts: ArtifactFolder,
         compiler_of: Callable[[str], GoldenCompiler],
         in_use: Callable[[Bundle], str],
         rollouts: Rollouts,
@@ -57,6 +59,7 @@ class BundleVerbs(VerbGroup):
 
         Args:
             library: where bundles are.
+            artifacts: where clients put packed folders.
             compiler_of: a toolchain's golden compiler; raises UserError for an unknown toolchain.
             in_use: why a bundle must stay, or "".
             rollouts: which bundles phones get.
@@ -65,6 +68,7 @@ class BundleVerbs(VerbGroup):
         """
         self._sharing = sharing
         self._library = library
+        self._artifacts = artifacts
         self._compiler_of = compiler_of
         self._in_use = in_use
         self._rollouts = rollouts
@@ -74,16 +78,23 @@ class BundleVerbs(VerbGroup):
         self._verify_lock = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
     @verb("bundle.add", Role.OPERATOR)
-    async def add(self, call: ControlCall, folder: str, name: str, toolchain: str = "default") -> Mapping[str, Any]:
-        """Check a folder on the daemon's host and keep it; its steps are sent ahead of the answer."""
+    async def add(
+        self, call: ControlCall, name: str, folder: str = "", packed: str = "", toolchain: str = "default"
+    ) -> Mapping[str, Any]:
+        """Check a folder of the daemon's host, or one that is an artifact (`packed`), and keep it.
+
+        Its steps are sent ahead of the answer.
+        """
         compiler = self._compiler_of(toolchain)
         loop = asyncio.get_running_loop()
 
         def progress(step: str) -> None:
             asyncio.run_coroutine_threadsafe(call.progress(step=step), loop)
 
-        add = partial(self._library.add, Path(folder), name=name, toolchain=toolchain, compile_golden=compiler)
-        bundle = await loop.run_in_executor(self._adders, partial(add, progress=progress))
+        source = await self._artifacts.ensure(packed) if packed else Path(folder)
+        add = partial(self._library.add_packed if packed else self._library.add, source, name=name)
+        add = partial(add, toolchain=toolchain, compile_golden=compiler, progress=progress)
+        bundle = await loop.run_in_executor(self._adders, add)
         await self._changed(bundle.hash)
         if self._sharing is not None:
             await call.progress(step="sharing it with the other hosts")

@@ -225,7 +225,8 @@ class LeaseVerbs(VerbGroup):
     @verb("reservation.list", Role.VIEWER)
     async def list_reservations(self) -> Mapping[str, Any]:
         """Those that are not over."""
-        return {"reservations": [_reservation_row(record) for record in await self._head.reservations()]}
+        rows = [_reservation_row(record) for record in await self._head.reservations()]
+        return {"reservations": rows, "now": self._leasing.wall().isoformat()}
 
     @verb("reservation.add", Role.OPERATOR)
     async def add_reservation(

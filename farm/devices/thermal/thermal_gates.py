@@ -76,6 +76,11 @@ class ThermalGates:
         shut = closed(known.thermal, known.policy, self._now_s())
         return {each: why for each, why in shut.items() if each not in before.shut}, before.shut.keys() - shut.keys()
 
+    def policy(self, serial: str) -> HeatPolicy | None:
+        """The limits in force for a device; None before its first probe."""
+        known = self._devices.get(serial)
+        return None if known is None else known.policy
+
     def forget(self, serial: str) -> None:
         """The device is gone for good, or is known by another serial."""
         self._devices.pop(serial, None)

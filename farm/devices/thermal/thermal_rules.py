@@ -99,6 +99,11 @@ class HeatPolicy:
     cool_for_s: float
     stale_s: float
 
+    @property
+    def battery_c(self) -> float:
+        """The battery's temperature above which no class of leases gets the phone."""
+        return max(self.limits[each][SensorGroup.BATTERY].most for each in LeaseClass)
+
 
 def policy_for(model: str, config: HeatConfig) -> HeatPolicy:
     """The limits of a phone of this model (`ro.product.model`)."""

@@ -15,7 +15,7 @@ from farm.cli.output import now_of, print_json, print_line, print_table, when
 from farm.common.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from farm.client.lease import HeldPhone
+    from farm.client.lease import AsyncLease, HeldPhone
     from farm.kinds.lease.outcome import LeaseOutcome
 
 app = typer.Typer(help="A phone of your own for a while: TVM key, adb server; who holds which phone.")
@@ -35,7 +35,7 @@ def show(lease: Which, json: JsonFlag = False) -> None:
     if json:
         print_json(facts_of(held))
     else:
-        print_lease(held)
+        print_lease(held.inner)
 
 
 @app.command()
@@ -103,12 +103,12 @@ def facts_of(held: HeldPhone) -> dict[str, Any]:
     return {**facts, "expires_at": held.expires_at.isoformat()}
 
 
-def print_lease(held: HeldPhone) -> None:
+def print_lease(held: AsyncLease) -> None:
     """Print the facts needed to use a lease."""
     rows = {
         "device": f"{held.device} ({held.serial})",
         "lease": f"{held.lease}, job {held.job}",
-        "until": when(held.expires_at),
+        "until": when(held.expires_at, held.now),
         "tvm": f'rpc.connect("{held.tvm_host}", {held.tvm_port}, key="{held.tvm_key}")',
         "adb": f"export ANDROID_ADB_SERVER_PORT={held.adb_port}",
     }

@@ -344,7 +344,7 @@ class PersonalLeaseVerbs(VerbGroup):
     async def show(self, call: ControlCall, lease: str) -> Mapping[str, Any]:
         """The facts needed to use the phone, the key included."""
         self._may(call.caller, lease)
-        return await self._leases.show(lease)
+        return {**await self._leases.show(lease), "now": self._leases.wall().isoformat()}
 
     @verb("lease.extend", Role.USER)
     async def extend(

@@ -19,7 +19,6 @@ from farm.cli.connection import JsonFlag
 from farm.cli.output import print_json, print_line, print_note, when
 from farm.cli.spec_options import spec_options
 from farm.client import AsyncClient, AsyncLease
-from farm.client.lease import HeldPhone
 from farm.common.errors import ExitCode, FarmError, UserError
 from farm.common.tasks import end_tasks
 from farm.kinds.lease.command import facts_of, print_lease
@@ -96,9 +95,9 @@ def run(
     raise typer.Exit(_to_its_end(ran()))
 
 
-def until(held: HeldPhone) -> str:
+def until(held: AsyncLease) -> str:
     """The holder of the phone, and for how long."""
-    return f"{held.device} is yours until {when(held.expires_at)} (lease {held.lease})"
+    return f"{held.device} is yours until {when(held.expires_at, held.now)} (lease {held.lease})"
 
 
 async def _acquire(farm: AsyncClient, fields: Mapping[str, Any], limit_s: float | None, *, quiet: bool) -> AsyncLease:

@@ -29,7 +29,7 @@ ADD, REMOVE, DROP = TunnelStep.ADD, TunnelStep.REMOVE, TunnelStep.DROP
 WAIT, CONFLICT = TunnelStep.WAIT, TunnelStep.CONFLICT
 
 
-def forward(listen="tcp:9000", dial="tcp:5000", serial="A"):
+def forward(listen="tcp:9000", dial="tcp:6000", serial="A"):
     return Tunnel(TunnelKind.FORWARD, serial, listen, dial)
 
 
@@ -42,7 +42,7 @@ def steps(planned):
 
 
 def test_lists_of_forwards():
-    text = "A tcp:9000 tcp:5000\n two words tcp:9001 localabstract:x\nemulator-1 tcp:1 tcp:2\n\n"
+    text = "A tcp:9000 tcp:6000\n two words tcp:9001 localabstract:x\nemulator-1 tcp:1 tcp:2\n\n"
     assert parse_forwards(text) == (
         forward(),
         forward("tcp:9001", "localabstract:x", " two words"),
@@ -144,7 +144,7 @@ async def test_two_tunnels_in_one_place_are_refused(tmp_path):
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     await ledger.own(forward())
     await ledger.own(forward())
-    with pytest.raises(UserError, match="farm's already, for tcp:5000 of A"):
+    with pytest.raises(UserError, match="farm's already, for tcp:6000 of A"):
         await ledger.own(forward(serial="B"))
     await ledger.own(reverse("tcp:9000"))  # another side, another place
 
@@ -165,8 +165,8 @@ async def test_a_ledger_that_cannot_be_written_is_said(tmp_path):
     assert ledger.entries == ()
 
 
-OURS, ENTRY = forward(serial="FAKE1"), "FAKE1 tcp:9000 tcp:5000"
-LIST, OPEN = "host:list-forward", "host-serial:FAKE1:forward:norebind:tcp:9000;tcp:5000"
+OURS, ENTRY = forward(serial="FAKE1"), "FAKE1 tcp:9000 tcp:6000"
+LIST, OPEN = "host:list-forward", "host-serial:FAKE1:forward:norebind:tcp:9000;tcp:6000"
 
 
 class Entries:
@@ -287,3 +287,25 @@ async def test_a_round_that_failed_is_said_and_tried_again(server, client, tmp_p
             await keeper.add(OURS)
         server.services[LIST] = entries.list
         await asyncio.wait_for(entries.added.wait(), HANG_S)
+
+
+SERVER = [
+    forward(dial="tcp:5000", serial="FAKE1"), forward(dial="tcp:localhost:5099", serial="FAKE1"),
+    reverse("tcp:5000", serial="FAKE1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tunnel", SERVER)
+async def test_no_tunnel_leads_to_farms_own_server_and_one_of_an_earlier_farm_is_given_up(
+    server, client, tmp_path, tunnel
+):
+    entries = Entries(server)
+    server.services["reverse:list-forward"] = says(okay(""))
+    await TunnelLedger(tmp_path / "tunnels.json").own(tunnel)
+    async with entries.kept(client, tmp_path / "tunnels.json") as keeper:
+        with pytest.raises(UserError) as caught:
+            await keeper.add(tunnel)
+        assert "--port=5101" in caught.value.hint
+        await keeper.add(OURS)
+        assert [each for each, _ in keeper.listed() if each != OURS] == []
+        assert entries.lines == [ENTRY]

@@ -23,6 +23,14 @@ def test_flags_beat_environment_beats_file(tmp_path):
     assert (config.tvm.port, config.tvm.host, config.adb.usb) == (1003, "127.0.0.2", True)
 
 
+def test_a_table_by_name_keeps_what_it_does_not_say(tmp_path):
+    text = "[quota]\ndevices = 2\njobs = 9\n[user.ci]\nweight = 0.5\njobs = 50\n[toolchain.next]\npython = 'p'\n"
+    config = load(write(tmp_path, text), environ={"FARM_USER__ANN__PRIORITY": "9"})
+    assert (config.user["ci"].weight, config.user["ci"].devices, config.user["ci"].jobs) == (0.5, 2, 50)
+    assert (config.user["ann"].priority, config.user["ann"].devices, config.user["ann"].weight) == (9, 2, 1.0)
+    assert config.toolchain.keys() == {"default", "next"}
+
+
 def test_a_flag_that_was_not_given_changes_nothing():
     assert load(environ={}, flags={"tvm.port": None}).tvm.port == 9190
 
@@ -45,7 +53,6 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[tvm]\nport = 'many'", "tvm.port", ""),
         ("tvm = 5", "tvm", ""),
         ("[tvm.external]\nallow = ['10.0.0.0/99']", "10.0.0.0/99", "network"),
-        ("[toolchain.other]\npython = 'p'", "[toolchain.default] is missing", "default"),
         ("[tvm", "not valid TOML", "close every bracket"),
         ("[tvm]\nhost = here", "not valid TOML", "texts stand in quotes"),
         ("state_dir = 5", "state_dir must be a path (got 5)", "quotes"),

@@ -92,7 +92,7 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_caller
             go_on.wait()
             return ("x: differs",)
 
-    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 4)
+    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 5)
     shared = verbs._verified
 
     def counted(hash_):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.main import get_command
@@ -10,7 +11,7 @@ from farm import Client
 from farm.cli.main import app
 from farm.client import AsyncClient
 from farm.common.errors import ExitCode
-from farm.kinds.lease.holding import NOT_FOUND, _give_back
+from farm.kinds.lease.holding import NOT_FOUND, _give_back, until
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import JobState
 from farm.model.specs import fields_of
@@ -109,6 +110,17 @@ async def test_a_daemon_that_stays_away_is_said_when_a_lease_is_given_back(daemo
         daemon.kill()
         await _give_back(held)
     assert "pixel is not given back: no farm daemon listens" in capsys.readouterr().err
+
+
+async def test_the_time_left_is_by_the_farms_clock(daemon):
+    now = datetime.now(UTC) + timedelta(hours=2)
+    daemon.held["x"] = dict.fromkeys(("job", "lease", "device", "serial", "tvm_host", "tvm_key"), "pixel") | {
+        "tvm_port": 1, "adb_port": 2, "expires_at": (now + timedelta(minutes=30)).isoformat(), "now": now.isoformat(),
+    }  # fmt: skip
+    async with AsyncClient(daemon.socket) as client:
+        held = await client.lease_show("pixel")
+    assert held.expires_at - held.now <= timedelta(minutes=30)
+    assert "2h" not in until(held)
 
 
 def test_a_command_hears_that_its_lease_ends_soon_and_ends_with_it(daemon, typed):
