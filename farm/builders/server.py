@@ -1,10 +1,11 @@
-"""The process with dask's scheduler, the daemon's child: builders connect to it, join at it, and runs order from it.
+"""The process with dask's scheduler, the daemon's child: builders connect to it and join at it, runs order from it.
 
     python -m farm.builders.server FD
 
 FD is one end of a stream socket pair (farm.common.frames). The first message says where everything is (`Settings`);
 then the daemon asks {id, verb, ...}, is answered {id, answer} or {id, error, hint}, and gets {event, ...} and, every
-second, {builders}. The process ends when the daemon closes its end, however it ended.
+second, {builders}. A machine that joins is {join, token, certificate}, which the daemon answers with {joined, answer}.
+The process ends when the daemon closes its end, however it ended.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,46 +28,55 @@ from distributed import Client, Scheduler
 from distributed.comm import registry
 from pydantic import TypeAdapter
 
-from farm.builders.authority import Authority
 from farm.builders.broker import Broker
-from farm.builders.join import JoinServer
+from farm.builders.membership import BuilderToken
 from farm.builders.table_policy import Builder
 from farm.builders.tls import NO_DASHBOARD, GuardedBackend, HostSecurity, use_settings
-from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, UserError
 from farm.common.frames import FrameReader, frame
+from farm.lab.identity import new_certificate, open_identity
 
 REPORT_S = 1.0  # between two reports to the daemon, and to runs
-SAVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The addresses, paths and limits of the process."""
 
-    folder: str  # an Authority's
-    host: str  # where dask and joining listen
-    port: int  # of dask; joining is at the next one; 0: the kernel chooses both
+    name: str  # of this host
+    keys: str  # the folder of its identity
+    folder: str  # for dask's files
+    host: str  # where builders connect
+    port: int  # 0: the kernel chooses
     advertise: str  # the host that tokens name
     socket: str  # of runs
     gid: int | None  # whose members may connect there; None: only our user
+    members: dict[str, str]  # certificates (PEM) of builders, by name
+    tokens: dict[str, str]  # the same of tokens
 
 
 class BuilderServer:
     """Answers the daemon."""
 
     def __init__(self, settings: Settings, link: asyncio.StreamWriter) -> None:
+        """It has the host's identity then.
+
+        Raises:
+            HostError: the identity cannot be used.
+        """
         self._settings, self._link = settings, link
-        self._authority = Authority(Path(settings.folder))
-        self._security = HostSecurity(self._authority.folder)
-        self._noted: Counter[Builder] = Counter()  # builds that the authority knows of
-        self._join_port = 0
+        Path(settings.folder).mkdir(mode=0o700, exist_ok=True)
+        self._identity = open_identity(Path(settings.keys), settings.name)
+        self._security = HostSecurity(self._identity, self._join)
+        self._security.use(settings.members, settings.tokens)
+        self._joining: dict[str, asyncio.Future[Mapping[str, Any]]] = {}  # by the builder's certificate
+        self._port = 0
 
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Serve until the daemon closes its end.
 
         Raises:
-            OSError: a port is taken.
+            OSError: the port is taken.
         """
         settings = self._settings
         registry.backends["tls"] = GuardedBackend()
@@ -79,19 +88,14 @@ class BuilderServer:
             self._broker = Broker(scheduler, self._publish)
             await stack.enter_async_context(scheduler)
             client = Client(scheduler.address, asynchronous=True, security=self._security)
-            await self._listen(await stack.enter_async_context(client), int(scheduler.port))
+            await stack.enter_async_context(client)
+            await self._broker.listen(_bound(Path(settings.socket), settings.gid), client)
+            self._port = int(scheduler.port)
+            self._send({"listening": {"port": self._port}})
             tasks = [asyncio.create_task(each) for each in (self._keep_reporting(), self._serve(reader))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
-            self._save()
-
-    async def _listen(self, client: Client, port: int) -> None:
-        joining = JoinServer(self._authority, lambda: port, lambda name: self._publish("builder.certified", name, {}))
-        asked_for = self._settings.port
-        self._join_port = joining.listen(self._settings.host, asked_for + 1 if asked_for else 0)
-        await self._broker.listen(_bound(Path(self._settings.socket), self._settings.gid), client)
-        self._send({"listening": {"port": port, "join_port": self._join_port}})
 
     def _send(self, fields: Mapping[str, Any]) -> None:
         self._link.write(frame(fields))
@@ -99,34 +103,20 @@ class BuilderServer:
     def _publish(self, kind: str, subject: str, data: Mapping[str, Any]) -> None:
         self._send({"event": kind, "subject": subject, "data": dict(data)})
         self._report()
-        if kind in ("builder.left", "builder.certified"):
-            self._save()
 
     async def _keep_reporting(self) -> None:
-        saved_s = time.monotonic()
         while True:
             self._broker.note_heartbeats()
             self._broker.grant_slots()
             self._report()
-            if time.monotonic() - saved_s >= SAVE_S:
-                saved_s = time.monotonic()
-                self._save()
             await asyncio.sleep(REPORT_S)
 
     def _report(self) -> None:
-        builders = list(self._broker.table.builders.values())
-        for each in {*builders, *self._noted}:
-            new = each.built - self._noted[each]
-            if each in builders:
-                self._noted[each] += new
-            else:
-                del self._noted[each]
-            self._authority.note(each.certificate, built=new, versions=dict(each.versions), seen_at=_seen_at(each))
-        self._send({"builders": self._rows(builders)})
+        self._send({"builders": self._rows()})
 
-    def _rows(self, builders: list[Builder]) -> list[dict[str, Any]]:
+    def _rows(self) -> list[dict[str, Any]]:
         now_s, wanted = time.monotonic(), self._broker.wanted
-        rows = [
+        return [
             {
                 "name": each.name,
                 "state": each.state(now_s, wanted),
@@ -137,48 +127,43 @@ class BuilderServer:
                 "versions": dict(each.versions),
                 "seen_at": _seen_at(each),
             }
-            for each in builders
+            for each in self._broker.table.builders.values()
         ]
-        connected = {each.certificate for each in builders}
-        rows += [
-            {
-                "name": name, "state": "removed" if each.removed_at else "away", "slots": 0, "building": 0,
-                "built": each.built, "identity": "", "versions": each.versions, "seen_at": each.seen_at or None,
-            }
-            for name, each in self._authority.members.builders.items()
-            if name not in connected
-        ]  # fmt: skip
-        return sorted(rows, key=lambda row: str(row["name"]))
-
-    def _save(self) -> None:
-        with contextlib.suppress(OSError):  # counts only: they are written again
-            self._authority.save()
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
         messages = FrameReader()
         while data := await reader.read(1 << 16):
             for fields, _ in messages.feed(data):
+                if "joined" in fields:
+                    if not (asked := self._joining.pop(fields["joined"])).done():  # else its connection was too slow
+                        asked.set_result(fields["answer"])
+                    continue
                 try:
                     self._send({"id": fields["id"], "answer": await self._answer(fields)})
                 except FarmError as error:
                     self._send({"id": fields["id"], "error": error.message, "hint": error.hint})
-                except OSError as error:
-                    self._send(
-                        {"id": fields["id"], "error": f"the state folder cannot be written: {error}", "hint": ""}
-                    )
+
+    async def _join(self, name: str, token: str, certificate: str) -> Mapping[str, Any]:
+        """The daemon's answer to a builder that joins."""
+        answered: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._joining[certificate] = answered
+        self._send({"join": name, "token": token, "certificate": certificate})
+        return await answered
 
     async def _answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        if fields["verb"] == "token":
-            secret = self._authority.new_token(time.time())
-            host = self._settings.advertise
-            return {"token": BuilderToken(host, self._join_port, self._authority.fingerprint, secret).text()}
-        if fields["verb"] == "remove":
-            name = str(fields["name"])
-            self._authority.remove(name)
-            self._security.read_crl()
-            await self._broker.remove(name)
-            self._publish("builder.removed", name, {})
-            return {"name": name}
+        match fields["verb"]:
+            case "token":
+                key, certificate = (each.decode() for each in new_certificate(fields["name"]))
+                own, host = self._identity.certificate, self._settings.advertise
+                made = BuilderToken(fields["name"], host, self._port, own, certificate, key)
+                return {"token": made.text(), "certificate": certificate}
+            case "let in":
+                former = self._security.names
+                self._security.use(fields["members"], fields["tokens"])
+                for name in {name for pem, name in former.items() if pem not in self._security.names}:
+                    await self._broker.remove(name)
+                self._security.close_others()
+                return {}
         raise UserError(f"no verb {fields['verb']}")
 
 

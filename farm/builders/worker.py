@@ -18,12 +18,13 @@ from typing import Any
 from distributed import Worker
 
 from farm import __version__
-from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membership
-from farm.builders.tls import NO_DASHBOARD, builder_security, refusal, use_settings
+from farm.builders.membership import Membership, is_refused, membership
+from farm.builders.tls import NO_DASHBOARD, LabSecurity, use_settings
 from farm.common.durations import BackOff
 from farm.common.errors import HostError, NotAllowedError
 from farm.common.tasks import at_most, end_tasks
 from farm.compiler.files import drop_unused, locked
+from farm.lab.identity import LabIdentity, open_identity
 from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
 
@@ -94,7 +95,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -> None:
-    """Build for the farm that `folder` has a certificate of, until SIGTERM or SIGINT.
+    """Build for the farm that `folder` has a membership of, until SIGTERM or SIGINT.
 
     Args:
         folder: as `join` has left it.
@@ -104,9 +105,10 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
 
     Raises:
         HostError: this machine cannot build.
-        UserError: it has no certificate, or one that the farm refuses for good.
+        UserError: it has no membership, or one that the farm does not know any more.
     """
     about = membership(folder)
+    identity = open_identity(folder, about.name)
     use_settings()
     identities = await asyncio.to_thread(build_identities)
     if not identities:
@@ -114,7 +116,7 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
     with scratch_folder() as place:
         _builds[:] = [CandidateBuilds(place)]
         connected = asyncio.create_task(
-            _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, folder, say)
+            _keep_connected(lambda: _worker(about, identity, identities, slots, port, place), about, identity, say)
         )
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -130,15 +132,15 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
 
 
 async def _keep_connected(
-    new: Callable[[], Worker], about: Membership, folder: Path, say: Callable[[str], None]
+    new: Callable[[], Worker], about: Membership, identity: LabIdentity, say: Callable[[str], None]
 ) -> None:
     """Connect again and again; the first failure is said, repeats are not.
 
     Raises:
-        NotAllowedError: the farm refuses the certificate for good.
+        NotAllowedError: the farm does not know the builder any more.
     """
     failures, said = 0, ""
-    await _check_certificate(about, folder)
+    await _check_known(about, identity)
     while True:
         failures += 1
         try:
@@ -155,30 +157,30 @@ async def _keep_connected(
             problem = f"cannot connect to {about.scheduler}: {_root(error)}"
         if isinstance(over := _builds[0].over, HostError):
             raise over
-        await _check_certificate(about, folder)
+        await _check_known(about, identity)
         if problem != said:
             said = problem
             say(f"{problem}; it tries again until it is stopped")
         await asyncio.sleep(BACK_OFF.delay_s(failures))
 
 
-async def _check_certificate(about: Membership, folder: Path) -> None:
-    files = (folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
-    if why := await asyncio.to_thread(refusal, about.scheduler, *files):
+async def _check_known(about: Membership, identity: LabIdentity) -> None:
+    if await asyncio.to_thread(is_refused, about, identity):
         raise NotAllowedError(
-            f"the farm at {about.scheduler} refuses the builder {about.name}: its certificate {why}",
-            hint="with a token of its operator (farm builder token): farm builder join",
+            f"the farm at {about.scheduler} does not know the builder {about.name}: it was removed",
+            hint="with a token of its operator (farm builder token NAME): farm builder join",
         )
 
 
 def _worker(
-    about: Membership, folder: Path, identities: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: Path
-) -> Worker:
+    about: Membership, identity: LabIdentity, identities: Mapping[str, Mapping[str, Any]], slots: int, port: int,
+    place: Path,
+) -> Worker:  # fmt: skip
     facts = next(iter(identities.values()))
     versions = {"tvm": facts["tvm"], "ffi": facts["ffi"], "farm": __version__}
     return Worker(
         about.scheduler,
-        security=builder_security(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY),
+        security=LabSecurity(identity, [about.host_certificate]),
         name=f"{about.name}/{socket.gethostname()}-{os.getpid()}",
         nthreads=slots,
         resources={SLOT: slots, **dict.fromkeys(identities, slots)},

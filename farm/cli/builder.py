@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shlex
-import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +21,7 @@ from farm.common.install import default_state_dir, pip_install
 app = typer.Typer(help="CPU machines that build tuning candidates for the farm.")
 
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Where the certificate is; with Slurm a folder that all nodes see.")
+    Path | None, typer.Option("--folder", help="Where its key is; with Slurm a folder that all nodes see.")
 ]
 Slots = Annotated[int | None, typer.Option(min=1, max=1024, help="Candidates at once; without it one for each core.")]
 Port = Annotated[int, typer.Option(min=0, max=65_535, help="Where the farm's host reaches this machine; 0: any.")]
@@ -62,17 +61,17 @@ spec:
             requests: {{cpu: "{cores}", memory: {memory_gb}Gi}}
             limits: {{cpu: "{cores}", memory: {memory_gb}Gi}}
           volumeMounts:
-            - {{name: certificate, mountPath: /builder, readOnly: true}}
+            - {{name: membership, mountPath: /builder, readOnly: true}}
       volumes:
-        - name: certificate
+        - name: membership
           secret: {{secretName: farm-builder, defaultMode: 0400}}
 """
 
 
 @app.command()
-def token(json: JsonFlag = False) -> None:
+def token(name: Annotated[str, typer.Argument(help="Name of the new builder.")], json: JsonFlag = False) -> None:
     """Make a token with which one builder may join within 24 hours (for operators)."""
-    answer = call("builder.token")
+    answer = call("builder.token", name=name)
     emit(answer, answer["token"], json=json)
     if not json:
         print_note("on the builder, with the same release of farm: farm builder join")
@@ -81,28 +80,27 @@ def token(json: JsonFlag = False) -> None:
 @app.command()
 def join(
     token_file: TokenFile = None,
-    name: Annotated[str, typer.Option(help="What the builder is called; without it this machine's name.")] = "",
     folder: Folder = None,
     start_it: Annotated[bool, typer.Option("--start/--no-start", help="Whether it builds from now on.")] = True,
     slots: Slots = None,
     port: Port = 0,
 ) -> None:
-    """Exchange a token for a certificate, and build until Ctrl-C."""
+    """Use a token: this machine is a builder of the farm, and builds until Ctrl-C."""
     _check_installed()
-    from farm.builders.join import join as exchange
-    from farm.builders.token_policy import BuilderToken
+    from farm.builders.membership import BuilderToken
+    from farm.builders.membership import join as use
 
-    joined = exchange(BuilderToken.parse(read_token(token_file)), name or socket.gethostname().lower(), _folder(folder))
-    print_line(f"{joined.name} is a builder of the farm at {joined.scheduler}; its certificate is in {_folder(folder)}")
+    joined = use(BuilderToken.parse(read_token(token_file)), _folder(folder))
+    print_line(f"{joined.name} is a builder of the farm at {joined.scheduler}; its key is in {_folder(folder)}")
     if start_it:
         start(folder, slots, port)
 
 
 @app.command()
 def start(folder: Folder = None, slots: Slots = None, port: Port = 0) -> None:
-    """Build with the certificate that `join` got, until Ctrl-C."""
+    """Build for the farm that `join` joined, until Ctrl-C."""
     _check_installed()
-    from farm.builders.join import membership
+    from farm.builders.membership import membership
 
     membership(_folder(folder))  # before dask is imported, which takes seconds
     from farm.builders.worker import run
@@ -122,14 +120,16 @@ def list_(json: JsonFlag = False) -> None:
         )
         for row in answer["builders"]
     )  # fmt: skip
-    none = "no builders: farm builder token" if answer["on"] else "this farm takes no builders: [builders] listen"
+    none = "no builders: farm builder token NAME" if answer["on"] else "this farm takes no builders: [builders] listen"
     titles = ("BUILDER", "SLOTS", "BUILDING", "BUILT", "IDENTITY", "TVM", "SEEN", "STATE")
     emit(answer, table(titles, rows, none=none), json=json)
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="As it joined.")], json: JsonFlag = False) -> None:
-    """Take a builder's certificate; its connections end at once."""
+def remove(
+    name: Annotated[str, typer.Argument(help="The builder, or the name in an unused token.")], json: JsonFlag = False
+) -> None:
+    """Remove a builder: its connections end at once."""
     call_and_emit("builder.remove", "{name} is no builder any more", json=json, name=name)
 
 

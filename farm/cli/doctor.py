@@ -300,15 +300,13 @@ def guarded_addresses(config: FarmConfig) -> Iterator[ListenAddress]:
     """The configured addresses for other hosts, which ask each client who it is."""
     from farm.config.consistency import address_of
 
-    for key, listen, places in (
-        ("control.listen", config.control.listen, (("ask", "a key of `farm auth new`"),)),
-        ("builders.listen", config.builders.listen,
-         (("build", "a builder's certificate"), ("join", "a token of `farm builder token`"))),
-        ("lab.listen", config.lab.listen, (("ask as a host", "a host's certificate"),)),
-    ):  # fmt: skip
-        host, first = address_of(listen) or ("", 0)
-        for number, (exposes, guard) in enumerate(places if host else ()):
-            yield ListenAddress(key, host, first and first + number, exposes, guard)
+    for key, listen, exposes, guard in (
+        ("control.listen", config.control.listen, "ask", "a key of `farm auth new`"),
+        ("builders.listen", config.builders.listen, "build", "a builder's certificate or token"),
+        ("lab.listen", config.lab.listen, "ask as a host", "a host's certificate"),
+    ):
+        if (address := address_of(listen)) is not None:
+            yield ListenAddress(key, *address, exposes, guard)
 
 
 def addresses_in(status: Mapping[str, Any]) -> tuple[ListenAddress, ...]:

@@ -134,7 +134,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lab init": ("farm lab init --url postgresql://farm_admin@db.example/farm",),
     "host token": ("farm host token lab2",),
     "host join": ("farm host join --write",),
-    "builder join": ("farm builder join token.txt --name ci-3",),
+    "builder token": ("farm builder token ci-3",),
+    "builder join": ("farm builder join token.txt --no-start",),
     "builder slurm": ("farm builder slurm --jobs 20 --cores 8 | sbatch",),
     "alias set": ("farm alias set fast soc=sm8550",),
     "completions": (

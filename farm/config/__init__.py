@@ -132,7 +132,7 @@ class ControlConfig:
 class BuildersConfig:
     """CPU machines that build tuning candidates (extra `builders`)."""
 
-    # "tcp://192.0.2.10:9193": where builders connect, and at the next port join; empty: none do. Port 0: free ones
+    # "tcp://192.0.2.10:9193": where builders connect and join; empty: none do. Port 0: a free one
     listen: str = ""
     advertise: str = ""  # the name or address that builders dial; empty: that of `listen`
 

@@ -72,8 +72,7 @@ def own_ports(config: FarmConfig) -> frozenset[int]:
     """The ports of farm's processes on this host, except those that the kernel chooses."""
     listens = (address_of(each) for each in (config.control.listen, config.lab.listen, config.builders.listen))
     control, lab, builders = (0 if each is None else each[1] for each in listens)
-    joining = builders and builders + 1
-    return frozenset({config.tvm.port, config.web.port, config.web.head_port, control, lab, builders, joining} - {0})
+    return frozenset({config.tvm.port, config.web.port, config.web.head_port, control, lab, builders} - {0})
 
 
 def _control(control: ControlConfig) -> Iterator[Mistake]:
@@ -90,8 +89,6 @@ def _builders(builders: BuildersConfig) -> Iterator[Mistake]:
         yield f"builders.listen: {builders.listen!r} is no address", '"tcp://192.0.2.10:9193"; a number, not a name'
     elif address is not None and ipaddress.ip_address(address[0]).is_unspecified and not builders.advertise:
         yield "builders.advertise: missing", "builders dial it: this host's name or address, as listen is any"
-    elif address is not None and address[1] == MAX_PORT:
-        yield "builders.listen: there is no port after it, where builders join", "9193"
 
 
 def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
@@ -120,13 +117,13 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
 
 
 def _same_port(lab: str, builders: str) -> Iterator[Mistake]:
-    """Builders connect at a port and join at the next one; other hosts need a third one."""
+    """Builders and other hosts connect at a port each."""
     hosts, theirs = address_of(lab), address_of(builders)
     if hosts is None or theirs is None or not theirs[1]:
         return
     same_address = theirs[0] == hosts[0] or ipaddress.ip_address(theirs[0]).is_unspecified
-    if same_address and hosts[1] in (theirs[1], theirs[1] + 1):
-        yield f"lab.listen: builders have port {hosts[1]} ([builders] listen, and the next port to join)", "9196"
+    if same_address and hosts[1] == theirs[1]:
+        yield f"lab.listen: builders have port {hosts[1]} ([builders] listen)", "another one"
 
 
 def _leads_to_port(network: str, target: str) -> bool:

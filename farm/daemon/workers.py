@@ -76,9 +76,8 @@ async def start_workers(
     builders = None
     if config.builders.listen:
         builders = BuildersProcess(
-            config.builders, persistence.events, folder=config.state_dir / "builders",
-            socket=sockets / "builders.sock", gid=own_gid,
-        )  # fmt: skip
+            config, persistence.store, persistence.events, socket=sockets / "builders.sock", gid=own_gid
+        )
         stack.push_async_callback(end_tasks, lasting.start("builders", builders.run))
     if sharing is not None:
         stack.push_async_callback(end_tasks, lasting.start("copies of artifacts", sharing.copies.run))

@@ -69,7 +69,7 @@ class HostArtifacts:
     async def _sources(self, sha256: str) -> Sequence[ArtifactSource]:
         hosts = [self._offered[sha256]] if sha256 in self._offered else []
         hosts += [each.host for each in await self._copies.read(self._copies.of, sha256)]
-        own = self._link.identity.host
+        own = self._link.identity.name
         sources: list[ArtifactSource] = [_OtherHost(self._link, each) for each in dict.fromkeys(hosts) if each != own]
         return sources if self._store is None else [*sources, self._store]
 

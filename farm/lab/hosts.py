@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 from farm.common.errors import HostError
 from farm.common.tasks import SharedCall
-from farm.lab.identity import HostIdentity
-from farm.lab.tls import client_context, server_context
+from farm.lab.identity import LabIdentity
+from farm.lab.tls import client_context, is_certificate, server_context
 from farm.store.mailbox import HostRecord
 
-MAX_CERTIFICATE_BYTES = 16 << 10  # PEM; those of hosts have some 500
 READ_LIMIT_S = 2.0  # a server that does not answer must not keep hosts that are there from each other
 RECENT_S = 5.0  # rows read within that time are used to dial: reading them takes as long as a handshake
 
@@ -37,7 +36,7 @@ class KnownHosts:
     A connection that fails by rows read before is tried again by those of now: a new host is let in at once.
     """
 
-    def __init__(self, identity: HostIdentity, read: Callable[[], Awaitable[Sequence[HostRecord]]]) -> None:
+    def __init__(self, identity: LabIdentity, read: Callable[[], Awaitable[Sequence[HostRecord]]]) -> None:
         """`read` returns every row of the host table."""
         self._identity = identity
         self._read = read
@@ -64,7 +63,7 @@ class KnownHosts:
         read_before = self._read_at != float("-inf")
         try:
             async with asyncio.timeout(READ_LIMIT_S if read_before else None):
-                rows = [each for each in await self._read() if _counts(each, self._identity.host)]
+                rows = [each for each in await self._read() if _counts(each, self._identity.name)]
         except (HostError, TimeoutError) as error:
             log.debug("the rows of hosts cannot be read, the rows read last are used: %s", error)
             if read_before:  # for as long as rows that were read
@@ -87,21 +86,9 @@ def _certified(rows: Sequence[HostRecord]) -> dict[str, str]:
     return {each.name: each.certificate for each in rows}
 
 
-def _table(identity: HostIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:
-    usable = [each for each in rows if _is_certificate(each.certificate)]
+def _table(identity: LabIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:
+    usable = [each for each in rows if is_certificate(each.certificate)]
     names = {ssl.PEM_cert_to_DER_cert(each.certificate): each.name for each in usable}
     certificates = [each.certificate for each in usable]
     known = {each.name: each for each in rows}
     return PinnedHosts(known, names, server_context(identity, certificates), client_context(identity, certificates))
-
-
-def _is_certificate(text: str) -> bool:
-    """Whether OpenSSL reads it: a damaged row must not shut out other hosts."""
-    if not text.isascii() or len(text) > MAX_CERTIFICATE_BYTES:
-        return False
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-        ssl.PEM_cert_to_DER_cert(text)
-    except (ssl.SSLError, ValueError):
-        return False
-    return True

@@ -18,7 +18,7 @@ from farm.common.errors import Code, FarmError, HostError, HostUnreachableError,
 from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.tasks import BackgroundTasks
 from farm.lab.hosts import KnownHosts, PinnedHosts
-from farm.lab.identity import HostIdentity
+from farm.lab.identity import LabIdentity
 from farm.lab.tls import Secured, TlsError, TlsThreads
 from farm.lab.wire import (
     MAX_BYTES,
@@ -146,7 +146,7 @@ class HostLink:
 
     def __init__(
         self,
-        identity: HostIdentity,
+        identity: LabIdentity,
         read_hosts: Callable[[], Awaitable[Sequence[HostRecord]]],
         limits: LinkLimits = LinkLimits(),
     ) -> None:
@@ -265,7 +265,7 @@ class HostLink:
     async def _dialled_back(self, host: str, preface: bytes) -> LinkConnection:
         if self._ask_back is None or not self.port:
             raise _unreachable(
-                host, f"neither it nor {self.identity.host} listens for others", "set [lab] listen on one of them"
+                host, f"neither it nor {self.identity.name} listens for others", "set [lab] listen on one of them"
             )
         self._count_letter(host)
         token = secrets.token_hex(16)
@@ -297,7 +297,7 @@ class HostLink:
         self._unanswered.pop(call.host, None)
         came = self._awaited.get((call.host, str(call.fields.get("token"))))
         if came is None or came.done():
-            raise HostError(f"{self.identity.host} does not wait for {call.host} any more", Code.HOST_LOST)
+            raise HostError(f"{self.identity.name} does not wait for {call.host} any more", Code.HOST_LOST)
         await call.accept()
         if not came.done():
             came.set_result(call.take())
@@ -382,10 +382,10 @@ class HostLink:
         reason = ""
         if preface.version != VERSION:
             reason = (
-                f"it speaks version {preface.version} of the protocol between hosts, {self.identity.host} {VERSION}"
+                f"it speaks version {preface.version} of the protocol between hosts, {self.identity.name} {VERSION}"
             )
         elif preface.service not in self._services:
-            reason = f"host {host} wants the service {preface.service!r}, which host {self.identity.host} does not have"
+            reason = f"host {host} wants the service {preface.service!r}, which host {self.identity.name} does not have"
         if reason:
             error = HostError(reason, Code.BAD_HOST_VERSION, hint="upgrade the host that has the older release")
             _send(sock, PrefaceAnswer(error=error))
@@ -404,7 +404,7 @@ class HostLink:
         except Exception as error:
             log.exception("%s of host %s failed inside farm", service, call.host)
             if not call.accepted:
-                _send(call.sock, PrefaceAnswer(error=FarmError(f"{type(error).__name__} at host {self.identity.host}")))
+                _send(call.sock, PrefaceAnswer(error=FarmError(f"{type(error).__name__} at host {self.identity.name}")))
         finally:
             await call.close()
 

@@ -53,7 +53,7 @@ class HostLogs:
             HostError: its host does not answer.
         """
         host = await self._host_of(attempt)
-        if host in ("", self._link.identity.host):
+        if host in ("", self._link.identity.name):
             yield LocalLog(self._logs, attempt.job, attempt.number)
             return
         try:

@@ -20,10 +20,11 @@ from functools import partial
 
 from farm.common.errors import HostError
 from farm.common.peers import shut_down
-from farm.lab.identity import HostIdentity
+from farm.lab.identity import LabIdentity
 from farm.tvm_server.connection import UNIX_BUFFER_BYTES
 
 CHUNK_BYTES = 256 << 10
+MAX_CERTIFICATE_BYTES = 16 << 10  # PEM; those of members have some 600
 LAST_BYTES_S = 5.0  # after the end of one side: the time in which the other takes the bytes already read
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 STOP_S = 5.0  # for each thread to end: a closed socket ends its copying at once
@@ -35,19 +36,19 @@ class TlsError(HostError):
     code = "tls_failed"
 
 
-def server_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+def server_context(identity: LabIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
     """For connections from other hosts; accepts these certificates (PEM) and no others."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity, certificates)
     context.num_tickets = 0  # no session is resumed: each connection shows its certificate
     return context
 
 
-def client_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+def client_context(identity: LabIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
     """For connections to other hosts; accepts these certificates (PEM). The caller checks that it is the right one."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, identity, certificates)
 
 
-def _context(protocol: int, identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+def _context(protocol: int, identity: LabIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
@@ -55,6 +56,18 @@ def _context(protocol: int, identity: HostIdentity, certificates: Iterable[str])
     if pinned := "\n".join(certificates):
         context.load_verify_locations(cadata=pinned)
     return context
+
+
+def is_certificate(text: str) -> bool:
+    """Whether OpenSSL reads it: a damaged row must not shut out other members."""
+    if not text.isascii() or len(text) > MAX_CERTIFICATE_BYTES:
+        return False
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        ssl.PEM_cert_to_DER_cert(text)
+    except (ssl.SSLError, ValueError):
+        return False
+    return True
 
 
 @dataclass(slots=True, eq=False)

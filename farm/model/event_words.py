@@ -48,7 +48,7 @@ _SENTENCES = {
     "host.in_service": "[{by} put ]host {subject} back in service",
     "gate.lost": "The gate's process is gone: its sessions have ended",
     "gate.back": "The gate's process runs again",
-    "builder.certified": "Builder {subject} got its certificate",
+    "builder.certified": "Builder {subject} has joined",
     "builder.joined": "Builder {subject} is connected, with {slots} slots",
     "builder.left": "Builder {subject} left after {built} candidates",
     "builder.excluded": "Builder {subject} gets no more candidates",

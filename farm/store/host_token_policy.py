@@ -83,14 +83,14 @@ class HostToken:
 
 
 def check_host_name(name: str) -> None:
-    """Whether a host may be called so.
+    """Whether a host or a builder may be called so.
 
     Raises:
         UserError: it may not.
     """
     if not HOST_NAME.fullmatch(name):
         raise UserError(
-            f"{name[:60]!r} cannot be a host's name",
+            f"{name[:60]!r} cannot be the name of a host or builder",
             hint="small letters, digits, - and . (at most 40), a letter or digit first",
         )
 

@@ -43,9 +43,9 @@ from farm.store.columns import (
     serial_number,
 )
 
-# Databases of versions 1 to 8 were written early in development: they are refused.
-FIRST_SCHEMA_VERSION = 13  # of the first release
-SCHEMA_VERSION = 13
+# Databases of earlier versions were written during development: they are refused.
+FIRST_SCHEMA_VERSION = 14  # of the first release
+SCHEMA_VERSION = 14
 
 metadata = MetaData()
 
@@ -530,6 +530,19 @@ host_token = Table(
     Column("role", Word, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("made_by", Word, nullable=False),
+)
+
+# Machines that build tuning candidates, and tokens with which one may join. Every host lets them in.
+builder = Table(
+    "builder",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("certificate", Word, nullable=False),  # PEM, of its connections; before it joins, that of its token
+    Column("made_by", Word, nullable=False),  # user who made the token
+    Column("expires_at", UtcTime),  # of the token; NULL: the builder has joined
+    Column("built", Integer, nullable=False, server_default="0"),  # candidates
+    Column("seen_at", UtcTime),  # NULL: it was never connected
+    Column("versions", ObjectJson(), nullable=False, server_default="{}"),  # of tvm, ffi and farm there
 )
 
 request = Table(

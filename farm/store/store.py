@@ -13,6 +13,7 @@ from pathlib import Path
 from farm.store.accounts import AccountTable, AuditTable
 from farm.store.artifact_copies import ArtifactCopies
 from farm.store.artifacts import ArtifactReferences, PoisonTable, RecordSets
+from farm.store.builders import BuilderRecords
 from farm.store.database import Database
 from farm.store.devices import AliasTable, BatteryTable, DeviceTable, RecoveryTable, RolloutTable
 from farm.store.event_history import EventTable
@@ -56,6 +57,7 @@ class Store:
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactReferences(database)
         self.artifact_copies = ArtifactCopies(database)
+        self.builders = BuilderRecords(database)
         self.shared_bundles = SharedBundleTable(database)
         self.recoveries = RecoveryTable(database, host)
         self.batteries = BatteryTable(database, host)

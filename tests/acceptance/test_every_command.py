@@ -86,7 +86,7 @@ bench absent.onnx --on android
 builder join nonsense
 builder remove absent
 builder start --folder absent
-builder token
+builder token ci-3
 bundle add absent
 bundle build absent --abi armeabi-v7a
 bundle promote absent

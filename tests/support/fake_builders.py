@@ -16,12 +16,12 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
-from farm.builders.join import join
+from farm.builders.membership import BuilderToken, join
 from farm.builders.process import BuildersProcess
-from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError
 from farm.common.frames import FrameReader, frame
-from farm.config import BuildersConfig
+from farm.config import BuildersConfig, FarmConfig
+from farm.store.store import Store
 from tests.support.waiting import until
 
 IDENTITY = "f" * 64
@@ -79,7 +79,7 @@ class FakeBuilds:
 
 
 def main(folder: Path, slots: int, behaviour: str) -> None:
-    """A builder with the certificate in `folder`, until it is killed or ends by itself; ENDED has its error then."""
+    """A builder with the membership in `folder`, until it is killed or ends by itself; ENDED has its error then."""
     from farm.builders import worker
 
     FakeBuilds.behaviour = behaviour
@@ -112,12 +112,10 @@ class BuilderFarm:
 
     def __init__(self, place: Path) -> None:
         self.place, self.events = place, FakeEvents()
-        self.process = BuildersProcess(
-            BuildersConfig("tcp://127.0.0.1:0"),
-            self.events,  # type: ignore[arg-type]
-            folder=place / "state",
-            socket=place / "builders.sock",
-        )
+        self.store = Store.open(place / "farm.db")
+        config = FarmConfig(state_dir=place, builders=BuildersConfig("tcp://127.0.0.1:0"))
+        events: Any = self.events
+        self.process = BuildersProcess(config, self.store, events, socket=place / "builders.sock")
         self.builders: list[ForkServerProcess] = []
 
     @classmethod
@@ -135,31 +133,27 @@ class BuilderFarm:
                 each.join()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+            farm.store.close()
 
-    async def token(self) -> BuilderToken:
-        return BuilderToken.parse((await self.process.ask("token"))["token"])
-
-    async def joined(self, name: str) -> Path:
-        """The folder of a new builder's certificate."""
-        await asyncio.to_thread(join, await self.token(), name, self.place / name)
-        return self.place / name
+    async def token(self, name: str) -> BuilderToken:
+        return BuilderToken.parse(await self.process.token(name, "me"))
 
     async def start(self, name: str, behaviour: str = "good", slots: int = 2) -> ForkServerProcess:
         """A builder, which is connected."""
-        await self.joined(name)
+        await asyncio.to_thread(join, await self.token(name), self.place / name)
         builder = await self.start_again(name, behaviour, slots)
         await until(lambda: self.row(name)["slots"], PATIENCE_S)
         return builder
 
     async def start_again(self, name: str, behaviour: str = "good", slots: int = 2) -> ForkServerProcess:
-        """A builder with the certificate that it has."""
+        """A builder with the membership that it has."""
         builder = _PROCESSES.Process(target=main, args=(self.place / name, slots, behaviour))
         self.builders.append(builder)
         await asyncio.to_thread(builder.start)
         return builder
 
     def row(self, name: str) -> dict[str, Any]:
-        """As `farm builder list` has it."""
+        """As `farm builder list` has it while it is connected."""
         found = (each for each in self.process.rows if each["name"].partition("/")[0] == name)
         return dict(next(found, {"slots": 0, "state": ""}))
 

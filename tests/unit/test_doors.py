@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import time
 from contextlib import asynccontextmanager
 
 import httpx
@@ -11,9 +10,9 @@ import pytest
 
 from farm.adb.lease_proxy import tunnels
 from farm.adb.lease_proxy.proxy import LeasedAdb
-from farm.builders import join
-from farm.builders.authority import Authority
-from farm.builders.token_policy import BuilderToken
+from farm.builders import membership
+from farm.builders.membership import BuilderToken
+from farm.lab.identity import new_certificate, open_identity
 from farm.lab.link import LinkLimits
 from farm.tvm_server import listener
 from farm.tvm_server.connection import ConnectionLimits
@@ -60,43 +59,33 @@ async def link(numbers, folder):
         yield two.port, HELLO, served
 
 
-def authority_in(folder):
-    return Authority(folder / "builders")
-
-
-async def joined(authority, port, folder, name):
-    token = BuilderToken("127.0.0.1", port, authority.fingerprint, authority.new_token(time.time()))
-    return await asyncio.to_thread(join.join, token, name, folder / name)
-
-
-@asynccontextmanager
-async def joining(numbers, folder):
-    numbers(join, MAX_JOINING=PLACES, MAX_JOINING_OF_ADDRESS=OF_ADDRESS)
-    authority, names = authority_in(folder), iter("abc")
-    server = join.JoinServer(authority, lambda: 1, lambda name: None)
-    port = server.listen("127.0.0.1", 0)
-    yield port, HELLO, lambda: joined(authority, port, folder, next(names))
-    server._acceptor.stop()
-    await server._tasks.end(0.0)
-
-
 @asynccontextmanager
 async def builders(numbers, folder):
     numbers(builders_tls, MAX_CONNECTIONS=PLACES, MAX_OF_ADDRESS=OF_ADDRESS)
-    security = builders_tls.HostSecurity(authority_in(folder).folder)
+    own = open_identity(folder / "host", "farm")
+    joined = []
+
+    async def join(*about):
+        joined.append(about)
+        return {}
+
+    security = builders_tls.HostSecurity(own, join)
     settings = security.get_listen_args("scheduler")
-    backend = builders_tls.GuardedBackend()
-    door = backend.get_listener("127.0.0.1:0", lambda link: link.close(), True, **settings)
+    door = builders_tls.GuardedBackend().get_listener("127.0.0.1:0", lambda link: link.close(), True, **settings)
     await door.start()
+    port = door.get_host_port()[1]
+    key, certificate = (each.decode() for each in new_certificate("ci-3"))
+    security.use({}, {"ci-3": certificate})
 
     async def served():
         async with asyncio.timeout(HANG_S):
-            link = await comm.connect(
-                f"tls://127.0.0.1:{door.get_host_port()[1]}", **security.get_connection_args("client")
-            )
+            link = await comm.connect(f"tls://127.0.0.1:{port}", **security.get_connection_args("client"))
         await link.close()
+        token = BuilderToken("ci-3", "127.0.0.1", port, own.certificate, certificate, key)
+        await asyncio.to_thread(membership.join, token, folder / "builder")
+        assert joined == [("ci-3", certificate, open_identity(folder / "builder", "ci-3").certificate)]
 
-    yield door.get_host_port()[1], HELLO, served
+    yield port, HELLO, served
     door.stop()
 
 
@@ -141,7 +130,7 @@ def is_cut(client):
         return True
 
 
-DOORS = (web, link, joining, builders, tvm, adb)
+DOORS = (web, link, builders, tvm, adb)
 # From which address the clients come, whether they begin to speak, and whether they come before the port takes one.
 ABUSES = {
     "silent": ("127.0.0.1", False, False),

@@ -5,15 +5,16 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from farm.builders import process
-from farm.builders.join import join
+from farm.builders import membership, process
+from farm.builders.membership import join
 from farm.builders.table_policy import MAX_FAULTS, MAX_KILLED
-from farm.builders.token_policy import BuilderToken
-from farm.common.errors import ExitCode, HostError, UserError
+from farm.common.errors import ExitCode, HostError, NotAllowedError, UserError
 from farm.common.tasks import end_tasks
 from tests.support.fake_builders import ENDED, IDENTITY, KILLER, PATIENCE_S, BuilderFarm, FakeRun, library_of
 from tests.support.waiting import until
@@ -104,16 +105,12 @@ async def test_a_stopped_builder_gets_nothing_more(farm):
 
 async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm):
     gone, stays = await farm.start("gone"), await farm.start("stays")
-    assert await farm.process.ask("remove", name="gone") == {"name": "gone"}
-    await until(lambda: farm.row("gone")["state"] == "removed", PATIENCE_S)
+    await farm.process.remove("gone")
+    await until(lambda: not farm.row("gone")["slots"], PATIENCE_S)
     for ended in (gone, await farm.start_again("gone")):
         await asyncio.to_thread(ended.join, PATIENCE_S)
         assert ended.exitcode == ExitCode.NOT_ALLOWED
-        assert (
-            (farm.place / "gone" / ENDED)
-            .read_text()
-            .endswith("refuses the builder gone: its certificate was taken back")
-        )
+        assert (farm.place / "gone" / ENDED).read_text().endswith("does not know the builder gone: it was removed")
     left = len(farm.events.of("builder.joined"))
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
@@ -122,9 +119,9 @@ async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm):
             assert (await asyncio.to_thread(run.answer, number))[0]
     assert stays.is_alive()
     assert len(farm.events.of("builder.joined")) == left
-    assert farm.row("gone")["state"] == "removed"
+    assert [row["name"].partition("/")[0] for row in await farm.process.all()] == ["stays"]
     with pytest.raises(UserError, match="there is no builder 'gone'"):
-        await farm.process.ask("remove", name="gone")
+        await farm.process.remove("gone")
 
 
 async def test_a_removed_builders_orders_are_built_by_another_one(farm):
@@ -135,11 +132,10 @@ async def test_a_removed_builders_orders_are_built_by_another_one(farm):
             run.order(number, b"module %d" % number)
         await until(lambda: farm.row("gone")["building"] == 3, PATIENCE_S)
         await farm.start("stays")
-        await farm.process.ask("remove", name="gone")
+        await farm.process.remove("gone")
         for number in range(3):
             assert await asyncio.to_thread(run.answer, number) == (library_of(b"module %d" % number), "")
     await until(lambda: farm.row("stays")["built"] == 3, PATIENCE_S)
-    assert farm.row("gone")["built"] == 0
     assert farm.events.of("builder.killed") == []
 
 
@@ -167,17 +163,51 @@ def _flood(run, until_served):
     assert all(library for _, library in run.answers.values())
 
 
-async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(farm, tmp_path):
-    token = await farm.token()
-    foreign = BuilderToken(token.host, token.port, "0" * 64, token.secret)
-    with pytest.raises(UserError, match="is not the farm that made this token"):
-        await asyncio.to_thread(join, foreign, "a", tmp_path / "a")
-    await asyncio.to_thread(join, token, "a", tmp_path / "a")  # its secret was not shown to anybody
-    with pytest.raises(UserError, match="used already, by a"):
-        await asyncio.to_thread(join, token, "b", tmp_path / "b")
-    nobody = BuilderToken("127.0.0.1", 1, token.authority, "s")
+async def test_a_token_is_good_once_at_its_farm_and_until_a_later_one_of_that_name(farm, tmp_path):
+    former, token = await farm.token("a"), await farm.token("a")
+    foreign = replace(token, host_certificate=token.certificate)
+    with pytest.raises(NotAllowedError, match="is not the farm that made this token"):
+        await asyncio.to_thread(join, foreign, tmp_path / "a")
+    with pytest.raises(NotAllowedError, match="does not take this token"):
+        await asyncio.to_thread(join, former, tmp_path / "a")
+    assert [row["state"] for row in await farm.process.all()] == ["has a token, has not joined"]
+    await asyncio.to_thread(join, token, tmp_path / "a")
+    assert [row["state"] for row in await farm.process.all()] == ["away"]
+    with pytest.raises(NotAllowedError, match="does not take this token"):
+        await asyncio.to_thread(join, token, tmp_path / "b")
+    with pytest.raises(UserError, match="there is a builder 'a'"):
+        await farm.token("a")
     with pytest.raises(HostError, match="does not answer"):
-        await asyncio.to_thread(join, nobody, "c", tmp_path / "c")
+        await asyncio.to_thread(join, replace(token, port=1), tmp_path / "c")
+
+
+async def test_a_machine_with_another_release_keeps_its_token(farm, tmp_path):
+    token = await farm.token("a")
+    with (
+        mock.patch.object(membership, "RELEASE", "another"),
+        pytest.raises(UserError, match="this machine has farm another, the host has"),
+    ):
+        await asyncio.to_thread(join, token, tmp_path / "a")
+    assert [row["state"] for row in await farm.process.all()] == ["has a token, has not joined"]
+
+
+async def test_a_builder_that_another_host_of_the_lab_removes_is_cut_off(farm):
+    builder = await farm.start("gone")
+    await farm.store.builders.remove("gone")
+    await asyncio.to_thread(builder.join, PATIENCE_S)
+    assert builder.exitcode == ExitCode.NOT_ALLOWED
+
+
+async def test_what_a_builder_has_built_is_counted_after_it_has_left(farm):
+    builder = await farm.start("good")
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 3)
+        run.order(1, b"module")
+        await asyncio.to_thread(run.answer, 1)
+    builder.kill()
+    await until(lambda: farm.store.builders.all()[0].built, PATIENCE_S)
+    ((row,)) = await farm.process.all()
+    assert (row["state"], row["built"], row["versions"]["tvm"]) == ("away", 1, "0.27.0")
 
 
 async def test_a_run_that_speaks_another_language_ends_alone(farm):
@@ -196,7 +226,7 @@ async def test_a_run_that_speaks_another_language_ends_alone(farm):
 async def test_a_farm_that_stops_leaves_no_socket_of_builders(tmp_path):
     async with BuilderFarm.running(tmp_path):
         assert (tmp_path / "builders.sock").is_socket()
-        assert list((tmp_path / "state").glob("dask-*"))  # and none in /tmp
+        assert list((tmp_path / "builders").glob("dask-*"))  # and none in /tmp
     assert not (tmp_path / "builders.sock").exists()
 
 
@@ -206,13 +236,16 @@ def open_files():
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_stop_while_the_process_is_started_leaves_nothing_open(tmp_path, turns):
+    farm = BuilderFarm(tmp_path)
+    assert await farm.process.all() == []  # the store opens what it reads with
     before = open_files()
-    running = asyncio.create_task(BuilderFarm(tmp_path).process.run())
+    running = asyncio.create_task(farm.process.run())
     for _ in range(turns):
         await asyncio.sleep(0)
     await end_tasks(running)
     await asyncio.sleep(0)  # asyncio closes a socket one turn later
     assert open_files() == before
+    farm.store.close()
 
 
 async def test_a_process_whose_daemon_ends_before_its_first_message_ends_without_a_traceback(tmp_path):

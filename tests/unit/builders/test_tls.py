@@ -1,13 +1,16 @@
-"""Certificates that were taken back, as OpenSSL sees them."""
+"""The certificates that a host lets in, as OpenSSL sees them."""
 
+import asyncio
 import ssl
 
 import pytest
 
-from farm.builders.authority import Authority, new_key_pair
+from farm.lab.identity import open_identity
+from farm.lab.tls import client_context
 
 pytest.importorskip("distributed")
-from farm.builders.tls import HostSecurity
+from farm.builders import tls
+from farm.builders.tls import GuardedBackend, HostSecurity, LabSecurity
 
 
 def is_admitted(host, builder):
@@ -26,20 +29,40 @@ def is_admitted(host, builder):
     return True
 
 
-def test_each_of_several_builders_removed_within_a_second_is_refused_from_then_on(tmp_path):
-    authority = Authority(tmp_path / "builders")
-    security, builders = HostSecurity(authority.folder), {}
-    host = security.get_listen_args("scheduler")["ssl_context"]
-    for name in ("first", "second", "stays"):
-        key, public = new_key_pair()
-        (tmp_path / name).write_bytes(key + authority.exchange(authority.new_token(0.0), name, public, 1.0))
-        builders[name] = ssl.create_default_context(cafile=str(authority.path("ca.pem")))
-        builders[name].check_hostname = False
-        builders[name].load_cert_chain(tmp_path / name)
-    admitted = ["first", "second", "stays"]
-    for removed in ("first", "second"):
-        assert [name for name in builders if is_admitted(host, builders[name])] == admitted
-        authority.remove(removed)
-        security.read_crl()
-        admitted.remove(removed)
-    assert [name for name in builders if is_admitted(host, builders[name])] == ["stays"]
+async def test_a_token_never_leads_to_dask(tmp_path, numbers):
+    numbers(tls, HANDSHAKE_S=0.2)
+    own, token = (open_identity(tmp_path / name, name) for name in ("host", "token"))
+    security, served = HostSecurity(own, None), []
+    security.use({}, {"token": token.certificate})
+    port = GuardedBackend().get_listener("127.0.0.1:0", served.append, True, **security.get_listen_args("scheduler"))
+    await port.start()
+    context = client_context(token, [own.certificate])
+    for revoked in (False, True):
+        if revoked:
+            security.tokens = {}  # between the handshake and what follows
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.get_host_port()[1], ssl=context)
+        assert (await reader.read()).count(b"\n") == (0 if revoked else 1)  # greeted, and cut when it says nothing
+        writer.close()
+    port.stop()
+    assert served == []
+
+
+def test_a_host_lets_in_the_members_and_tokens_of_the_moment_whatever_a_damaged_row_says(tmp_path):
+    own = open_identity(tmp_path / "host", "farm")
+    host, names = HostSecurity(own, None), ("first", "second", "token")
+    identities = {name: open_identity(tmp_path / name, name) for name in names}
+    builders = {
+        name: LabSecurity(each, [own.certificate]).get_connection_args("worker")["ssl_context"]
+        for name, each in identities.items()
+    }
+    certificates = {name: each.certificate for name, each in identities.items()}
+
+    def admitted(members, token):
+        members = {name: certificates[name] for name in members}
+        host.use(members | {"damaged": "garbage"}, {"token": certificates[token]})
+        listening = host.get_listen_args("scheduler")["ssl_context"]
+        return [name for name in names if is_admitted(listening, builders[name])]
+
+    assert admitted(["first", "second"], "token") == ["first", "second", "token"]
+    assert admitted(["second"], "second") == ["second"]
+    assert admitted([], "first") == ["first"]

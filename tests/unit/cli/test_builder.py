@@ -8,9 +8,9 @@ from farm.cli.builder import kubernetes, slurm, start
 from farm.common.errors import UserError
 
 
-def test_without_a_certificate_it_says_how_to_get_one_and_imports_no_dask(tmp_path):
+def test_without_a_membership_it_says_how_to_get_one_and_imports_no_dask(tmp_path):
     before = "distributed" in sys.modules
-    with pytest.raises(UserError, match=f"this machine has no certificate in {tmp_path}") as raised:
+    with pytest.raises(UserError, match=f"this machine has no membership of a farm in {tmp_path}") as raised:
         start(tmp_path, 1, 0)
     assert "farm builder join" in raised.value.hint
     assert ("distributed" in sys.modules) is before

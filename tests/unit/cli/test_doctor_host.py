@@ -61,7 +61,7 @@ listen = "tcp://10.0.0.1:9196"
         )
     )
     assert [(door.key, door.port, doctor.judge_address(door).verdict) for door in doors] == [
-        ("builders.listen", 9193, OK), ("builders.listen", 9194, OK), ("lab.listen", 9196, OK),
+        ("builders.listen", 9193, OK), ("lab.listen", 9196, OK)
     ]  # fmt: skip
 
 

@@ -7,8 +7,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "14"
-down_revision = "13"
+revision = "15"
+down_revision = "14"
 
 
 def upgrade() -> None:
