@@ -121,7 +121,7 @@ def _of_sqlite(connection: Connection) -> list[str]:
     return findings + [f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
 
 
-DUMP_HINT = "pg_dump, pg_dumpall --roles-only and pg_restore --create: docs/postgresql.md"
+DUMP_HINT = "pg_dump, pg_dumpall --roles-only and pg_restore --create: docs/many-hosts.md"
 
 
 def check_database(where: Path | str) -> StoreCheckReport:

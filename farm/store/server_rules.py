@@ -16,7 +16,7 @@ SLOW_S = 0.02  # round trip; a grant waits for about five
 CHECK = "database"
 STANDBY, ROLE = "database standby", "database role"
 DOCTOR_ONLY = (STANDBY, ROLE)  # advice that neither the log nor `farm status` has
-GUIDE = "docs/postgresql.md"
+GUIDE = "docs/many-hosts.md"
 POOLER = "a connection pooler (pgbouncer?) answers: farm needs connections of its own"
 NO_POOLER = "name PostgreSQL's own host and port in [store] url (often port 5432)"
 

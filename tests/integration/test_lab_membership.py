@@ -422,7 +422,7 @@ def test_the_url_for_another_host_has_nothing_of_this_one(lab):
 
 
 def test_a_dump_with_its_roles_is_a_lab_on_another_server(lab):
-    """As docs/postgresql.md has it: a dump holds no roles, and without --create nothing that they have set."""
+    """As docs/many-hosts.md has it: a dump holds no roles, and without --create nothing that they have set."""
     url, folder = lab.join(lab.token()), lab.server.folder
     name = url.partition("?")[0].rpartition("/")[2]
     lab.server.run("pg_dump", "--format=custom", f"--file={folder}/farm.dump", lab.server.url_of(name))

@@ -34,7 +34,12 @@ def section(page: Path, title: str) -> str:
 
 def blocks(page: Path, *languages: str, title: str = "") -> list[str]:
     """The code blocks of a page, or of one of its sections, in these languages."""
-    return [text for _, language, text in BLOCK.findall(section(page, title)) if language in languages]
+    return blocks_of(section(page, title), *languages)
+
+
+def blocks_of(text: str, *languages: str) -> list[str]:
+    """The code blocks of Markdown in these languages."""
+    return [block for _, language, block in BLOCK.findall(text) if language in languages]
 
 
 def shown(page: Path, title: str = "") -> list[Shown]:

@@ -24,7 +24,7 @@ from farm.model.event_kinds import KINDS
 from farm.model.job import JobState
 from farm.model.specs import JobSpec, ModelSpec, fields_of
 from farm.store.event_history import TRANSIENT
-from tests.support.pages import BLOCK, ROOT, blocks, links, pages, slugs
+from tests.support.pages import BLOCK, ROOT, blocks, links, pages, section, slugs
 from tests.support.verbs import every_verb
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -332,9 +332,9 @@ def test_every_event_that_is_published_is_in_the_list() -> None:
 def test_every_event_error_and_exit_code_is_in_the_reference() -> None:
     page = generate.events()
     assert all(f"| `{kind}` |" in page for kind in KINDS)
-    table = (ROOT / "docs" / "protocol.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    listed = section(ROOT / "docs" / "reference-cli.md", "Exit status")
     exits = {value for name, value in vars(ExitCode).items() if name.isupper()}
-    assert {int(each) for each in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == exits
+    assert {int(each) for each in re.findall(r"^(\d+)$", listed, re.MULTILINE)} == exits
     codes = [code for code, *_ in generate.errors()]
     assert len(set(codes)) == len(codes) > 60
     assert all(meaning for *_, meaning in generate.errors())

@@ -101,7 +101,7 @@ def _database(host: DoctorHost) -> Iterator[Diagnosis]:
             host.store.problem,
             "free space on its disk (df -h): jobs and leases wait for it"
             if host.store.server is None
-            else "farm writes again by itself once that is mended; docs/postgresql.md",
+            else "farm writes again by itself once that is mended; docs/many-hosts.md",
         )
         return
     if host.store.server is not None:

@@ -1,4 +1,4 @@
-"""docs/postgresql.md does what it says: an empty server, a store that moves, a farm that continues from there."""
+"""docs/many-hosts.md does what it says: an empty server, a store that moves, a farm that continues from there."""
 
 import os
 import re
@@ -11,10 +11,10 @@ import pytest
 from farm.common.errors import ExitCode
 from farm.simulation.postgres import programs
 from tests.support import postgres
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, section
 from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
 
-GUIDE = (ROOT / "docs" / "postgresql.md").read_text()
+GUIDE = section(ROOT / "docs" / "many-hosts.md", "PostgreSQL for one host")
 COMMANDS = re.findall(r"^# (.*)$", "\n".join(re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)), re.MULTILINE)
 PASSWORD = "correct horse"
 
