@@ -103,7 +103,7 @@ def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     if status["tracker"]["pid"] == 0:
         yield NO_GATE
     for problem in status["problems"]:
-        yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/service.md, "When something breaks"')
+        yield Diagnosis("daemon", WARN, problem, "journalctl -u farm; docs/troubleshooting.md")
     yield from (
         Diagnosis(f["check"], DoctorVerdict(f["verdict"] or WARN), f["detail"], f["fix"])
         for f in call("doctor")["findings"]

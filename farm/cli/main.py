@@ -324,7 +324,7 @@ def _on_the_line(context: typer.Context, name: str) -> bool:
 
 
 def main() -> None:
-    """Entry point: every end of a command has its exit code (docs/protocol.md), and none is a traceback."""
+    """Entry point: every end of a command has its exit code (docs/reference-cli.md), and none is a traceback."""
     from farm.cli.output import OutputError, guard_streams, print_error
 
     guard_streams()

@@ -28,7 +28,7 @@ class Fault(StrEnum):
 
 
 class ExitCode:
-    """Exit codes of every `farm` command (docs/protocol.md)."""
+    """Exit codes of every `farm` command (docs/reference-cli.md)."""
 
     OK = 0
     FAILED = 1

@@ -85,7 +85,7 @@ _STORE = (
     Metric("farm_disk_size_bytes", _G, "Size of that disk."),
 )
 _LAB = (
-    Metric("farm_lab_hosts", _G, "Hosts by state (docs/service.md); each reports all.", ("state",)),
+    Metric("farm_lab_hosts", _G, "Hosts by state (docs/troubleshooting.md); each reports all.", ("state",)),
     Metric("farm_lab_host_silence_seconds", _G, "Time since the latest beat of a host that runs; of the first 100.",
            ("host",)),
     Metric("farm_lab_host_reachable", _G, "1 while this host can connect to another host that runs; of the first 100.",

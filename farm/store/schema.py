@@ -1,8 +1,8 @@
 """Tables of the farm's database, for SQLite and PostgreSQL alike.
 
 The database is the last guard: CHECKs, foreign keys and unique indexes forbid illegal states, whatever the daemon
-believes. Times are seconds since 1970 (UTC); JSON columns hold what docs/protocol.md describes. A change of a table
-comes with a revision in farm/store/migrations and a new SCHEMA_VERSION.
+believes. Times are seconds since 1970 (UTC); JSON columns hold what docs/protocol.md and docs/reference-jobs.md
+describe. A change of a table comes with a revision in farm/store/migrations and a new SCHEMA_VERSION.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from farm.cli.main import app
 from farm.common.errors import ExitCode
 from tests.support.forked_commands import CLOSED, FULL, KEPT, LEFT, Ended, ForkedCommands, Streams
 
-# docs/protocol.md
+# docs/reference-cli.md
 DOCUMENTED = {value for name, value in vars(ExitCode).items() if name.isupper()}
 STREAMS = (
     Streams(stdout=CLOSED),
