@@ -185,7 +185,7 @@ class AdbClient:
     async def open_tcp(self, serial: str, port: int, *, timeout_s: float = OPEN_TIMEOUT_S) -> socket.socket:
         """A non-blocking socket that carries a stream to `port` on the phone's loopback; the caller closes it.
 
-        No listener on the host is involved. There is no half-close: the end of one direction ends both.
+        No listener on the host is involved. adb has no half-close: the end of one direction ends both.
 
         Raises:
             AdbFailed: nothing listens there.

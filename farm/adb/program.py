@@ -110,7 +110,7 @@ def read_version(path: Path) -> AdbBinary:
 def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProcess]:
     """Adb servers besides the one on `socket`: the listener on adb's usual port, and every adb server process.
 
-    Two servers fight over USB: each phone belongs to the one that opened it first. Reads /proc only, never connects.
+    Two servers fight over USB: each phone belongs to the server that opened it first. Reads /proc only, never connects.
     Blocks for up to a second on a host with thousands of processes.
     """
     found = {process.pid: process for process in _server_processes()}

@@ -99,12 +99,12 @@ class AdbServer:
         return await asyncio.shield(self._starting)
 
     async def restart(self) -> int:
-        """Ends the running server, even one that hangs, and starts ours. Ends every phone's streams."""
+        """Ends the running server, even if it hangs, and starts ours. Ends every phone's streams."""
         await self.stop(even_adopted=True)
         return await self.ensure()
 
     async def stop(self, *, even_adopted: bool = False) -> None:
-        """Ends the server if farm started it. `even_adopted` also ends a running one that was adopted."""
+        """Ends the server if farm started it. `even_adopted` also ends an adopted server."""
         if self._stays and not even_adopted:
             return
         if not even_adopted and self._starting not in (None, asyncio.current_task()):
@@ -260,7 +260,7 @@ class AdbServer:
         return type(error)(f"farm's adb server ended at once (exit {code}){by}.", hint=error.hint, evidence=words)
 
     async def _end_adopted(self) -> None:
-        """Asks an adopted server to go; one that hangs is killed, if it is an adb server of our own user."""
+        """Asks an adopted server to go. A hanging server is killed if it is an adb server of our own user."""
         try:
             await self.client.kill_server()
         except AdbServerUnreachable as error:

@@ -1,4 +1,4 @@
-"""Commands on a phone: the result of a finished one, and the stream of one that continues."""
+"""Commands on a phone: the result of a finished command, and the stream of a running command."""
 
 from __future__ import annotations
 

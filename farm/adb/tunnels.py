@@ -211,7 +211,7 @@ class TunnelLedger:
             await self._save({**self._entries, tunnel.place: LedgerEntry(tunnel)})
 
     async def release(self, tunnel: Tunnel, *, dialler_stopped: bool = False) -> None:
-        """Marks a tunnel for removal by the next `reconcile`; one that is not farm's is left alone.
+        """Marks a tunnel for removal by the next `reconcile`. A foreign tunnel is left alone.
 
         Args:
             tunnel: as owned.

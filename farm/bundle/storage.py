@@ -73,7 +73,7 @@ def locked(path: Path) -> Iterator[None]:
 class Staging:
     """A folder for work in progress, known to be alive by a lock on itself.
 
-    Make and sweep it under the library's lock: then no sweeper can meet one that is made but not yet locked.
+    Make and sweep it under the library's lock: then no sweeper can meet a folder that is made but not yet locked.
     """
 
     def __init__(self, parent: Path) -> None:

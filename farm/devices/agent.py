@@ -183,7 +183,7 @@ class Agent:
         self._lifecycle.inherit(former)
 
     def show_health(self, health: Health, at: datetime | None) -> None:
-        """The latest probe, or the one that is remembered, read at `at`."""
+        """The latest probe, or the remembered probe, read at `at`."""
         self.health, self.read_at = health, at
         shown = one_temperature(health)
         self.temperature_c, self.temperature_of = (shown.celsius, shown.sensor) if shown else (None, "")
@@ -218,7 +218,7 @@ class Agent:
         return await self._context.client.open_tcp(self.serial, server.port, timeout_s=timeout_s), server.secret
 
     async def finish_cleanup(self) -> None:
-        """Wait for its cleanup commands (stop, clean); raises the error of one that failed.
+        """Wait for its cleanup commands (stop, clean); raises the error of a failed command.
 
         Raises:
             PhoneError: among them, the phone went away and was let go meanwhile, or did not answer.

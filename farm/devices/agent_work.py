@@ -83,7 +83,7 @@ class CleanupTasks:
         return pending
 
     async def result(self) -> None:
-        """Wait until all have ended; raises the error of one that failed.
+        """Wait until all have ended; raises the error of a failed task.
 
         Raises:
             PhoneError: among them, the phone went away and was let go meanwhile, or did not answer.

@@ -296,7 +296,7 @@ class Fleet:
         self._in_hands.add(name)
 
     def clean_and_check(self, name: str, reason: str) -> None:
-        """A person has left the device: it leaves READY at once, is cleaned and checked; one that is away, later."""
+        """A person has left the device: it leaves READY, is cleaned and checked at once, or when it returns."""
         self._in_hands.discard(name)
         self.quiesce.leave(name)
         with suppress(NoSuchDeviceError):
@@ -452,7 +452,7 @@ class Fleet:
             self._note_silent(self._silent - self._beside(agent).keys())
 
     def _share_quarantine(self, agent: Agent) -> None:
-        """A phone in quarantine is not back in service because adb lists it, or one that says it is it, again."""
+        """A phone in quarantine is not back in service because adb lists it, or a phone that claims to be it, again."""
         if (twin := sick_twin(agent, self.agents.values())) is not None and twin.state.quarantine is not None:
             before = agent.state
             agent.keep_away(twin.state.quarantine)
@@ -481,7 +481,7 @@ class Fleet:
         agent.on_event(listed(device, agent.adb))
 
     def _locate(self, agent: Agent) -> None:
-        """Where it is plugged in; one that is away is where it was. A phone's own word is no proof."""
+        """Where it is plugged in, or was before it left. A phone's own word is no proof."""
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         devpath = agent.device.devpath if agent.device else ""
         agent.place = place_of(self.usb, agent.serial, devpath)

@@ -2,7 +2,7 @@
 
 `quiesce_policy` (pure) has the levels and their configuration. `QuiesceController` runs the script at the begin and the
 end of a measurement and renews it meanwhile; a phone that is not renewed restores itself from its own ledger, and the
-life cycle restores one that was left quiet before it is leased again.
+life cycle restores a phone that was left quiet before it is leased again.
 """
 
 from __future__ import annotations

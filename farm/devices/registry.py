@@ -169,7 +169,7 @@ class DeviceRegistry:
     def called(
         self, serial: str, name: str, identity: DeviceIdentity | None, bundle: str = "", *, adopted: bool
     ) -> Called:
-        """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves no one."""
+        """Pool, labels and aliases of a device. An unadopted device answers to no key: it serves no one."""
         record = self._records.get(serial)
         pool, by_hand = (record.pool, record.labels) if record else ("", {})
         facts = (name, pool, by_hand, identity, bundle, adopted, self._aliases)

@@ -107,7 +107,7 @@ class Rollouts:
         return self._bundles.get(rules.assigned(self._groups[abi, platform], agent.serial, proven))
 
     def fallback(self, agent: Agent) -> str:
-        """The bundle (a hash) that it gets back if the one that it has or gets fails; "" there is none.
+        """The bundle (a hash) that it gets back if its present or next bundle fails; "" if it has no other bundle.
 
         That is its last proven one; for a candidate, where that cannot be had any more, the current one.
         """

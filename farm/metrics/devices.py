@@ -13,7 +13,7 @@ from farm.model.health import Battery, Health, SensorGroup, Temperature
 from farm.model.requests import LeaseClass
 
 StateAndCause = tuple[str, str]
-# States between READY and READY in which a fault is recovered, if there is one.
+# States between READY and READY in which a fault, if any, is recovered.
 _RECOVERING_IN = frozenset(
     {Life.RECOVERING, Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.QUARANTINED}
 )

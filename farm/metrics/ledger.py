@@ -108,7 +108,7 @@ class Ledger:
         return ""
 
     def bill(self, lease: str, user: str, held_s: float) -> None:
-        """A lease has been held so long by now. One that was there before the daemon started counts from now on."""
+        """A lease has been held so long by now. A lease from before the daemon's start counts from now on."""
         if lease not in self._billed:
             self._billed[lease] = held_s
         elif held_s > self._billed[lease]:
@@ -123,7 +123,7 @@ class Ledger:
         return user or "farm"
 
     def billed_are(self, held: AbstractSet[str]) -> None:
-        """These leases are held now. One that was not there last time either has ended, however it was billed since."""
+        """These leases are held now. A lease that was not held last time either has ended, however it was billed since."""
         missing = self._billed.keys() - held
         for lease in missing & self._missing:
             del self._billed[lease]

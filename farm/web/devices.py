@@ -240,7 +240,7 @@ def classes_of(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, bool
 
 
 def repeats(text: str, *above: str) -> bool:
-    """Whether a text says no more than one that stands above it; "" says nothing."""
+    """Whether a text says no more than a text above it; "" says nothing."""
     return not text or any(each and (text in each or each.removesuffix("…") in text) for each in above)
 
 

@@ -181,7 +181,7 @@ def linked(text: str) -> Markup:
 
 
 def spark(values: Sequence[float | None]) -> Markup:
-    """A line of the latest temperatures, °C, oldest first, as wide as there are any; its title says their span."""
+    """A line of the latest temperatures, °C, oldest first, as wide as their number. Its title gives their span."""
     line = list(dropwhile(lambda value: value is None, values))
     known = [value for value in line if value is not None]
     points, title = "", "temperature over time: not known yet"

@@ -1,6 +1,6 @@
 """`/events`: small hints of events, as server-sent events (WHATWG HTML §9.2). Pages then fetch the changed part.
 
-A reader has a queue of bounded length. One that does not keep up is cut, and resumes by the number of its last hint.
+A reader has a queue of bounded length. A reader that is too slow is cut, and resumes by the number of its last hint.
 """
 
 from __future__ import annotations

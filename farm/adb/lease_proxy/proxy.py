@@ -22,7 +22,7 @@ from farm.adb.lease_proxy.tunnels import Admits, LeaseTunnels, LoopbackListener,
 from farm.adb.tunnels import Tunnel, TunnelKind
 from farm.common.errors import FarmError, ProtocolError, UserError
 
-REQUEST_S = 60.0  # a client sends its request with the connection; one that does not holds a place
+REQUEST_S = 60.0  # a client sends its request with the connection; a silent client holds a place
 MAX_KINDS = 64  # of uses reported for one lease: clients choose the names of refused services
 _TRANSPORT_ID = struct.Struct("<Q")
 _OKAY = b"OKAY"

@@ -187,7 +187,7 @@ def judge(request: str, serial: str, *, selected: bool = False, server_port: int
 
 
 def change_of(request: str, decision: Decision) -> str:
-    """The audit log's name of the change that a request makes; "" for one that only reads.
+    """The audit log's name of the change that a request makes; "" for a request that only reads.
 
     Only the service's name: what follows it (a shell's line, a file's path) is the user's own.
     """

@@ -345,7 +345,7 @@ def _ghz(khz: int | None) -> str:
 
 
 HELD_HINT = "reboot it, which often ends that: farm device reboot NAME"
-MISSES = 3  # probes in a row without a finding, then it is over: one that comes and goes is one piece of news
+MISSES = 3  # probes in a row without a finding, then it is over: a finding that comes and goes is reported once
 # Found in two probes already, or written down for good: they count at once.
 _SURE = frozenset(
     {

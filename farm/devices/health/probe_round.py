@@ -190,7 +190,7 @@ class ProbeRound:
     def pause(self, serial: str, name: str) -> None:
         """A measurement runs on the device: its probes are skipped for `PAUSED_S`, or until it is given back.
 
-        One that was not probed for `UNSEEN_S` is probed all the same.
+        A phone that was not probed for `UNSEEN_S` is probed all the same.
         """
         self._paused[serial] = self._monotonic() + PAUSED_S, self.lease_of(name)
 
@@ -224,7 +224,7 @@ class ProbeRound:
     async def read(self, agent: Agent, *, in_turn: bool = False) -> None:
         """Probe one device now; `in_turn`: in one of the turns of the round.
 
-        One that answers no command at all is reported lost: adb continues listing it.
+        A phone that answers no command at all is reported lost: adb continues listing it.
 
         Never raises: a thermometer that farm cannot read is no reason to stop reading the others, or to end a session.
         """

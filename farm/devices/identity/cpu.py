@@ -90,7 +90,7 @@ def read_cpu(cpuinfo: str, sysfs: Mapping[str, str], core_kinds: int = 0) -> Cpu
 
 
 def arm_part(implementer: int, part: int) -> ArmPart:
-    """The core design with these MIDR fields; one that the table lacks is named by its numbers and has no mcpu."""
+    """The core design with these MIDR fields. A design that the table lacks is named by its numbers and has no mcpu."""
     return arm_parts().get((implementer, part)) or ArmPart(f"ARM {implementer:#04x}/{part:#05x}", "", None, None)
 
 

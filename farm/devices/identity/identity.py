@@ -198,7 +198,7 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
 def clock_policy(files: Mapping[str, str]) -> str:
     """Which governors set the clocks, "schedutil, gpu msm-adreno-tz"; empty when nothing is readable.
 
-    Clusters are not distinguished: one that is offline just then shows no governor, and that is no other policy.
+    Clusters are not distinguished: a cluster that is offline just then shows no governor, and that is no other policy.
     """
     cpu = {
         plain(text.strip(), WORD) for path, text in files.items() if path.endswith("/scaling_governor") and text.strip()

@@ -236,7 +236,7 @@ class SerialMigration:
     def _trade(
         self, agent: Agent, before: DeviceIdentity | None, own: DeviceRecord, former: Agent, old: DeviceRecord
     ) -> None:
-        """The phone remembered here and the one that is here now have each other's serial."""
+        """The phone remembered here and the phone that is here now have each other's serial."""
         log.warning("%s and %s have traded places: %s is at %s now", own.name, old.name, old.name, agent.serial)
         self._fleet.registry.trade_soon(own, old)
         self._fleet.spawn(self._trade_batteries(agent.serial, former.serial), f"battery of {old.name}")

@@ -310,7 +310,7 @@ def next_action(
         fault: what is wrong.
         now_s: monotonic seconds.
         context: the rest of the farm.
-        proven: whether its bundle ever worked on this phone. One that never did is suspected before the phone.
+        proven: whether its bundle ever worked on this phone. An unproven bundle is suspected before the phone.
     """
     if context.external_cause:
         return NextAction(None, (), context.external_cause)

@@ -24,7 +24,7 @@ class Switchboard:
 
     Args:
         config: `[power]`.
-        notes: a folder with a file for each port that farm has switched off, for a daemon after one that was killed.
+        notes: a folder with a file for each port that farm has switched off, for the daemon after a killed daemon.
         monotonic: seconds.
     """
 

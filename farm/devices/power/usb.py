@@ -44,7 +44,7 @@ def place_of(usb: UsbConfig, serial: str, devpath: str = "", hardware_serial: st
 
 
 def plugged_in(sysfs: Path) -> tuple[tuple[UsbPlace, str], ...]:
-    """Every device with a serial that is plugged in, by path. One that leaves meanwhile is skipped."""
+    """Every device with a serial that is plugged in, by path. A device that leaves meanwhile is skipped."""
     try:
         folders = sorted((sysfs / DEVICES).iterdir())
     except OSError:

@@ -46,7 +46,7 @@ async def install_sets(client: AdbClient, serial: str, sets: Mapping[str, Sequen
     """Make each set, by its hash, whole on the phone, and the work folders empty; returns the bytes that were sent.
 
     Raises:
-        PhoneStorageFull: there is no room.
+        PhoneStorageFull: /data has no room.
         PhoneError, AdbError: it could not be done; a repeat sends what is missing.
     """
     listed = await client.shell(serial, f"ls -t {PROGRAMS} 2>/dev/null; exit 0", timeout_s=15.0)

@@ -74,7 +74,7 @@ async def provision(
         bundle: what shall be there.
         server: the server we believe runs there, to be judged in the same round trip.
         deep: compare every file by hash although all looks whole.
-        push_slot: entered around the push, if there is one: a limit of pushes at a time.
+        push_slot: entered around a push: a limit of pushes at a time.
         progress: called while files are sent.
 
     Raises:

@@ -131,7 +131,7 @@ class RpcServer:
         )
 
     async def find(self, secret: str) -> tuple[RunningServer | None, int]:
-        """The server of that secret, if it runs on the phone; and how many processes of sessions there are.
+        """The server of that secret, if it runs on the phone, and the number of its sessions' processes.
 
         Raises:
             AdbError: phone or link failed.

@@ -84,7 +84,7 @@ class Sections:
 
 
 def cut_sections(output: bytes) -> Sections:
-    """Split the probe's output; the last line of one that was cut is left out: half a number is a wrong one.
+    """Split the probe's output. The last line of a cut output is left out: half a number is a wrong number.
 
     Lines and sections that are longer than any phone's are left out too, so that no phone keeps a parser busy.
     """
@@ -194,7 +194,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
 
 
 def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], list[Dropped]]:
-    """The first temperatures, fit for people, and how many there are beyond them."""
+    """The first temperatures, fit for people, and the number of the rest."""
     believed = tuple(_made_plain(each, "sensor", "source") for each in found[:MAX_TEMPERATURES])
     if more := len(found) - len(believed):
         return believed, [Dropped("probe", "", f"{more} temperatures", "more than any phone has")]
@@ -202,7 +202,7 @@ def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], 
 
 
 def _limited(dropped: list[Dropped]) -> tuple[Dropped, ...]:
-    """The first of them, fit for people; of the others how many there are."""
+    """The first of them, fit for people, and the number of the rest."""
     kept = [_made_plain(each, "source", "sensor", "raw") for each in dropped[:MAX_DROPPED]]
     if more := len(dropped) - len(kept):
         kept.append(Dropped("probe", "", f"{more} more readings", "not kept"))

@@ -42,7 +42,7 @@ _BY_NAME = {
 }  # fmt: skip
 
 _HEADLINE = re.compile(r"^[ \t]*Thermal Status:[ \t]*([0-6])[ \t]*$", re.MULTILINE)
-# The status of a service without its HAL is a default; so is one that nothing is measured for, or whose dump was cut.
+# The status of a service without its HAL is a default; so is a status without a measurement, or in a cut dump.
 _NOT_READY = re.compile(
     r"^[ \t]*HAL Ready:[ \t]*false|\bconnected:[ \t]*no\b|^\*\*\* SERVICE .{1,80} DUMP TIMEOUT",
     re.MULTILINE | re.IGNORECASE,
