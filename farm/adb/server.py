@@ -173,7 +173,7 @@ class AdbServer:
         return await self._wait_until_it_answers()
 
     async def _is_usable(self) -> bool:
-        """Whether the server that answers can be used: ours, or one on a port that others use too.
+        """Whether the server that answers can be used: ours, or a server on a port that other users share.
 
         Every adb program starts a server where it finds none. On farm's own socket such a server has the key of its
         user, so each phone would wait until that key is accepted.

@@ -1,9 +1,9 @@
 """Which bundle each phone of one ABI and platform gets: the rolling upgrade, decided without I/O.
 
 A bundle that the library names newly is the *candidate*. One idle phone tries it (the canary); when it was ready with
-it for `soak_s`, the others follow, at most `share` of them at once. When every phone has it, it is *current*. A phone
-on which it fails gets its last proven bundle back; if it is well with that, the candidate is *refused*. Where no phone
-has a proven bundle nothing needs protection: the named bundle is current at once.
+it for `soak_s`, the other phones follow, at most `share` of them at once. When every phone has it, it is *current*. A
+phone on which it fails gets its last proven bundle back; if it works with that, the candidate is *refused*. Where no
+phone has a proven bundle nothing needs protection: the named bundle is current at once.
 
 `Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
 returns the phones to exchange now, and busy phones that get no further lease before their exchange: else a phone that

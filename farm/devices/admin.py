@@ -131,7 +131,7 @@ class DeviceAdmin:
             await self._give_back(agent, clean=clean)
 
     async def forget_all(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Clean and forget every adopted device: the names that are clean, and why the others are not."""
+        """Clean and forget every adopted device: the clean names, and the reason of each failure."""
         names = [view.name for view in self._fleet.device_views.views() if view.adopted]
         failed: dict[str, str] = {}
 

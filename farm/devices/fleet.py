@@ -220,7 +220,7 @@ class Fleet:
         return self.device_views.view(self.find(name).serial)
 
     def adopted_view(self, name: str) -> DeviceView:
-        """One adopted device by name or serial: on others nothing but read-only commands may run.
+        """One adopted device by name or serial: on unadopted devices only read-only commands may run.
 
         Raises:
             NoSuchDeviceError: there is none.
@@ -307,7 +307,7 @@ class Fleet:
         self.bundle_overrides.give_back(name)
 
     async def bundles_changed(self, added: str = "") -> None:
-        """The library changed: devices that had no bundle try again; the others change by and by.
+        """The library changed: devices without a bundle try again, the rest change in turn.
 
         `added`: the bundle (a hash) that an operator added, perhaps once more.
         """
@@ -518,7 +518,7 @@ class Fleet:
 
     @contextmanager
     def _contain_bugs(self, serial: str) -> Iterator[None]:
-        """A bug in farm over one device quarantines that device; the others continue."""
+        """A bug in farm over one device quarantines that device; all other devices continue."""
         try:
             yield
         except Exception as error:

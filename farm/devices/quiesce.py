@@ -109,7 +109,7 @@ class QuiesceController:
     async def _keep(self, serial: str, restore_after_s: float) -> None:
         while True:
             await asyncio.sleep(restore_after_s / RENEWALS)
-            with suppress(FarmError):  # a lost phone is noticed by others; it changes itself back
+            with suppress(FarmError):  # other parts notice a lost phone; it changes itself back
                 if not await self._renew(serial, restore_after_s):
                     log.warning("%s has changed itself back while it measures", serial)
                     return

@@ -286,7 +286,7 @@ class RecoveryController:
         """Cut the power of its USB port for a moment; returns the other devices on that hub.
 
         Raises:
-            UserError: it is not adopted, or it is leased or it would hurt others and `force` is not given.
+            UserError: it is not adopted; or `force` is not given and it is leased, or other phones would be disturbed.
             HostError: nothing can switch the power of its port.
         """
         agent = require_adopted(self._fleet.find(name))

@@ -26,7 +26,7 @@ class Untether:
         """The switch of a phone's port, and the port.
 
         Raises:
-            UserError: its power cannot be cut, or others would lose theirs.
+            UserError: its power cannot be cut, or other phones would lose power.
             NoSuchDeviceError: there is no such phone.
         """
         agent = self._fleet.find(name)

@@ -215,7 +215,7 @@ class DeviceViews:
         return replace(gated, closed={**dict.fromkeys(LeaseClass, why), **gated.closed})
 
     def _set_power_cut(self, serial: str, name: str, port: UsbPlace | None) -> None:
-        """A device's port is about to lose its power, or (None) is not any more: others may lose theirs with it."""
+        """A device's port is about to lose power, or (None) is not any more. Other devices may lose power with it."""
         _, before = self._cut.pop(serial, ("", None))
         if port is not None:
             self._cut[serial] = (name, port)
@@ -226,7 +226,7 @@ class DeviceViews:
                 self._refresh(self._views[other])
 
     def _refresh_neighbours(self, view: DeviceView) -> None:
-        """The work of a device may close others on its hub, and open them again."""
+        """The work of a device may close other devices on its hub, and open them again."""
         for other in others_on_hub(view, tuple(self._views.values())):
             self._refresh(other)
 

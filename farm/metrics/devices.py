@@ -26,7 +26,7 @@ def state_of(view: DeviceView, *, leased: bool, fault: str = "", lost_with: str 
         view: the device.
         leased: whether a lease has it.
         fault: the fault under recovery, or of its quarantine.
-        lost_with: "hub" or "host" while it is lost together with others.
+        lost_with: "hub" or "host" while it is lost together with other devices.
     """
     if leased and view.life is Life.READY:
         return "leased", ""
@@ -126,7 +126,7 @@ def add_device(
 
 
 def shown_sensors(health: Health) -> list[Temperature]:
-    """The phone's shown temperature, the hottest of each group, then others by name, so that most series continue."""
+    """The phone's shown temperature, the hottest of each group, then more by name, so that most series continue."""
     shown = one_temperature(health)
     hottest: dict[SensorGroup, Temperature] = {}
     for each in health.temperatures:

@@ -87,7 +87,7 @@ class Ledger:
                 self._job(event, data)
             case "hub":
                 self._usb(event, data)
-            case "host" if what.startswith("usb_"):  # the others are about hosts of a lab
+            case "host" if what.startswith("usb_"):  # the other kinds are about hosts of a lab
                 self._usb(event, data)
             case "adb":
                 self._adb(what)
@@ -101,7 +101,7 @@ class Ledger:
                 self.poisons += 1
 
     def lost_with(self, device: str) -> str:
-        """While the device is lost together with others: "hub" or "host"; else ""."""
+        """What is lost together with the device: "hub" or "host"; else ""."""
         for hub, devices in self.usb_faults.items():
             if device in devices:
                 return "host" if hub == "usb" else "hub"
@@ -123,7 +123,7 @@ class Ledger:
         return user or "farm"
 
     def billed_are(self, held: AbstractSet[str]) -> None:
-        """These leases are held now. A lease that was not held last time either has ended, however it was billed since."""
+        """These leases are held now. A lease that was missing last time, too, has ended, whatever was billed since."""
         missing = self._billed.keys() - held
         for lease in missing & self._missing:
             del self._billed[lease]

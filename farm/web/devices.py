@@ -25,7 +25,7 @@ from farm.web.rendering import Value, in_order, segment, tone
 
 router = APIRouter(route_class=PageRoute)
 SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
-WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the others
+WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the rest
 MAX_HELD = 500  # leases whose jobs are looked up
 
 

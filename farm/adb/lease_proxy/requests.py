@@ -4,8 +4,8 @@
 the leased one; one that names another is refused as an adb server refuses a phone that is not there. What is not known
 to be harmless is refused.
 
-This keeps people from hurting others by mistake and their tools from seeing other phones. It is no jail on the phone
-itself: `adb shell reboot` is a shell's business, and ends the lease.
+This keeps people from hurting other users by mistake and their tools from seeing other phones. It is no jail on the
+phone itself: `adb shell reboot` is a shell's business, and ends the lease.
 
 Sources: what adb 29.0.6 and 36.0.0 send (docs/facts.md), AOSP packages/modules/adb SERVICES.TXT.
 """

@@ -136,7 +136,7 @@ class LoopbackListener:
         task.add_done_callback(partial(self._ended, connection))
 
     def mark_active(self, connection: socket.socket) -> None:
-        """Keep the connection, which has asked for something, when others need room."""
+        """Keep the connection, which has asked for something, when other connections need room."""
         self._admission.mark_active(self._places[connection])
 
     def _cut(self, connection: socket.socket) -> None:
@@ -199,7 +199,7 @@ async def _copy(source: socket.socket, sink: socket.socket) -> None:
     try:
         while count := await loop.sock_recv_into(source, buffer):
             await loop.sock_sendall(sink, buffer[:count])
-            await asyncio.sleep(0)  # neither call waits while both sides are quick: others have their turn
+            await asyncio.sleep(0)  # neither call waits while both sides are quick: other tasks have their turn
     except OSError as error:
         log.debug("leased adb: a stream broke: %s", error)
 

@@ -34,7 +34,7 @@ from farm.model.health import Battery, ClusterReading, Health
 READ_TIMEOUT_S = 15.0  # generous on purpose: two dumpsys calls of at most 4 s each, and no real phone was measured
 MAX_OUTPUT_BYTES = 256 << 10  # twenty times what a phone with 79 zones prints
 GATHER_S = 0.05  # a shell prints line by line: to wake up for each takes the processor longer than to parse them all
-_MANY_BYTES = 32 << 10  # parsed beside the event loop: no phone keeps the others waiting
+_MANY_BYTES = 32 << 10  # parsed beside the event loop: no phone keeps other phones waiting
 
 
 async def probe(
@@ -226,7 +226,7 @@ class ProbeRound:
 
         A phone that answers no command at all is reported lost: adb continues listing it.
 
-        Never raises: a thermometer that farm cannot read is no reason to stop reading the others, or to end a session.
+        Never raises: a thermometer that farm cannot read is no reason to stop reading the rest, or to end a session.
         """
         if agent in self._under_way:
             return

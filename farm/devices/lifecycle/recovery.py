@@ -37,7 +37,7 @@ class RecoveryAction(StrEnum):
 
 
 class Impact(StrEnum):
-    """The others that an action affects, besides the faulty phone's own work."""
+    """The work that an action affects, besides the faulty phone's own."""
 
     SESSION = "session"  # what runs in the phone's RPC sessions
     DEVICE = "device"  # everything on the phone, its holder's shell too
@@ -139,7 +139,7 @@ RETURN_S: Mapping[RecoveryAction, float] = MappingProxyType(
 )
 # Over USB adb opens the transport again within a second, and a phone that works answers at once.
 WIRED_RECONNECT_S = 5.0
-# With these faults the holder may still work with the phone; with others its server is dead or unreachable.
+# With these faults the holder may still work with the phone; with all other faults its server is dead or unreachable.
 _STILL_OF_USE = frozenset({DeviceFault.STUCK, DeviceFault.GPU})
 _FAULTS_OF_A_BUNDLE = frozenset({DeviceFault.SERVER, DeviceFault.START, DeviceFault.CHECK})
 
@@ -232,7 +232,7 @@ class RecoveryProgress:
         return self.under_way is not None and self.under_way.action in RETURN_S
 
     def times(self, action: RecoveryAction, fault: DeviceFault) -> int:
-        """How often an action was tried since recovery began: mild ones for this fault, others for whatever it was."""
+        """How often an action was tried since recovery began: mild actions for this fault, all others for any fault."""
         if RULE_OF[action].impact is Impact.SESSION:
             return self.tried.count((action, fault))
         return sum(tried is action for tried, _ in self.tried)

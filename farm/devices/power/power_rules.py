@@ -28,7 +28,7 @@ class PowerRule:
     switch: Switch = ""  # who cuts: "uhubctl", "command" (off and on below), "none"; empty: as [power] says
     off: tuple[str, ...] = ()  # the words of a command, never a shell's line
     on: tuple[str, ...] = ()  # likewise
-    state: tuple[str, ...] = ()  # a command that prints on or off; without one the others' exit codes are believed
+    state: tuple[str, ...] = ()  # a command that prints on or off; without it exit codes of `off` and `on` count
     fields: Mapping[str, str] = field(default_factory=dict)  # what {name} in the words stands for
 
 

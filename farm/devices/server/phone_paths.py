@@ -25,7 +25,7 @@ MEMORY = f"{BIN}/memory.sh"
 GAUGE = f"{BIN}/gauge.sh"
 UNTETHERED = f"{BIN}/untethered.sh"
 QUIESCE_LOCK = f"{ROOT}/quiesce.lock"  # there since the first measurement
-LEDGER = f"{ROOT}/quiesce/ledger"  # there while values on the phone are others than they were before a measurement
+LEDGER = f"{ROOT}/quiesce/ledger"  # exists while values on the phone differ from those before a measurement
 NOTE = f"{ROOT}/lease/boot"  # there from `lease.sh begin` to the end of `lease.sh clean`
 
 _SCRIPTS = (
@@ -63,7 +63,7 @@ def scripts_hash() -> str:
 
 
 def scripts_changed() -> bool:
-    """Whether the files are others than those that were read: farm was upgraded under its daemon. Blocks."""
+    """Whether the files differ from those that were read: farm was upgraded under its daemon. Blocks."""
     try:
         return any(_read(file.local) != file for file in scripts())
     except OSError:

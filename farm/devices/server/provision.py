@@ -52,7 +52,7 @@ class InstalledState:
     others: tuple[str, ...]  # other folders beside the bundle's
     server: ServerStatus
     noted: bool = False  # a person has or had it: what was there before is noted on it
-    quiet: bool = False  # values of the phone are others than they were before a measurement
+    quiet: bool = False  # values of the phone differ from those before a measurement
     pushed_files: int = 0  # by `provision`
 
 
@@ -168,7 +168,7 @@ def parse_installed(output: bytes, bundle: Bundle) -> InstalledState:
 
 
 async def drop_bundles(client: AdbClient, serial: str, folders: Collection[str]) -> None:
-    """Remove folders that `provision` named as others."""
+    """Remove the other folders that `provision` named."""
     doomed = [f"{BUNDLES}/{name}" for name in folders if _BUNDLE_NAME.fullmatch(name)]
     if doomed:
         await run_script(client, serial, f"rm -rf {' '.join(doomed)}")

@@ -98,7 +98,7 @@ class ThermalGates:
         return replace(view, heat=heat, closed=shut, too_hot=too_hot(known.thermal, known.policy) if known else "")
 
     def busy_beside(self, view: DeviceView, views: Iterable[DeviceView]) -> int | None:
-        """How many others on its hub are in use, being set up or recovering; None: its hub is unknown."""
+        """The number of other phones on its hub in use, set up or recovering; None if its hub is unknown."""
         if view.place is None:
             return None
         return sum(self.holds(each.name) or loud(each) for each in others_on_hub(view, views))

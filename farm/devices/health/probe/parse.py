@@ -127,7 +127,7 @@ def parse_probe(output: bytes, asked: Collection[str] = SECTIONS) -> Health:
 
     Args:
         output: standard output, as raw as the phone sent it.
-        asked: the sections that were asked for; others are neither read nor missing.
+        asked: the sections that were asked for; other sections are neither read nor missing.
     """
     return health_of(cut_sections(output), asked)
 

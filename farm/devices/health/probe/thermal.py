@@ -146,7 +146,7 @@ _MILLI, _MIXED = (1000,), (1000, 10, 1)
 
 
 def parse_zones(text: str) -> tuple[tuple[Temperature, ...], list[Dropped]]:
-    """The believed zones, and the others with the reason."""
+    """The believed zones, and the doubted zones with the reason."""
     believed: list[Temperature] = []
     dropped: list[Dropped] = []
     for line in text.splitlines():
