@@ -454,7 +454,8 @@ class ExecutorParts:
     events: EventLog
     read_conditions: ReadConditions
     builders: str  # the unix socket of the farm's builders; "": there are none
-    nominals: Callable[[str, str], Awaitable[dict[str, float]]]  # seconds of reference kernels, of a device in an epoch
+    # seconds of reference kernels: of a device, in an epoch, for a user
+    nominals: Callable[[str, str, str], Awaitable[dict[str, float]]]
     bundle: Callable[[str], Bundle]  # by name or hash, in a thread; NoSuchBundleError: there is none
     record_sets: RecordSets
     artifacts: ArtifactFolder

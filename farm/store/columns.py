@@ -180,7 +180,7 @@ class StrictJson(CheckedType, TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else _as_json(value, allow_nan=False, default=_plain)
+        return None if value is None else as_json(value, allow_nan=False, default=_plain)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """From the database."""
@@ -231,7 +231,7 @@ class RecordJson(StrictJson):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else _as_json(asdict(value), default=_plain)
+        return None if value is None else as_json(asdict(value), default=_plain)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         """From the database."""
@@ -249,7 +249,7 @@ class LooseJson(StrictJson):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else _as_json(dict(value), default=str)
+        return None if value is None else as_json(dict(value), default=str)
 
 
 def _plain(value: object) -> object:
@@ -261,7 +261,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 
-def _as_json(value: Any, **options: Any) -> str:
+def as_json(value: Any, **options: Any) -> str:
     """Compact JSON; inside it a text's escape needs its backslash escaped in turn. NUL is always an escape there."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, **options)
     return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text)

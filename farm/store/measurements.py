@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Text, func, insert, select, type_coerce
 
 from farm.common.durations import is_number
 from farm.measure.conditions import Verdict
 from farm.model.job import MEASURING_KINDS, Attempt, AttemptState, Job
+from farm.store.columns import as_json
 from farm.store.database import TableAccess, insert_new
 from farm.store.schema import measurement, nominal
 
-NOMINAL_OF = 5  # measurements in a row of an identity epoch that agree fix what a phone's nominal speed is
+NOMINAL_OF = 5  # measurements in a row of a user, in an identity epoch, that agree say what is nominal for that user
+MIN_USERS = 3  # whose nominals agree fix that of all: what one user's jobs report, true or false, moves no other's
+MAX_READINGS = 200  # of one kernel that are looked at
 AGREE = 0.1  # they lie within this part of their median: a phone or host that was busy for a day fixes nothing
 OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time is far from its nominal
 MAX_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
@@ -44,7 +47,12 @@ class Measurement:
     reference_s: float | None
     nominal_s: float | None  # of the kernel: the estimate was given at it; None without a kernel
     at: datetime
-    summary: Mapping[str, Any]  # of its certificate
+    summary: Mapping[str, Any]  # of its certificate, and `user`, whose job it was
+
+    @property
+    def user(self) -> str:
+        """Whose job it was; "": unknown."""
+        return str(self.summary.get("user", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +88,35 @@ class MeasurementTable(TableAccess):
         wanted = wanted.order_by(measurement.c.seq.desc()).limit(limit)
         return tuple(Measurement(**row) for row in self._database.rows(wanted))
 
-    def latest_nominal_s(self, device: str, epoch: str, kernel: str) -> float | None:
-        """The nominal of that reference kernel at which the phone's newest bench, of any model, was estimated."""
-        mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
-        wanted = select(measurement.c.nominal_s).where(*mine, measurement.c.nominal_s.is_not(None))
+    def latest_nominal_s(self, device: str, epoch: str, kernel: str, user: str) -> float | None:
+        """The nominal of a reference kernel on a phone now: of all users, else of this user's newest bench there."""
+        key = {"device": device, "epoch": epoch, "kernel": kernel}
         with self._database.reading() as connection:
-            return connection.execute(wanted.order_by(measurement.c.seq.desc()).limit(1)).scalar()
+            fixed = connection.execute(_fixed(key)).scalar()
+            if fixed is not None:
+                return float(fixed)
+            return next(iter(_figures(connection, key, measurement.c.nominal_s, user, newest=True)), None)
 
-    def nominal_s(self, device: str, epoch: str) -> dict[str, float]:
-        """The nominal time of each reference kernel on a phone, seconds.
+    def nominal_s(self, device: str, epoch: str, user: str) -> dict[str, float]:
+        """The nominal time of each reference kernel on a phone, seconds, for a user's next measurement.
 
-        It is the median of the first `NOMINAL_OF` measurements in a row that agree. Until there are such, it is that of
-        the newest, and moves.
+        Once `MIN_USERS` users agree it is theirs. Until then it comes from the user's own measurements: the median of
+        the first `NOMINAL_OF` in a row that agree, or, until there are such, of the newest, and moves.
         """
         with self._database.reading() as connection:
             there = (nominal.c.device == device, nominal.c.epoch == epoch)
-            kernels = connection.execute(select(nominal.c.kernel, nominal.c.reference_s).where(*there))
-            fixed = {str(kernel): float(seconds) for kernel, seconds in kernels}
-            found: dict[str, float] = {}
-            newer = ""  # kernels one after the other, each by its place in the index
+            fixed = connection.execute(select(nominal.c.kernel, nominal.c.reference_s).where(*there))
+            found = {str(kernel): float(seconds) for kernel, seconds in fixed}
+            kernel: str | None = ""  # kernels one after the other, each by its place in the index
             for _ in range(MAX_KERNELS):
-                mine = (measurement.c.device == device, measurement.c.epoch == epoch)
-                next_one = select(func.min(measurement.c.kernel)).where(*mine, measurement.c.kernel > newer)
-                kernel = connection.execute(next_one).scalar()
+                mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel > kernel)
+                kernel = connection.execute(select(func.min(measurement.c.kernel)).where(*mine)).scalar()
                 if kernel is None:
                     break
-                if kernel not in fixed and (readings := _newest_readings(connection, device, epoch, kernel)):
-                    found[kernel] = float(median(readings))
-                newer = kernel
-        return found | fixed
+                key = {"device": device, "epoch": epoch, "kernel": kernel}
+                if kernel not in found and (own := _figures(connection, key, measurement.c.reference_s, user)):
+                    found[kernel] = _own_nominal(own)
+        return found
 
     def _models(self, where: ColumnElement[bool], limit: int) -> Sequence[MeasuredModel]:
         latest = func.max(measurement.c.seq)
@@ -123,7 +131,7 @@ class MeasurementTable(TableAccess):
 
 
 def insert_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
-    """Insert the measurement of a bench that ended; enough benches fix the phone's nominal speed."""
+    """Insert the measurement of a bench that ended; enough users' benches fix the phone's nominal speed."""
     certificate = (result or {}).get("certificate")
     if job.kind not in MEASURING_KINDS or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
         return
@@ -146,7 +154,8 @@ def insert_measurement(connection: Connection, job: Job, ended: Attempt, result:
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate}
             | {name: job.spec[name] for name in _SOURCES if job.spec.get(name)}
-            | ({"inputs": inputs} if (inputs := _inputs(job.spec)) else {}),
+            | ({"inputs": inputs} if (inputs := _inputs(job.spec)) else {})
+            | {"user": job.user},
         )
     )
     if kernel:
@@ -185,18 +194,51 @@ def _counts_for_nominal(certificate: Mapping[str, Any]) -> bool:
 
 
 def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str) -> None:
-    """Store the nominal speed, once."""
+    """Store the nominal speed for all users, once, when enough of them agree."""
     key = {"device": ended.device, "epoch": epoch, "kernel": kernel}
-    there = (nominal.c[name] == value for name, value in key.items())
-    if connection.execute(select(nominal.c.kernel).where(*there)).first() is not None:
+    if connection.execute(_fixed(key)).scalar() is not None:
         return
-    readings = _newest_readings(connection, ended.device, epoch, kernel)
-    usual = median(readings) if readings else 0.0
-    if len(readings) == NOMINAL_OF and max(readings) - min(readings) <= AGREE * usual:
-        insert_new(connection, nominal, {**key, "reference_s": float(usual), "at": ended.ended_at})
+    counts = measurement.c.reference_s.is_not(None)
+    wanted = select(measurement.c.reference_s, measurement.c.summary).where(*_of(key), counts)
+    readings: dict[str, list[float]] = {}
+    for seconds, summary in connection.execute(wanted.order_by(measurement.c.seq.desc()).limit(MAX_READINGS)):
+        readings.setdefault(str(summary.get("user", "")), []).append(seconds)
+    own = [usual for each in readings.values() if (usual := _agreed(each[:NOMINAL_OF])) is not None]
+    usual = median(own) if len(own) >= MIN_USERS else 0.0
+    agreeing = [each for each in own if abs(each - usual) <= AGREE * usual]
+    if len(agreeing) >= MIN_USERS:
+        insert_new(connection, nominal, {**key, "reference_s": float(median(agreeing)), "at": ended.ended_at})
 
 
-def _newest_readings(connection: Connection, device: str, epoch: str, kernel: str) -> Sequence[float]:
-    mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
-    known = select(measurement.c.reference_s).where(*mine, measurement.c.reference_s.is_not(None))
-    return connection.execute(known.order_by(measurement.c.seq.desc()).limit(NOMINAL_OF)).scalars().all()
+def _fixed(key: Mapping[str, str]) -> Select[Any]:
+    """The nominal seconds of all users."""
+    return select(nominal.c.reference_s).where(*(nominal.c[name] == value for name, value in key.items()))
+
+
+def _figures(
+    connection: Connection, key: Mapping[str, str], figure: Column[Any], user: str, *, newest: bool = False
+) -> list[float]:
+    """A figure of one user's measurements with a kernel on a phone, the oldest first, or the newest."""
+    of_user = type_coerce(measurement.c.summary, Text).endswith(as_json({"user": user})[1:], autoescape=True)
+    wanted = select(figure, measurement.c.summary).where(*_of(key), of_user, figure.is_not(None))
+    order = measurement.c.seq.desc() if newest else measurement.c.seq
+    rows = connection.execute(wanted.order_by(order).limit(MAX_READINGS))
+    return [seconds for seconds, summary in rows if summary["user"] == user]  # SQLite's LIKE takes Ann for ann
+
+
+def _of(key: Mapping[str, str]) -> Iterator[ColumnElement[bool]]:
+    return (measurement.c[name] == value for name, value in key.items())
+
+
+def _own_nominal(readings: Sequence[float]) -> float:
+    """The median of the first in a row that agree, else of the newest. There is one at least."""
+    for end in range(NOMINAL_OF, len(readings) + 1):
+        if (agreed := _agreed(readings[end - NOMINAL_OF : end])) is not None:
+            return agreed
+    return median(readings[-NOMINAL_OF:])
+
+
+def _agreed(readings: Sequence[float]) -> float | None:
+    """The median of `NOMINAL_OF` readings that agree; None of others."""
+    usual = median(readings)
+    return usual if len(readings) == NOMINAL_OF and max(readings) - min(readings) <= AGREE * usual else None

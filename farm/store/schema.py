@@ -441,7 +441,7 @@ Index(
     measurement.c.device, measurement.c.epoch, measurement.c.kernel, measurement.c.seq,
 )  # fmt: skip
 
-# A phone's nominal speed: written once, when there were enough benches, and never changed.
+# A phone's nominal speed: written once, when enough users' benches agreed, and never changed.
 nominal = Table(
     "nominal",
     metadata,

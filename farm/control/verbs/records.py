@@ -143,14 +143,15 @@ class HistoryVerbs(VerbGroup):
     ) -> Mapping[str, Any]:
         """A page of a model's measurements, or of all, newest first, as their jobs reported them.
 
-        `today` has each one's times at the nominal speed of the phone's newest bench, for comparisons over time.
+        `today` has each one's times at the phone's nominal speed now, for comparisons over time.
         """
         measurements = self._measurements
         nominal_s = cache(measurements.latest_nominal_s)
 
         def read() -> Mapping[str, Any]:
             page = measurements.page(model, device=device, before=before, limit=limit + 1)
-            rows = [_measurement_row(each, nominal_s(each.device, each.epoch, each.kernel)) for each in page[:limit]]
+            found = ((each, nominal_s(each.device, each.epoch, each.kernel, each.user)) for each in page[:limit])
+            rows = [_measurement_row(each, seconds) for each, seconds in found]
             return {"rows": rows, "more": len(page) > limit}
 
         return await self._measurements.in_thread(read)

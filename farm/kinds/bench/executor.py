@@ -14,6 +14,6 @@ class BenchExecutor(ModelExecutor):
 
     async def task(self, context: AttemptContext) -> ModelTask[Any]:
         """The worker's task, with the phone's seconds of reference kernels."""
-        nominals = await self.parts.nominals(context.view.name, epoch_of(context.view))
+        nominals = await self.parts.nominals(context.view.name, epoch_of(context.view), context.job.user)
         placements = placement_on(context.spec, context.view)
         return ModelTask(**self.model(context), nominals=nominals, placements=placements)

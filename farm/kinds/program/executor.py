@@ -43,7 +43,7 @@ class ProgramExecutor(Executor):
             target=work.target(context, "cpu"),
             cache=work.cache(context),
             virtual=is_virtual(context.view),
-            nominals=await parts.nominals(context.view.name, epoch_of(context.view)),
+            nominals=await parts.nominals(context.view.name, epoch_of(context.view), context.job.user),
         )
         host = ProgramHost(context, parts, quiet_lease(parts, context), [program])
         return await measured(work, context, WORKER, asdict(task), host)

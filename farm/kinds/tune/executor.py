@@ -208,7 +208,7 @@ class TuneExecutor(Executor):
             parts=() if lab is None else parts_of(await lab.attempts_of(context.job.id)),
             keep_parts=lab is not None,
             search_s=search_s(spec.timeout_s),
-            nominals=await self.parts.nominals(view.name, epoch_of(view)),
+            nominals=await self.parts.nominals(view.name, epoch_of(view), context.job.user),
         )
 
     async def salvage(self, context: AttemptContext) -> None:

@@ -290,7 +290,7 @@ async def test_a_round_that_failed_is_said_and_tried_again(server, client, tmp_p
 
 
 SERVER = [
-    forward(dial="tcp:5000", serial="FAKE1"), forward(dial="tcp:localhost:5099", serial="FAKE1"),
+    forward("tcp:1", "tcp:5000", "FAKE1"), forward("tcp:1", "tcp:localhost:5099", "FAKE1"),
     reverse("tcp:5000", serial="FAKE1"),
 ]  # fmt: skip
 

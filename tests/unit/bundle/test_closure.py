@@ -296,7 +296,7 @@ def test_of_many_findings_the_first_few_are_told_whole_and_a_build_tree_is_not_r
         ("nowhere", UserError, "there is no folder", ""),
         ("file", UserError, "is not a folder", ""),
         # As one below a home that the daemon's user may not enter.
-        ("x" * 300, HostError, "File name too long", "the user that the daemon runs as"),
+        ("x" * 300, HostError, "File name too long", "check owner and mode"),
     ],
 )
 def test_what_is_no_folder_or_cannot_be_looked_at_is_told(tmp_path, name, fault, said, hint):

@@ -125,7 +125,7 @@ async def test_six_adds_at_once_leave_threads_to_the_others():
             raise UserError("no folder")
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(6))
-    verbs = BundleVerbs(Library(), lambda _toolchain: None, *[SimpleNamespace()] * 3)
+    verbs = BundleVerbs(Library(), SimpleNamespace(), lambda _toolchain: None, *[SimpleNamespace()] * 3)
     names = [f"bundle-{number}" for number in range(6)]
     adds = [asyncio.ensure_future(handler(verbs.add)(call(folder="/x", name=name))) for name in names]
     try:

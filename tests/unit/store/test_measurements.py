@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -29,11 +30,11 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
-        reasons=(), median_s=0.002, given=None, whole_reasons=(),
+        reasons=(), median_s=0.002, given=None, whole_reasons=(), user="ann",
     ):  # fmt: skip
         nonlocal count
         count += 1
-        one = job(f"j{count}", kind=kind, spec={"model": model, "name": name, **(given or {})})
+        one = job(f"j{count}", kind=kind, user=user, spec={"model": model, "name": name, **(given or {})})
         await store.jobs.add([one])
         tried = attempt(count, one.id, 1, device)
         assert await begin(store, tried)
@@ -105,7 +106,13 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     one = store.measurements.page(A, limit=1)[0]
     assert (one.name, one.epoch, one.kernel, one.reference_s, one.nominal_s) == ("net", "x/y:14", "k", 0.001, 0.001)
     assert one.at > NOW
-    assert one.summary == {"reasons": [], "verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
+    assert one.summary == {
+        "reasons": [],
+        "verdict": "trusted",
+        "estimate": {"median_s": 0.002},
+        "tvm": "0.27",
+        "user": "ann",
+    }
 
 
 async def test_a_history_leaves_each_result_as_it_was_and_adds_it_at_the_newest_nominal(store, bench):
@@ -138,7 +145,7 @@ async def test_a_package_has_a_history_of_its_own(store, bench):
 async def test_nominal_speeds_are_of_the_first_benches_in_a_row_that_agree(store, bench):
     for reference_s in (0.009, 0.008):  # the host was busy
         await bench(reference_s=reference_s)
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": pytest.approx(0.0085)}
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": pytest.approx(0.0085)}
     for reference_s in AGREE:
         await bench(reference_s=reference_s)
     for _ in range(6):
@@ -148,27 +155,52 @@ async def test_nominal_speeds_are_of_the_first_benches_in_a_row_that_agree(store
     await bench(epoch="x/y:15", reference_s=0.7)
     await bench(kernel="", reference_s=None)
     assert NOMINAL_OF == 5
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301, "gpu": 0.5}
-    assert store.measurements.nominal_s("pixel", "x/y:15") == {"k": 0.7}
-    assert store.measurements.nominal_s("galaxy", "x/y:14") == {}
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.00301, "gpu": 0.5}
+    assert store.measurements.nominal_s("pixel", "x/y:15", "ann") == {"k": 0.7}
+    assert store.measurements.nominal_s("galaxy", "x/y:14", "ann") == {}
+
+
+async def test_what_one_user_reports_moves_no_other_users_nominal(store, bench):
+    nominal_s = partial(store.measurements.nominal_s, "pixel", "x/y:14")
+    for _ in range(6):
+        await bench(reference_s=0.001, user="ann")
+    for _ in range(6):
+        await bench(reference_s=0.3, nominal_s=0.3, user="mallory")
+        await bench(reference_s=0.3, nominal_s=0.3, user="Ann")
+    assert nominal_s("ann") == {"k": 0.001}
+    assert nominal_s("bob") == {}
+    rows = (await HistoryVerbs(store.measurements).page(model=A))["rows"]
+    assert {row["today"]["nominal_s"] for row in rows if row["user"] == "ann"} == {0.001}
+
+
+async def test_three_users_who_agree_fix_the_nominal_of_all(store, bench):
+    nominal_s = partial(store.measurements.nominal_s, "pixel", "x/y:14")
+    for user, reference_s in {"ann": 0.001, "mallory": 0.3, "bob": 0.00102}.items():
+        for _ in range(5):
+            await bench(reference_s=reference_s, user=user)
+    assert nominal_s("bob") == {"k": 0.00102}
+    for _ in range(5):
+        await bench(reference_s=0.00101, user="eve")
+    assert {nominal_s(user)["k"] for user in ("ann", "bob", "eve", "mallory", "new")} == {0.00101}
 
 
 async def test_the_job_goes_and_what_it_measured_stays(store, bench):
-    for reference_s in AGREE:
-        job_id = await bench(reference_s=reference_s)
+    for user in ("bob", "eve", "ann"):
+        for reference_s in AGREE:
+            job_id = await bench(reference_s=reference_s, user=user)
     await prune(store, timedelta(days=100))
     assert store.jobs.get(job_id) is None
     page = store.measurements.page(A)
-    assert [each.reference_s for each in page] == [*reversed(AGREE)]
+    assert [each.reference_s for each in page] == [*reversed(AGREE)] * 3
     assert page[0].job == job_id
     assert page[0].summary["estimate"] == {"median_s": 0.002}
     await prune(store, HISTORY + timedelta(days=1))
     assert store.measurements.page(A) == ()
     # Written down when it was known; it does not move, not even when what it was made of is gone.
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301}
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.00301}
     for _ in range(5):
         await bench(reference_s=0.1)
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.00301}
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.00301}
 
 
 async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, bench):
@@ -176,4 +208,4 @@ async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, be
     for _ in range(2):
         await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
     await bench(reference_s=0.5, verdict="rejected", reasons=["reference_offset", "step"])
-    assert store.measurements.nominal_s("pixel", "x/y:14") == {"k": 0.001}
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.001}
