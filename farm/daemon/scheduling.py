@@ -158,7 +158,7 @@ async def open_scheduling(
         events=events,
         read_conditions=phones.read_conditions,
         builders=workers.builders.socket if workers.builders else "",
-        nominals=partial(store.in_thread, store.measurements.nominal_s),
+        nominals=lambda device, epoch, user: store.in_thread(store.measurements.nominal_s, device, epoch, user),
         bundle=workers.bundles.get,
         record_sets=store.record_sets,
         artifacts=workers.artifacts,

@@ -63,7 +63,14 @@ class LeasedAdb:
         self._used = used
         self._known: set[tuple[str, bool]] = set()
         self._listener = LoopbackListener(admits, self._serve, turn_away)
-        self._tunnels = LeaseTunnels(client, serial, admits, barred_ports=barred_ports, changed=changed)
+        self._tunnels = LeaseTunnels(
+            client,
+            serial,
+            admits,
+            barred_ports=barred_ports,
+            barred_service=lambda service: r.reaches_server(service, server_port()),
+            changed=changed,
+        )
 
     @property
     def port(self) -> int:

@@ -181,9 +181,14 @@ def judge(request: str, serial: str, *, selected: bool = False, server_port: int
         judged = JudgedRequest(_judge_service(request))
     match judged.decision:
         case Serve(service=dialled) | OpenTunnel(kind=TunnelKind.FORWARD, dial=dialled):
-            if server_port and _port_dialled(dialled) == server_port:
+            if reaches_server(dialled, server_port):
                 return JudgedRequest(Refuse(_FARMS_SERVER.format(port=server_port)))
     return judged
+
+
+def reaches_server(service: str, server_port: int) -> bool:
+    """Whether a service of the phone dials farm's RPC server, which has this port there; 0: none runs."""
+    return bool(server_port) and _port_dialled(service) == server_port
 
 
 def change_of(request: str, decision: Decision) -> str:

@@ -214,6 +214,7 @@ class LeaseTunnels:
         admits: Admits,
         *,
         barred_ports: Callable[[], Collection[int]],
+        barred_service: Callable[[str], bool],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
         """Start without any.
@@ -224,12 +225,14 @@ class LeaseTunnels:
             admits: checks the owner of a connection to a forward.
             barred_ports: of the host, where no reverse may lead, asked in a thread. Their listeners identify users by
                 the socket's owner or address; a reverse's are the adb server's.
+            barred_service: whether no forward may lead to a service of the phone now.
             changed: called after `made` has changed, before the client gets its answer.
         """
         self._client = client
         self._serial = serial
         self._admits = admits
         self._barred_ports = barred_ports
+        self._barred_service = barred_service
         self._changed = changed
         self._forwards: dict[str, tuple[Tunnel, LoopbackListener]] = {}  # by the host's socket
         self._reverses: dict[str, Tunnel] = {}  # by the phone's socket
@@ -328,6 +331,8 @@ class LeaseTunnels:
 
     async def _connect(self, listener: LoopbackListener, connection: socket.socket, remote: str) -> None:
         listener.mark_active(connection)
+        if self._barred_service(remote):  # farm's server had another port when the forward was made
+            raise UserError(f"{remote} is farm's own RPC server now")
         async with await self._client.open_service(self._serial, remote) as phone:
             await relay(connection, phone.raw)
 

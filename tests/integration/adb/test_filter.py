@@ -44,6 +44,7 @@ class Leased:
     home: Path
     mine: str
     theirs: str
+    server: dict[str, int]  # the port of farm's own server on the phone
 
     @property
     def environment(self):
@@ -84,11 +85,12 @@ async def leased(binary, client, lab, folder):
     """Programs of one release meet each other in the tests of whole farms."""
     program = next((other for other in BINARIES.values() if Path(other) != binary.path), str(binary.path))
     serials = {name: (await asyncio.to_thread(lab.phone, name)).serial for name in ("mine", "theirs")}
-    adb = LeasedAdb(client, serials["mine"], anybody)
+    server = {"port": 0}
+    adb = LeasedAdb(client, serials["mine"], anybody, server_port=lambda: server["port"])
     await adb.open()
     home = folder / "user"
     home.mkdir()
-    yield Leased(adb, program, home, serials["mine"], serials["theirs"])
+    yield Leased(adb, program, home, serials["mine"], serials["theirs"], server)
     await adb.close()
 
 
@@ -213,6 +215,17 @@ async def test_forwards_belong_to_the_lease(leased, client):
     await leased.adb.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)))
+
+
+async def test_a_forward_is_dead_while_farms_own_server_has_its_port(leased, caplog):
+    """The server may take another port at its next start."""
+    port = (await leased.good("forward", "tcp:0", "tcp:7102")).strip()
+    leased.server["port"] = 7102
+    with caplog.at_level("INFO"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
+        writer.close()
+    assert "tcp:7102 is farm's own RPC server now" in caplog.text
 
 
 async def answering(handle):

@@ -153,6 +153,9 @@ def test_what_goes_on_is_told_by_the_clock_of_the_daemon(answers, farm):
     answers |= told
     assert "45m" in str(farm("job list"))
     assert "(in 30m)" in str(farm("lease list"))
+    answers["reservation.list"] = {"reservations": [], "now": "2027-11-20T12:00:00+00:00"}
+    farm("reservation add --on x --user y --for 2h --from +30m")
+    assert answers.asked[-1][1]["starts_at"] == "2027-11-20T12:30:00+00:00"
 
 
 def test_a_library_killed_at_a_time_that_is_over(answers, farm):
