@@ -154,6 +154,8 @@ def test_what_goes_on_is_told_by_the_clock_of_the_daemon(answers, farm):
     assert "45m" in str(farm("job list"))
     assert "(in 30m)" in str(farm("lease list"))
     answers["reservation.list"] = {"reservations": [], "now": "2027-11-20T12:00:00+00:00"}
+    times = dict.fromkeys(("starts_at", "ends_at"), "2027-11-20T12:30:00+00:00")
+    answers["reservation.add"] = {"reservation": {"id": "r", "user": "y", "note": "", **times}, "devices": ["pixel"]}
     farm("reservation add --on x --user y --for 2h --from +30m")
     assert answers.asked[-1][1]["starts_at"] == "2027-11-20T12:30:00+00:00"
 
