@@ -56,7 +56,7 @@ def test_flipped_bytes_are_refused_or_harm_nothing(original, path, numbers, larg
     if large:
         numbers(opening, WHOLE_CHECK_BYTES=0)
     sound = original.read_bytes()
-    chance = random.Random(3)
+    chance = random.Random(4)
     outcomes = []
     for place in [0, 17, 24, 40, 100, 4096, *(chance.randrange(len(sound)) for _ in range(40))]:
         content = bytearray(sound)
