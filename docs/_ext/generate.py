@@ -281,21 +281,13 @@ def sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
             yield path, ast.parse(path.read_text("utf-8"))
 
 
-# Verbs of the server itself.
-PLAIN = (
-    Verb("ping", "viewer", "", "Who the caller is, and with which role."),
-    Verb("artifact.put", "user", "", "A piece of a file, which goes into the farm."),
-    Verb("artifact.get", "viewer", "", "A piece of a file of the farm."),
-)
-
-
 def verbs() -> list[Verb]:
     """Every verb, by name."""
-    found = [*PLAIN]
+    found = []
     for _, module in sources("builders", "control", "daemon", "kinds"):
         for method in (each for each in ast.walk(module) if isinstance(each, ast.AsyncFunctionDef)):
             for mark in (each for each in method.decorator_list if isinstance(each, ast.Call)):
-                if _name(mark.func) == "verb":
+                if _name(mark.func) == "verb" and len(mark.args) > 1:  # a worker's verb has no role
                     kind, role = ast.literal_eval(mark.args[0]), ast.unparse(mark.args[1]).removeprefix("Role.")
                     meaning = (ast.get_docstring(method) or "").split("\n\n")[0]
                     found.append(Verb(kind, role.lower(), _verb_fields(method.args), meaning))
@@ -313,9 +305,7 @@ def _verb_fields(parameters: ast.arguments) -> str:
         *parameters.defaults,
     ]
     given = zip([*parameters.args, *parameters.kwonlyargs], [*optional, *parameters.kw_defaults], strict=True)
-    fields = [
-        (each.arg, default) for each, default in given if each.annotation and _name(each.annotation) != "ControlCall"
-    ]
+    fields = [(each.arg, default) for each, default in given if each.annotation and each.arg != "call"]
     return " ".join(name if default is None else f"{name}?" for name, default in fields)
 
 

@@ -21,11 +21,12 @@ from farm.common.events import EventLog
 from farm.common.frames import FrameReader, frame
 from farm.common.install import pip_install
 from farm.common.tasks import BackgroundTasks, end_tasks
+from farm.common.verbs import verb
 from farm.config import FarmConfig
 from farm.config.consistency import address_of
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, verb
+from farm.control.verbs import VerbGroup
 from farm.store.builders import BuilderRecord
 from farm.store.host_token_policy import LIFE_S, check_host_name
 from farm.store.store import Store
@@ -282,12 +283,12 @@ class BuilderVerbs(VerbGroup):
         """Every builder; one that is connected has a row for each of its processes."""
         return {"on": self._process is not None, "builders": await self._process.all() if self._process else []}
 
-    @verb("builder.token", Role.OPERATOR)
+    @verb("builder.token", Role.OPERATOR, subject="name")
     async def token(self, call: ControlCall, name: str) -> Mapping[str, Any]:
         """A token with which one builder may join under this name, for 24 hours."""
         return {"token": await self._of().token(name, call.caller.user)}
 
-    @verb("builder.remove", Role.OPERATOR)
+    @verb("builder.remove", Role.OPERATOR, subject="name")
     async def remove(self, name: str) -> Mapping[str, Any]:
         """Take a builder's membership, and end its connections."""
         await self._of().remove(name)

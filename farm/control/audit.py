@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from farm.common.errors import Code, FarmError, NotAllowedError
 from farm.common.tasks import BackgroundTasks
+from farm.common.verbs import Verb
 from farm.control.callers import Caller
 from farm.store.accounts import AuditRecord, AuditTable
 
@@ -29,13 +31,7 @@ REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY, FORGED, Code.
 SUBJECT_CHARS = 120
 LONGEST = 3 * SUBJECT_CHARS  # of a subject with its order
 SHOWN = 4  # of several
-# Fields of requests and answers that name what a call is about, the most telling first.
-NAMING = ("job", "jobs", "device", "lease", "id", "name", "alias", "artifact", "sha256", "hash", "bundle", "array",
-          "record_set", "address", "selector", "user")  # fmt: skip
-# Fields of requests whose values are choices or names: written as `role=operator`, as every switch is (`on=false`).
-ORDERING = ("kind", "role", "service", "pool", "rename", "selector", "user", "starts_at", "ends_at", "seconds", "state",
-            "before", "bundle", "toolchain", "package", "python", "folder", "path", "keep_days", "listen",
-            "dial")  # fmt: skip
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 REFUSALS_WRITTEN = 10  # of the same caller, verb and outcome in a window
 WINDOW_S = 60.0
 MAX_WINDOWS = 4096  # refusals are remembered of so many callers and verbs at once; beyond that each is only counted
@@ -128,32 +124,31 @@ class AuditTrail:
                 logger.error("not in the audit log (%s): %s", error, record)  # noqa: TRY400 (no trace: the store logged it)
 
 
-def subject_of(*fields: Mapping[str, Any]) -> str:
-    """The subject of a call, from its fields or its answer's: the first that name something."""
-    for some in fields:
-        for name in NAMING:
-            value = some.get(name)
-            if isinstance(value, str) and value:
-                return _short(value)
-            if isinstance(value, (list, tuple)):
-                ids: list[Any] = [each.get("id") if isinstance(each, Mapping) else each for each in value[:SHOWN]]
-                if ids and all(isinstance(each, str) for each in ids):
-                    return _short(" ".join(ids) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""))
-    return ""
-
-
-def with_order(subject: str, fields: Mapping[str, Any]) -> str:
-    """A subject with the request's order: `host on=false`, `ann role=operator web=true`."""
-    spec = fields.get("spec")
-    named = {"kind": spec.get("kind")} | dict(fields) if isinstance(spec, Mapping) else fields
-    order = [f"{name}={value}".lower() for name, value in named.items() if isinstance(value, bool)]
-    for name in ORDERING:
-        value = named.get(name)
+def about_call(declared: Verb, fields: Mapping[str, Any], answer: Mapping[str, Any] = NOTHING) -> str:
+    """A call's subject, of its request or else its answer, with its order: `ann role=operator web=true`."""
+    subject = _name(declared.subject_in(fields)) or _name(declared.subject_in(answer))
+    order = [f"{name}={value}".lower() for name, value in fields.items() if isinstance(value, bool)]
+    for path in declared.order:
+        group, _, name = path.rpartition(".")  # "spec.kind" is the field `kind` of the field `spec`
+        given = fields.get(group) if group else fields
+        value = given.get(name) if isinstance(given, Mapping) else None
         if isinstance(value, (list, tuple)):
             value = ",".join(map(str, value))
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value not in ("", subject):
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
             order.append(f"{name}={value}")
     return " ".join(filter(None, (subject, _short(" ".join(order), 2 * SUBJECT_CHARS))))
+
+
+def _name(value: object) -> str:
+    """A name, or the first few of a list's names and ids."""
+    if isinstance(value, str):
+        return _short(value)
+    if not isinstance(value, (list, tuple)):
+        return ""
+    ids: list[Any] = [each.get("id") if isinstance(each, Mapping) else each for each in value[:SHOWN]]
+    if not all(isinstance(each, str) for each in ids):
+        return ""
+    return _short(" ".join(ids) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""))
 
 
 def _short(text: str, most: int = SUBJECT_CHARS) -> str:

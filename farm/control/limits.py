@@ -69,7 +69,7 @@ class CallQuota:
     calls: int = MAX_CALLS // 4
     streams: int = MAX_CALLS * 3 // 16  # of those: a user with many streams can still make other calls
     all_streams: int = MAX_CALLS // 2  # of all users: however many follow something, others can make calls
-    stream_kinds: frozenset[str] = frozenset()
+    stream_kinds: Container[str] = frozenset()
     # Uids, and accounts of keys, without a quota.
     operators: Container[int | str] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     for_operators: int = MAX_CALLS // 16  # calls that only operators get, however many users there are

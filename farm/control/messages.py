@@ -20,7 +20,6 @@ PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 2 << 20  # a job with the largest result (1 MiB); a status of 1,000 phones is about 400 kB
 MAX_FRAME_BYTES = 1 << 20  # one artifact chunk: large enough for 1 GB/s over ipc, small enough not to stall the loop
 MAX_FRAMES = 1  # raw frames in one message
-WITH_FRAME = frozenset({"artifact.put"})  # requests that have one: of others it would only fill memory
 MAX_FENCE = 1 << 62
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")  # kinds
@@ -154,8 +153,6 @@ def decode_request(frames: Sequence[bytes]) -> Request:
             hint="client and daemon must be the same farm release: restart the daemon after an upgrade",
         )
     kind = _matching(header, "kind", _NAME)
-    if len(frames) > 1 and kind not in WITH_FRAME:
-        raise ProtocolError(f"{kind} has no raw frame")
     fence = header.get("fence", 0)
     if not isinstance(fence, int) or isinstance(fence, bool) or not 0 <= fence <= MAX_FENCE:
         raise ProtocolError("the message's fence is not a whole number")

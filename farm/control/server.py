@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.common.errors import Code, FarmError, NotAllowedError, UserError
+from farm.common.errors import Code, FarmError, NotAllowedError, ProtocolError, UserError
 from farm.common.tasks import end_tasks
+from farm.common.verbs import Count, Verb, arguments, verb, verbs_of
 from farm.control.artifacts import ArtifactFolder
-from farm.control.audit import OK, AuditTrail, subject_of, with_order
+from farm.control.audit import OK, AuditTrail, about_call
 from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, LocalUsers, Operators, Principal, Role
 from farm.control.limits import CallQuota, StreamTurns
 from farm.control.listeners import CurveListener, UnixListener
@@ -26,9 +27,6 @@ from farm.control.messages import Reply, Request, decode_request, encode_request
 from farm.control.router import Answer, Call, CallerGoneError, Router, Sender
 from farm.jobs.attempt import LiveAttempt
 
-STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
-# Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
-ONLY_LOOK = frozenset({"job.check", "lease.show", "store.check", "auth.list", "audit.list"})
 logger = logging.getLogger(__name__)
 
 REVOKED_LINGER_S = 0.2  # for the answers that say so, before a revoked key's connections are cut
@@ -52,7 +50,37 @@ class ControlCall(Call):
 
 Handler = Callable[[ControlCall], Awaitable[Mapping[str, Any] | Answer]]
 # Lets another host of the lab answer a request about its phone or itself; None: this host is to answer.
-ForwardRequest = Callable[[Request, Caller, Sender], Awaitable[Answer | None]]
+ForwardRequest = Callable[[Request, str, Caller, Sender], Awaitable[Answer | None]]
+
+
+def handler(method: Callable[..., Any]) -> Handler:
+    """A verb's method as the control channel calls it; raises FieldError for a wrong field."""
+
+    async def handle(call: ControlCall) -> Mapping[str, Any] | Answer:
+        answer: Mapping[str, Any] | Answer = await method(**arguments(method, call.request.kind, call.fields, call))
+        return answer
+
+    return handle
+
+
+class ArtifactVerbs:
+    """Verbs that move artifacts, of people and of workers."""
+
+    def __init__(self, artifacts: ArtifactFolder) -> None:
+        self._artifacts = artifacts
+
+    @verb("artifact.put", Role.USER, subject="sha256", frame=True)
+    async def put(self, call: Call, sha256: str, offset: Count, total_bytes: Count) -> Mapping[str, Any]:
+        """A piece of a file, which goes into the farm."""
+        sender = call.caller.user if isinstance(call, ControlCall) else f"attempt {call.request.attempt}"
+        stored = await self._artifacts.put(sha256, offset, b"".join(call.request.frames), total_bytes, sender)
+        return {"size_bytes": stored.size_bytes, "complete": stored.complete}
+
+    @verb("artifact.get", Role.VIEWER, subject="sha256")
+    async def get(self, sha256: str, offset: Count) -> Answer:
+        """A piece of a file of the farm."""
+        data, total_bytes = await self._artifacts.get(sha256, offset)
+        return Answer({"total_bytes": total_bytes}, (data,))
 
 
 class ControlServer:
@@ -85,30 +113,32 @@ class ControlServer:
         """
         self._audit = audit
         self.accounts = accounts
-        quota = CallQuota(stream_kinds=STREAMS, operators=Operators(accounts))
+        self._streams: set[str] = set()  # verbs that are streams
+        quota = CallQuota(stream_kinds=self._streams, operators=Operators(accounts))
         self._turns = StreamTurns()
         self._router = Router(UnixListener(path, gid), self._answer, quota=quota)
         self._remote = None if remote is None else Router(remote, self._answer, quota=quota)
         if accounts is not None:
             accounts.on_revoked(self._end_calls_of)
         self._principal_of = principal_of or LocalUsers().principal_of
-        self._handlers: dict[str, tuple[Handler, Role]] = {}  # with the least role that may call it
+        self._handlers: dict[str, tuple[Verb, Handler]] = {}
         self.forward: ForwardRequest | None = None  # None: there is no other host
-        self._artifacts = artifacts
-        self.register("ping", self._ping, Role.VIEWER)
-        self.register("artifact.put", self._put, Role.USER)
-        self.register("artifact.get", self._get, Role.VIEWER)
+        for owner in (self, ArtifactVerbs(artifacts)):
+            for declared, method in verbs_of(owner).items():
+                self.register(declared, handler(method))
 
     @property
     def endpoint(self) -> str:
         """The ZeroMQ address clients connect to."""
         return self._router.endpoint
 
-    def register(self, kind: str, handler: Handler, role: Role) -> None:
-        """Answer requests of `kind` from callers of at least `role` with `handler`."""
-        if kind in self._handlers:
-            raise ValueError(f"two handlers for {kind}")
-        self._handlers[kind] = handler, role
+    def register(self, declared: Verb, handler: Handler) -> None:
+        """Answer requests of a verb with `handler`."""
+        if declared.kind in self._handlers:
+            raise ValueError(f"two handlers for {declared.kind}")
+        self._handlers[declared.kind] = declared, handler
+        if declared.stream:
+            self._streams.add(declared.kind)
 
     async def start(self) -> None:
         """Open the sockets.
@@ -142,9 +172,9 @@ class ControlServer:
         return [router.problem for router in routers if router is not None and router.problem]
 
     @property
-    def verbs(self) -> Mapping[str, Role]:
-        """Every verb, and the least role that may call it."""
-        return {kind: role for kind, (_, role) in self._handlers.items()}
+    def verbs(self) -> Mapping[str, Verb]:
+        """Every verb by its kind."""
+        return {kind: declared for kind, (declared, _) in self._handlers.items()}
 
     async def ask(
         self,
@@ -205,21 +235,22 @@ class ControlServer:
                 Code.NO_SUCH_KIND,
                 hint="client and daemon must be the same farm release",
             )
-        handler, role = self._handlers[kind]
-        subject = subject_of(call.request.fields)
-        about = with_order(subject, call.request.fields)
+        declared, handler = self._handlers[kind]
+        role, fields = Role(declared.role), call.request.fields
+        about = about_call(declared, fields)
         if caller.role < role:
             await self.audit(caller, kind, about, NotAllowedError.code)
             raise NotAllowedError(
                 f"{kind} needs the role {role.word}; {caller.user} is {caller.role.word}",
                 hint=_how_to_become(role, caller),
             )
-        changes = role > Role.VIEWER and kind not in ONLY_LOOK
-        send = self._in_turn(call.send, caller) if kind in STREAMS else call.send
+        changes = declared.changes and role > Role.VIEWER
+        send = self._in_turn(call.send, caller) if declared.stream else call.send
         try:
+            _check_frames(call.request, declared)
             answer: Mapping[str, Any] | Answer | None = None
-            if self.forward is not None:
-                answer = await self.forward(call.request, caller, send)
+            if self.forward is not None and (subject := declared.host_subject(fields)):
+                answer = await self.forward(call.request, subject, caller, send)
             if answer is None:
                 answer = await handler(ControlCall(call.request, call.peer, send, call.caller_gone, caller=caller))
         except asyncio.CancelledError:
@@ -231,9 +262,8 @@ class ControlServer:
                 await self.audit(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
             raise
         whole = answer if isinstance(answer, Answer) else Answer(answer)
-        if changes and not (kind == "artifact.put" and not whole.fields.get("complete")):  # a piece changes nothing
-            subject = subject or subject_of(whole.fields)
-            await self.audit(caller, kind, with_order(subject, call.request.fields), OK)
+        if changes and whole.fields.get("complete", True):  # a piece of an artifact changes nothing
+            await self.audit(caller, kind, about_call(declared, fields, whole.fields), OK)
         return whole
 
     def _in_turn(self, send: Sender, caller: Caller) -> Sender:
@@ -272,56 +302,20 @@ class ControlServer:
             leaving = self._remote.end_calls_of(name, _revoked(name))
             asyncio.get_running_loop().call_later(REVOKED_LINGER_S, self._remote.cut, leaving)
 
-    async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
+    @verb("ping", Role.VIEWER)
+    async def ping(self, call: ControlCall) -> Mapping[str, Any]:
+        """Who the caller is, and with which role."""
         return {"user": call.caller.user, "role": call.caller.role.word}
 
-    async def _put(self, call: ControlCall) -> Mapping[str, Any]:
-        return await put_artifact(self._artifacts, call.request, call.caller.user)
 
-    async def _get(self, call: ControlCall) -> Answer:
-        return await get_artifact(self._artifacts, call.request)
-
-
-async def put_artifact(artifacts: ArtifactFolder, request: Request, sender: str) -> Mapping[str, Any]:
-    """The verb `artifact.put` {sha256, offset, total_bytes} + one raw frame -> {size_bytes, complete}."""
-    stored = await artifacts.put(
-        text_field(request, "sha256"),
-        number_field(request, "offset"),
-        request.frames[0] if request.frames else b"",
-        number_field(request, "total_bytes"),
-        sender,
-    )
-    return {"size_bytes": stored.size_bytes, "complete": stored.complete}
-
-
-async def get_artifact(artifacts: ArtifactFolder, request: Request) -> Answer:
-    """The verb `artifact.get` {sha256, offset} -> {total_bytes} + one raw frame."""
-    data, total_bytes = await artifacts.get(text_field(request, "sha256"), number_field(request, "offset"))
-    return Answer({"total_bytes": total_bytes}, (data,))
-
-
-def text_field(request: Request, name: str) -> str:
-    """A field that must be text.
+def _check_frames(request: Request, declared: Verb | None) -> None:
+    """Refuse a raw frame that the verb does not read.
 
     Raises:
-        UserError: it is missing or something else.
+        ProtocolError: there is one.
     """
-    value = request.fields.get(name)
-    if not isinstance(value, str):
-        raise UserError(f"{request.kind} needs {name!r} as text")
-    return value
-
-
-def number_field(request: Request, name: str) -> int:
-    """A field that must be a whole number, zero or more.
-
-    Raises:
-        UserError: it is missing or something else.
-    """
-    value = request.fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UserError(f"{request.kind} needs {name!r} as a whole number")
-    return value
+    if request.frames and (declared is None or not declared.frame):
+        raise ProtocolError(f"{request.kind} has no raw frame")
 
 
 def _revoked(name: str) -> NotAllowedError:
@@ -350,7 +344,7 @@ class WorkerServer:
         """`gid` is the workers' group when they run as another user."""
         self._path = path
         self._router = Router(UnixListener(path, gid), self._answer)
-        self._artifacts = artifacts
+        self._verbs = {each.kind: (each, method) for each, method in verbs_of(ArtifactVerbs(artifacts)).items()}
         self._admitted: dict[str, _Admitted] = {}
 
     @property
@@ -396,9 +390,10 @@ class WorkerServer:
             )
         if not hmac.compare_digest(admitted.token, request.token):
             raise NotAllowedError(f"that is not the token of attempt {request.attempt}")
-        if request.kind in ("artifact.get", "artifact.put"):
-            await admitted.verbs.handle("heartbeat", {})  # a long transfer is a sign of life
-            if request.kind == "artifact.get":
-                return await get_artifact(self._artifacts, request)
-            return Answer(await put_artifact(self._artifacts, request, f"attempt {request.attempt}"))
-        return Answer(await admitted.verbs.handle(request.kind, request.fields))
+        declared, method = self._verbs.get(request.kind, (None, None))
+        _check_frames(request, declared)
+        if method is None:
+            return Answer(await admitted.verbs.handle(request.kind, request.fields))
+        await admitted.verbs.handle("heartbeat", {})  # a long transfer is a sign of life
+        answer = await method(**arguments(method, request.kind, request.fields, call, strict=True))
+        return answer if isinstance(answer, Answer) else Answer(answer)

@@ -13,11 +13,12 @@ from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.common.systemd import Notifier
 from farm.common.tasks import BackgroundTasks
+from farm.common.verbs import verb
 from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, verb
+from farm.control.verbs import VerbGroup
 
 # Tables that are exchanged whole while the daemon serves. Of [tvm], [power], [store] only a part: see `effective`.
 LIVE_TABLES = (

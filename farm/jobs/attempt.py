@@ -8,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from farm.common.errors import Code, FarmError, HostError, ProtocolError, UserError, error_from_wire
 from farm.common.limits import MAX_RESULT_BYTES
+from farm.common.verbs import FieldError, arguments, verb, verbs_of
 from farm.jobs.progress_schema import MAX_TEXT_CHARS, check_facts
 
 # Of a worker's report as JSON. The rest is for the phone's identity, which the daemon adds, and for the job's row: one
 # message shows all three.
 MAX_REPORT_BYTES = MAX_RESULT_BYTES * 3 // 4
-LEVELS = ("debug", "info", "warning", "error")
+Level = Literal["debug", "info", "warning", "error"]
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
 HELLO_LIMIT_S = 20.0  # from fork to hello takes 5 ms; a host that swaps may need seconds
 SILENCE_LIMIT_S = 15.0  # workers send a heartbeat every second from a thread of their own
 
@@ -46,20 +50,13 @@ class SessionOffer:
 
 
 class AttemptHost(Protocol):
-    """The daemon's side of an attempt: it answers the worker's requests."""
+    """The daemon's side of an attempt: its answers to the worker, and the verbs of some attempts only."""
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to the phone of one of the attempt's leases; "": the only one."""
 
     async def abort_session(self, lease: str, reason: str) -> None:
         """That phone's session is stuck or broken: cut it and check the phone."""
-
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer a verb that not every attempt has.
-
-        Raises:
-            ProtocolError: this attempt has no such verb, or its fields are wrong.
-        """
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """The worker is at `step`."""
@@ -129,9 +126,26 @@ def next_check_s(watch: HeartbeatWatch, timeout_s: float) -> float:
     return min(watch.started_s + timeout_s, watch.last_message_s + limit_s)
 
 
+async def answer_worker(kind: str, fields: Mapping[str, Any], *owners: object) -> Mapping[str, Any]:
+    """Have a worker's request answered by a verb among the methods of its owners, the first with one.
+
+    Raises:
+        ProtocolError: there is no such verb, or its fields are wrong.
+        FarmError: what the verb reports.
+    """
+    found = (each for owner in owners for declared, each in verbs_of(owner).items() if declared.kind == kind)
+    if (method := next(found, None)) is None:
+        raise no_such_verb_error(kind)
+    try:
+        given = arguments(method, kind, fields, strict=True)
+    except FieldError as error:
+        raise ProtocolError(f"a worker's {error.message}") from error
+    return await method(**given) or {}
+
+
 @dataclass(slots=True)
 class LiveAttempt:
-    """A running attempt: its watch and its result. `handle` gets every message of its worker."""
+    """A running attempt: its watch, its result, and the verbs of its worker; `handle` gets every message of it."""
 
     task: Task
     host: AttemptHost
@@ -141,7 +155,7 @@ class LiveAttempt:
     )
     versions: Mapping[str, Any] = field(default_factory=dict)
 
-    async def handle(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handle(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer one of the worker's verbs.
 
         Raises:
@@ -151,40 +165,51 @@ class LiveAttempt:
         if self.result.done():
             raise FarmError("the attempt has ended", Code.STALE_REPORT)
         self.watch.last_message_s = asyncio.get_running_loop().time()
-        match verb:
-            case "hello":
-                self.watch.greeted = True
-                self.versions = dict(fields)
-            case "heartbeat":
-                pass
-            case "progress":
-                step, facts = text_field(fields, "step"), {k: v for k, v in fields.items() if k != "step"}
-                check_facts(facts)
-                self.watch.step = step
-                self.host.progressed(step, facts)
-            case "log":
-                level = text_field(fields, "level")
-                if level not in LEVELS:
-                    raise ProtocolError(f"there is no level {level[:20]!r}", hint=f"levels: {', '.join(LEVELS)}")
-                self.host.logged(text_field(fields, "text"), level)
-            case "yield":
-                return {"yield": self.host.yield_wanted()}
-            case "session.open":
-                offer = await self.host.open_session(_lease(fields))
-                return {"host": offer.host, "port": offer.port, "key": offer.key}
-            case "session.abort":
-                await self.host.abort_session(_lease(fields), text_field(fields, "reason"))
-            case "result":
-                self._conclude(fields)
-            case _:
-                return await self.host.serve(verb, fields)
-        return {}
+        return await answer_worker(kind, fields, self, self.host)
 
-    def _conclude(self, fields: Mapping[str, Any]) -> None:
-        error, value = fields.get("error"), fields.get("value")
-        if isinstance(error, Mapping):
+    @verb("hello")
+    async def hello(self, /, **versions: Any) -> None:
+        """The worker runs."""
+        self.watch.greeted = True
+        self.versions = versions
+
+    @verb("heartbeat")
+    async def beat(self) -> None:
+        """The worker still runs."""
+
+    @verb("progress")
+    async def progress(self, /, step: Text, **facts: Any) -> None:
+        """The worker is at `step`."""
+        check_facts(facts)
+        self.watch.step = step
+        self.host.progressed(step, facts)
+
+    @verb("log")
+    async def log(self, text: Text, level: Level) -> None:
+        """A line for the attempt's log."""
+        self.host.logged(text, level)
+
+    @verb("yield")
+    async def yield_wanted(self) -> Mapping[str, Any]:
+        """Whether others wait for the phone."""
+        return {"yield": self.host.yield_wanted()}
+
+    @verb("session.open")
+    async def open_session(self, lease: Text = "") -> Mapping[str, Any]:
+        """A way to the phone of a lease."""
+        return asdict(await self.host.open_session(lease))
+
+    @verb("session.abort")
+    async def abort_session(self, reason: Text, lease: Text = "") -> None:
+        """Cut a session that is stuck or broken."""
+        await self.host.abort_session(lease, reason)
+
+    @verb("result")
+    async def conclude(self, value: dict[str, Any] | None = None, error: dict[str, Any] | None = None) -> None:
+        """The attempt's result, or why there is none."""
+        if error is not None:
             self.result.set_exception(error_from_wire(error))
-        elif isinstance(value, Mapping):
+        elif value is not None:
             try:
                 check_report(value)
             except UserError as too_large:
@@ -217,21 +242,3 @@ def check_report(value: Mapping[str, Any]) -> None:
 def no_such_verb_error(verb: str) -> ProtocolError:
     """The error for a verb that workers do not have."""
     return ProtocolError(f"workers have no verb {verb!r}")
-
-
-def _lease(fields: Mapping[str, Any]) -> str:
-    return text_field(fields, "lease") if "lease" in fields else ""
-
-
-def text_field(fields: Mapping[str, Any], name: str) -> str:
-    """Text that a worker sends.
-
-    Raises:
-        ProtocolError: it is none, or too long.
-    """
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise ProtocolError(f"the worker's {name!r} is not text")
-    if len(value) > MAX_TEXT_CHARS:
-        raise ProtocolError(f"the worker's {name!r} has {len(value)} characters; at most {MAX_TEXT_CHARS}")
-    return value

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.bundle.model import Bundle
 from farm.common.errors import Code, HostError, PhoneError
-from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_such_verb_error
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task
 from farm.jobs.supervisor import Supervisor
 
 WORKER = "farm.worker.checker"
@@ -41,9 +41,6 @@ class _Host:
 
     async def abort_session(self, lease: str, reason: str) -> None:
         """Nothing to cut: the phone is the fleet's, which acts on the report."""
-
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
-        raise no_such_verb_error(verb)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:  # noqa: ARG002
         self.step = step

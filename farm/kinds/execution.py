@@ -6,21 +6,23 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from farm.adb.client import AdbClient
 from farm.bundle.model import Bundle
 from farm.bundle.versions import PAIR_HINT, checked, of_packages
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.events import EventLog
-from farm.common.files import is_sha256
 from farm.common.limits import MAX_ARTIFACTS, MAX_CORES
+from farm.common.verbs import Sha256, verb
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
 from farm.devices.quiesce_policy import Level, QuiesceResult, describe, not_quiet
 from farm.devices.server.session_cores import place_session
-from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_such_verb_error, text_field
+from farm.jobs.attempt import AttemptHost, SessionOffer, Task, Text
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.supervisor import Supervisor
@@ -64,33 +66,34 @@ class LeaseHost:
         """Have the session cut, and the phone cleaned and checked."""
         self.parts.leasing.abort(self.context.lease.id, reason)
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer the worker's questions about poisoned artifacts, and note new ones."""
-        match verb:
-            case "poison.check":
-                artifacts = _artifacts(fields)
-                if len(self.kills_seen) + len(artifacts) <= MAX_CHECKED_ARTIFACTS:
-                    for artifact in artifacts:
-                        self.kills_seen.setdefault(artifact, 0)
-                poison = self.parts.poison
-                return {"poisoned": sorted(await poison.read(poison.refused, artifacts, self.context.job.user))}
-            case "poison.report":
-                artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
-                kills = fields.get("kills", 1)
-                if not isinstance(kills, int) or isinstance(kills, bool) or not 1 <= kills <= MAX_KILLS:
-                    raise ProtocolError(f"a worker reports 1 to {MAX_KILLS} kills")
-                if device not in self.devices():
-                    raise ProtocolError(f"{device} is no phone of this attempt")
-                await self._report_kills(artifact, device, what, kills)
-                return {}
-            case "poison.suspect":
-                artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
-                lease = self.context.lease
-                killed = await process_killed(self.parts.leasing, self.parts.fleet, lease.id, lease.device)
-                if killed:
-                    await self._report_kills(artifact, lease.device, what, 1)
-                return {"killed": killed}
-        raise no_such_verb_error(verb)
+    @verb("poison.check")
+    async def check_poison(
+        self, artifacts: Annotated[list[Sha256], Field(max_length=MAX_ARTIFACTS)]
+    ) -> Mapping[str, Any]:
+        """Those of the artifacts that are not run any more for the job's user."""
+        if len(self.kills_seen) + len(artifacts) <= MAX_CHECKED_ARTIFACTS:
+            for artifact in artifacts:
+                self.kills_seen.setdefault(artifact, 0)
+        poison = self.parts.poison
+        return {"poisoned": sorted(await poison.read(poison.refused, artifacts, self.context.job.user))}
+
+    @verb("poison.report")
+    async def report_poison(
+        self, artifact: Text, device: Text, what: Text, kills: Annotated[int, Field(ge=1, le=MAX_KILLS)] = 1
+    ) -> None:
+        """An artifact killed its process on a phone."""
+        if device not in self.devices():
+            raise ProtocolError(f"{device} is no phone of this attempt")
+        await self._report_kills(artifact, device, what, kills)
+
+    @verb("poison.suspect")
+    async def suspect(self, artifact: Text, what: Text) -> Mapping[str, Any]:
+        """Whether an artifact killed its process on the attempt's phone."""
+        lease = self.context.lease
+        killed = await process_killed(self.parts.leasing, self.parts.fleet, lease.id, lease.device)
+        if killed:
+            await self._report_kills(artifact, lease.device, what, 1)
+        return {"killed": killed}
 
     def devices(self) -> Collection[str]:
         """The phones that the attempt has had."""
@@ -189,13 +192,6 @@ class PhoneWork:
         }
 
 
-def _artifacts(fields: Mapping[str, Any]) -> list[str]:
-    given = fields.get("artifacts")
-    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(map(is_sha256, given)):
-        raise ProtocolError(f"the worker's 'artifacts' is no list of at most {MAX_ARTIFACTS} hashes")
-    return given
-
-
 def about_phone(view: DeviceView) -> dict[str, Any]:
     """The fields of every result that name its phone."""
     identity = view.identity
@@ -256,16 +252,14 @@ class MeasuringHost(LeaseHost):
         await self.quiet.begin()
         return await LeaseHost.open_session(self, lease)
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`conditions`: those of the phone that can be read, {} when it does not answer. `place`: set the cores."""
-        if verb == "place":
-            mask, top_app = fields.get("mask"), fields.get("top_app")
-            if type(mask) is not int or not 0 <= mask < 1 << MAX_CORES or not isinstance(top_app, bool):
-                raise ProtocolError("a worker places its session with mask, a number, and top_app, true or false")
-            await place_session(self.parts.client, self.context.view.serial, mask, top_app=top_app)
-            return {}
-        if verb != "conditions":
-            return await LeaseHost.serve(self, verb, fields)
+    @verb("place")
+    async def place(self, mask: Annotated[int, Field(ge=0, lt=1 << MAX_CORES)], top_app: bool) -> None:
+        """Set the cores of the session."""
+        await place_session(self.parts.client, self.context.view.serial, mask, top_app=top_app)
+
+    @verb("conditions")
+    async def conditions(self) -> Mapping[str, Any]:
+        """Those of the phone that can be read, {} when it does not answer."""
         try:
             return await self.parts.read_conditions(self.context.view.serial)
         except FarmError as error:

@@ -37,8 +37,7 @@ from farm.leasing.lab_view import LabPicture, LabView
 SERVICE = "verb"
 READ_BYTES = 1 << 16
 REQUEST_LIMIT_S = 10.0  # from the preface to the whole request
-OF_HOST = frozenset({"host.drain", "fleet.trends", "job.steps"})  # their field `host` is their subject
-NEVER_SENT = frozenset({"device.add"})  # its device is an address that this host shall connect to
+HOST = "host"  # the subject of a verb whose request names a host, not a phone or lease that a host has
 
 
 class HostForwarder:
@@ -61,7 +60,7 @@ class HostForwarder:
         control.forward = self.forward
         link.serve(SERVICE, self._serve)
 
-    async def forward(self, request: Request, caller: Caller, send: Sender) -> Answer | None:
+    async def forward(self, request: Request, subject: str, caller: Caller, send: Sender) -> Answer | None:
         """The answer of the host that has the request's subject; None: this host answers the request.
 
         Raises:
@@ -70,10 +69,11 @@ class HostForwarder:
         """
         if caller.host:  # sent on once: two hosts that take each other for the right one would send it forever
             return None
-        if not (subject := subject_of(request.kind, request.fields)) or self._is_here(request.kind, subject):
+        of_host = self._control.verbs[request.kind].subject == HOST
+        if subject == self._lab.own if of_host else self._has(subject):
             return None
         picture = await self._lab.look()
-        host = _host_of(picture, request.kind, subject)
+        host = _known_host(picture, subject) if of_host else picture.host_of(subject) or picture.host_of_lease(subject)
         if not host:
             return None
         view = picture.host(host)
@@ -90,9 +90,6 @@ class HostForwarder:
         if request.kind != "lease.show":
             return answer
         return await self._leases.shown_here(host, answer)
-
-    def _is_here(self, kind: str, subject: str) -> bool:
-        return subject == self._lab.own if kind in OF_HOST else self._has(subject)
 
     async def _ask(self, host: str, request: Request, caller: Caller, send: Sender) -> Answer:
         asking = {"user": caller.user, "role": caller.role.word, "origin": caller.origin}
@@ -147,31 +144,16 @@ class HostForwarder:
             await end_tasks(answering, leaving)
 
 
-def subject_of(kind: str, fields: Mapping[str, Any]) -> str:
-    """The phone, lease or host that a request is about; "": the request is for this host."""
-    if kind in NEVER_SENT:
-        return ""
-    if kind == "explain":
-        word = fields.get("name") if fields.get("what") == "device" else ""
-    elif kind.startswith("lease."):
-        word = fields.get("lease", fields.get("device"))
-    else:
-        word = fields.get("host") if kind in OF_HOST else fields.get("device")
-    return word if isinstance(word, str) else ""
-
-
-def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
-    """The host to ask; "": none.
+def _known_host(picture: LabPicture, name: str) -> str:
+    """The name of a host of the lab.
 
     Raises:
         UserError: there is no such host.
     """
-    if kind not in OF_HOST:
-        return picture.host_of(subject) or picture.host_of_lease(subject)
-    if picture.host(subject) is None:
-        hint = did_you_mean(subject, (each.name for each in picture.hosts), "farm host list")
-        raise UserError(f"there is no host {subject!r} in the lab", hint=hint)
-    return subject
+    if picture.host(name) is None:
+        hint = did_you_mean(name, (each.name for each in picture.hosts), "farm host list")
+        raise UserError(f"there is no host {name!r} in the lab", hint=hint)
+    return name
 
 
 def _caller_of(call: LinkCall) -> Caller:

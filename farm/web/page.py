@@ -27,10 +27,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.common.events import EventLog
 from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
+from farm.common.verbs import FieldError
 from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
-from farm.control.verbs import FieldError
 from farm.web import rendering
 from farm.web.guard import UNSAFE_METHODS, Pace, is_loopback
 from farm.web.rendering import Asset

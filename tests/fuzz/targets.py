@@ -21,9 +21,10 @@ from farm.bundle.folder import FolderFile
 from farm.common.errors import FarmError, PhoneError, ProtocolError, UserError
 from farm.common.phone_text import parse_getprop
 from farm.common.selector import Selector
+from farm.common.verbs import Verb
 from farm.compiler import records
 from farm.control import address, messages
-from farm.control.audit import SUBJECT_CHARS, subject_of
+from farm.control.audit import LONGEST, about_call
 from farm.devices.health.probe.parse import parse_probe
 from farm.devices.identity.identity import RawIdentity, identify
 from farm.simulation import adbd
@@ -84,6 +85,9 @@ def frames(data):
     return data.split(b"\xff")[:12]
 
 
+ORDER = Verb("order", subject="device", order=("selector", "spec.kind"))
+
+
 def control_request(data):
     """The job door and the CURVE door."""
     body = frames(data)
@@ -95,7 +99,7 @@ def control_request(data):
     again = messages.decode_request(messages.encode_request(request))
     if (again.kind, again.fields) != (request.kind, request.fields):
         raise AssertionError("it was read as something else")
-    if len(subject_of(request.fields)) > SUBJECT_CHARS + 3:
+    if len(about_call(ORDER, request.fields)) > LONGEST + len(" ......"):
         raise AssertionError("the audit log takes too much")
 
 

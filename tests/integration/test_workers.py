@@ -23,7 +23,6 @@ from farm.jobs.attempt import (
     SessionOffer,
     Task,
     YieldedError,
-    no_such_verb_error,
 )
 from farm.jobs.supervisor import Supervisor, _ready
 from farm.jobs.zygote import ToolchainError, ZygoteDiedError
@@ -48,9 +47,6 @@ class Host:
 
     async def open_session(self, lease):
         return SessionOffer("127.0.0.1", 1, "key")
-
-    async def serve(self, verb, fields):
-        raise no_such_verb_error(verb)
 
     async def abort_session(self, lease, reason):
         self.heard.put_nowait(("abort", {"reason": reason}))

@@ -12,6 +12,7 @@ from typing import Any, Self
 from unittest import mock
 
 from farm.common.errors import Code, FarmError, HostError, NoPhoneError, UserError, error_to_wire
+from farm.common.verbs import Verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
@@ -83,8 +84,8 @@ class FakeDaemon:
             server = self._server = ControlServer(self.socket, artifacts=ArtifactFolder(self._artifacts))
             for name in dir(self):
                 if name.startswith("on_"):
-                    verb = getattr(self, name)
-                    server.register(name.removeprefix("on_").replace("__", "."), verb, Role.VIEWER)
+                    kind = name.removeprefix("on_").replace("__", ".")
+                    server.register(Verb(kind, Role.VIEWER, frame=True), getattr(self, name))
             await server.start()
 
         self.run(start())

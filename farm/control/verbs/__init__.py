@@ -1,30 +1,22 @@
 """The verbs of the control channel, a module for each subject, and their common parts.
 
-A verb is a method of a `VerbGroup`, marked with `verb`. Its parameters are the fields of the request, checked by their
-types before it is called (pydantic); a parameter of type `ControlCall` gets the request itself. It returns JSON.
+A verb is a method of a `VerbGroup`, marked with `verb` (farm.common.verbs).
 """
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator
 
 from farm.common.errors import UserError
-from farm.common.field_errors import field_error
-from farm.common.files import SHA256_FORM
-from farm.control.callers import Role
-from farm.control.router import Answer
-from farm.control.server import ControlCall, ControlServer, Handler
+from farm.common.verbs import verbs_of
+from farm.control.server import ControlServer, handler
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-_VERBS: dict[Callable[..., Any], tuple[str, Role]] = {}
-MAX_COUNT = 2**63 - 1  # a database's integer, a file's offset
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL (limits.h)
 MAX_NAME_BYTES = 255  # NAME_MAX
 
@@ -47,9 +39,7 @@ def _possible(path: str) -> str:
     return path
 
 
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 HostPath = Annotated[str, AfterValidator(_possible)]  # on the daemon's host; "" passes
-Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 
 
 def json_of(record: object, *names: str) -> dict[str, Any]:
@@ -69,58 +59,10 @@ def _json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-class FieldError(UserError):
-    """A verb's field is missing, unknown or impossible."""
-
-    def __init__(self, kind: str, field: str, problem: str, *, hint: str) -> None:
-        super().__init__(f"{kind}: {field} {problem}", hint=hint)
-        self.field = field
-        self.problem = problem
-
-
-def verb(kind: str, role: Role) -> Callable[[Method], Method]:
-    """Makes a method of `VerbGroup` the verb `kind`, for callers of at least `role`."""
-
-    def marked(method: Method) -> Method:
-        _VERBS[method] = kind, role
-        return method
-
-    return marked
-
-
 class VerbGroup:
     """Some of the daemon's verbs: methods that are marked with `verb`."""
 
     def register(self, server: ControlServer) -> None:
         """Add them to the control channel."""
-        for name, method in inspect.getmembers(type(self), inspect.isfunction):
-            if method in _VERBS:
-                kind, role = _VERBS[method]
-                server.register(kind, handler(getattr(self, name)), role)
-
-
-def handler(method: Callable[..., Any]) -> Handler:
-    """A verb's method as the control channel calls it.
-
-    The handler raises FieldError for a field that is missing, unknown or of the wrong type.
-    """
-    types = get_type_hints(method, include_extras=True)
-    fields: dict[str, Any] = {}
-    call_parameters = []
-    for name, parameter in inspect.signature(method).parameters.items():
-        if types[name] is ControlCall:
-            call_parameters.append(name)
-        else:
-            fields[name] = (types[name], ... if parameter.default is parameter.empty else parameter.default)
-    form = create_model(method.__name__, __config__=ConfigDict(extra="forbid"), **fields)
-
-    async def handle(call: ControlCall) -> Mapping[str, Any] | Answer:
-        try:
-            checked = form.model_validate(dict(call.fields))
-        except ValidationError as error:
-            field, problem, hint = field_error(error.errors())
-            raise FieldError(call.request.kind, field, problem, hint=hint) from error
-        answer: Mapping[str, Any] | Answer = await method(**dict(checked), **dict.fromkeys(call_parameters, call))
-        return answer
-
-    return handle
+        for declared, method in verbs_of(self).items():
+            server.register(declared, handler(method))

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field
 
 from farm.common.errors import UserError
+from farm.common.verbs import Count, verb
 from farm.control.callers import Accounts, Role
 from farm.control.listeners import CurveListener
 from farm.control.server import ControlCall
-from farm.control.verbs import Count, VerbGroup, json_of, verb
+from farm.control.verbs import VerbGroup, json_of
 from farm.store.accounts import PAGE, AuditTable
 
 Name = Annotated[str, Field(max_length=64)]
@@ -26,7 +27,7 @@ class AuthVerbs(VerbGroup):
         self._audit = audit
         self._remote = remote
 
-    @verb("auth.new", Role.OPERATOR)
+    @verb("auth.new", Role.OPERATOR, subject="name", order=("role",))
     async def new(
         self, call: ControlCall, name: Name, role: Literal["viewer", "user", "operator"], web: bool = False
     ) -> Mapping[str, Any]:
@@ -50,7 +51,7 @@ class AuthVerbs(VerbGroup):
             "secret_key": made.secret_key,
         }
 
-    @verb("auth.list", Role.OPERATOR)
+    @verb("auth.list", Role.OPERATOR, changes=False)
     async def list(self) -> Mapping[str, Any]:
         """Every account, and how many wrong keys and tokens there were since the start."""
         rows = [
@@ -63,13 +64,13 @@ class AuthVerbs(VerbGroup):
         ]
         return {"accounts": rows, "wrong": {"keys": self._accounts.keys.wrong, "tokens": self._accounts.tokens.wrong}}
 
-    @verb("auth.revoke", Role.OPERATOR)
+    @verb("auth.revoke", Role.OPERATOR, subject="name")
     async def revoke(self, name: Name) -> Mapping[str, Any]:
         """Take an account's key and token; the connections that use them end."""
         await self._accounts.revoke(name)
         return {"name": name}
 
-    @verb("audit.list", Role.OPERATOR)
+    @verb("audit.list", Role.OPERATOR, changes=False)
     async def list_audit(
         self,
         user: Name = "",

@@ -19,10 +19,11 @@ from farm.bundle.model import Bundle
 from farm.bundle.versions import checked_alone, of_packages
 from farm.common.errors import Code, UserError
 from farm.common.tasks import SharedCall
+from farm.common.verbs import verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import HostPath, VerbGroup, json_of, verb
+from farm.control.verbs import HostPath, VerbGroup, json_of
 from farm.devices.rollouts import Rollouts
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains, check_pair, examine
@@ -77,7 +78,7 @@ class BundleVerbs(VerbGroup):
         self._verified = SharedCall(self._verify)
         self._verify_lock = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
-    @verb("bundle.add", Role.OPERATOR)
+    @verb("bundle.add", Role.OPERATOR, subject="name", order=("toolchain", "folder"))
     async def add(
         self, call: ControlCall, name: str, folder: str = "", packed: str = "", toolchain: str = "default"
     ) -> Mapping[str, Any]:
@@ -106,26 +107,26 @@ class BundleVerbs(VerbGroup):
         """Every bundle."""
         return {"bundles": [self._row(bundle) for bundle in await asyncio.to_thread(self._library.list)]}
 
-    @verb("bundle.show", Role.VIEWER)
+    @verb("bundle.show", Role.VIEWER, subject="bundle")
     async def show(self, bundle: str) -> Mapping[str, Any]:
         """One bundle, by its name or the start of its hash."""
         return self._row(await asyncio.to_thread(self._library.get, bundle))
 
-    @verb("bundle.promote", Role.OPERATOR)
+    @verb("bundle.promote", Role.OPERATOR, subject="bundle")
     async def promote(self, bundle: str) -> Mapping[str, Any]:
         """Make a bundle current without a canary."""
         found = await asyncio.to_thread(self._library.get, bundle)
         takers = await self._rollouts.promote(found)
         return {**self._row(found), "platform": found.platform, "takers": takers}
 
-    @verb("bundle.rollback", Role.OPERATOR)
+    @verb("bundle.rollback", Role.OPERATOR, subject="bundle")
     async def rollback(self, call: ControlCall, bundle: str) -> Mapping[str, Any]:
         """Withdraw a candidate, or the current bundle in favour of the one before."""
         found = await asyncio.to_thread(self._library.get, bundle)
         await self._rollouts.roll_back(found, call.caller.user)
         return self._row(found)
 
-    @verb("bundle.remove", Role.OPERATOR)
+    @verb("bundle.remove", Role.OPERATOR, subject="bundle")
     async def remove(self, bundle: str) -> Mapping[str, Any]:
         """Forget a bundle that no phone uses."""
         names, files_removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
@@ -134,7 +135,7 @@ class BundleVerbs(VerbGroup):
             await self._sharing.withdraw(names)
         return {"name": bundle, "names": list(names), "files_removed": files_removed}
 
-    @verb("bundle.verify", Role.VIEWER)
+    @verb("bundle.verify", Role.VIEWER, subject="bundle")
     async def verify(self, bundle: str) -> Mapping[str, Any]:
         """Hash a bundle's files again."""
         found = await asyncio.to_thread(self._library.get, bundle)
@@ -165,7 +166,7 @@ class ToolchainVerbs(VerbGroup):
         self._changed = changed
         self._orders = asyncio.Lock()  # one at a time: a name is free from the check until it is kept
 
-    @verb("toolchain.add", Role.OPERATOR)
+    @verb("toolchain.add", Role.OPERATOR, subject="name", order=("bundle", "python"))
     async def add(self, call: ControlCall, name: str, python: HostPath, bundle: str = "") -> Mapping[str, Any]:
         """Let an interpreter of the host import TVM, compare it with the bundle if one is named, keep it, start it."""
         if not Path(python).is_absolute():
@@ -187,7 +188,7 @@ class ToolchainVerbs(VerbGroup):
         """Every toolchain."""
         return {"toolchains": [self._row(each) for each in self._toolchains.all()]}
 
-    @verb("toolchain.remove", Role.OPERATOR)
+    @verb("toolchain.remove", Role.OPERATOR, subject="name")
     async def remove(self, name: str) -> Mapping[str, Any]:
         """Forget a toolchain that nothing needs."""
         async with self._orders:

@@ -22,12 +22,13 @@ from farm.adb.client import AdbClient
 from farm.common.durations import format_duration
 from farm.common.errors import Code, NotAllowedError, UserError
 from farm.common.phone_text import decode
+from farm.common.verbs import FieldError, verb
 from farm.control.artifact_rules import SHARE
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.callers import Role
 from farm.control.limits import BusyError
 from farm.control.server import ControlCall
-from farm.control.verbs import FieldError, VerbGroup, verb
+from farm.control.verbs import VerbGroup
 from farm.control.verbs.explain_device import DeviceFacts
 from farm.devices.fleet import Fleet
 from farm.devices.health.probe.parse import parse_probe
@@ -51,7 +52,7 @@ class DeviceOrderVerbs(VerbGroup):
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    @verb("device.service", Role.OPERATOR)
+    @verb("device.service", Role.OPERATOR, subject="device", order=("service",))
     async def set_service(self, call: ControlCall, device: str, service: Service) -> Mapping[str, Any]:
         """Drain, maintain or release a phone; `holder` keeps it until its lease ends."""
         before = self._fleet.view(device)
@@ -87,7 +88,7 @@ class DeviceOrderVerbs(VerbGroup):
             )
         return [each.cause for each in found]
 
-    @verb("device.reboot", Role.OPERATOR)
+    @verb("device.reboot", Role.OPERATOR, subject="device")
     async def reboot(self, call: ControlCall, device: str, force: bool = False) -> Mapping[str, Any]:
         """Reboot a phone; unless forced, one without a holder."""
         name = free_device(self._fleet, device, f"farm device reboot {device} --force", force=force)
@@ -95,7 +96,7 @@ class DeviceOrderVerbs(VerbGroup):
         await self._fleet.recovery.reboot(name, call.caller.user, force=force)
         return {"name": name}
 
-    @verb("device.power_cycle", Role.OPERATOR)
+    @verb("device.power_cycle", Role.OPERATOR, subject="device")
     async def power_cycle(self, call: ControlCall, device: str, force: bool = False) -> Mapping[str, Any]:
         """Cut the power of a phone's USB port for a moment; `beside` are others that may lose it too."""
         name = free_device(self._fleet, device, f"farm device power-cycle {device} --force", force=force)
@@ -103,7 +104,7 @@ class DeviceOrderVerbs(VerbGroup):
         others = await self._fleet.recovery.power_cycle(name, call.caller.user, force=force)
         return {"name": name, "beside": list(others)}
 
-    @verb("device.quarantine", Role.OPERATOR)
+    @verb("device.quarantine", Role.OPERATOR, subject="device")
     async def quarantine(self, call: ControlCall, device: str, reason: str, force: bool = False) -> Mapping[str, Any]:
         """Keep a phone away from users until it is released; unless forced, one without a holder."""
         reason = " ".join(reason.split())[:MAX_REASON]
@@ -180,7 +181,7 @@ class ReadingsVerbs(VerbGroup):
         self._fleet = fleet
         self._series = series
 
-    @verb("device.readings", Role.VIEWER)
+    @verb("device.readings", Role.VIEWER, subject="device")
     async def readings(
         self, device: str, seconds: Annotated[float, Field(gt=0, le=COARSE_S)] = FINE_S
     ) -> Mapping[str, Any]:
@@ -197,7 +198,7 @@ class ReadingsVerbs(VerbGroup):
             ],
         }
 
-    @verb("fleet.trends", Role.VIEWER)
+    @verb("fleet.trends", Role.VIEWER, subject="host")
     async def trends(self, host: str = "") -> Mapping[str, Any]:  # noqa: ARG002 (another host of the lab answers its own)
         """The shown temperature of a host's devices over the last hour, oldest first; None where nothing was read."""
         now_s = self._series.clock()
@@ -208,7 +209,7 @@ class ReadingsVerbs(VerbGroup):
             "span_s": FINE_S,
         }
 
-    @verb("device.battery", Role.VIEWER)
+    @verb("device.battery", Role.VIEWER, subject="device")
     async def battery(self, device: str) -> Mapping[str, Any]:
         """The latest reading, the last days, farm's control of its charge, and signs of swelling."""
         record = await self._fleet.battery(device)
@@ -226,7 +227,7 @@ class ToolVerbs(VerbGroup):
         self._client = client
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    @verb("device.screenshot", Role.USER)
+    @verb("device.screenshot", Role.USER, subject="device")
     async def screenshot(self, call: ControlCall, device: str) -> Mapping[str, Any]:
         """The screen as a PNG artifact."""
         async with self._turn(call, device) as serial:
@@ -236,7 +237,7 @@ class ToolVerbs(VerbGroup):
                 kept = await asyncio.to_thread(self._artifacts.take, scratch, call.caller.user)
         return {"artifact": kept, "width": width, "height": height}
 
-    @verb("device.pull", Role.USER)
+    @verb("device.pull", Role.USER, subject="device", order=("path",))
     async def pull(self, call: ControlCall, device: str, path: str) -> Mapping[str, Any]:
         """A file of the phone as an artifact."""
         max_bytes = min(MAX_ARTIFACT_BYTES, self._artifacts.rules.budget_bytes // SHARE)
@@ -247,7 +248,7 @@ class ToolVerbs(VerbGroup):
                 kept = await asyncio.to_thread(self._artifacts.take, scratch, call.caller.user)
         return {"artifact": kept, "size_bytes": size_bytes}
 
-    @verb("device.install", Role.OPERATOR)
+    @verb("device.install", Role.OPERATOR, subject="device", order=("package",))
     async def install(self, call: ControlCall, device: str, package: str, name: str) -> Mapping[str, Any]:
         """Install an uploaded .apk."""
         serial = self._usable(call, device)
@@ -257,12 +258,12 @@ class ToolVerbs(VerbGroup):
             await tools.install(self._client, serial, local)
         return {"device": device, "name": name}
 
-    @verb("device.adb", Role.USER)
+    @verb("device.adb", Role.USER, subject="device")
     async def facts(self, call: ControlCall, device: str) -> Mapping[str, Any]:
         """Versions and facts of adb and the phone, for support requests."""
         return asdict(await tools.facts(self._client, self._usable(call, device)))
 
-    @verb("device.probe", Role.USER)
+    @verb("device.probe", Role.USER, subject="device")
     async def probe(self, call: ControlCall, device: str) -> Mapping[str, Any]:
         """One probe, as the phone printed it and as farm reads it."""
         serial = self._usable(call, device)

@@ -18,10 +18,11 @@ from farm.adb.devices import AdbDevice, AdbState
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, judge_folder, judge_usb, of_error
 from farm.common.peers import user_name
 from farm.common.tasks import SharedCall
+from farm.common.verbs import verb
 from farm.control.artifact_rules import GB
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
-from farm.control.verbs import VerbGroup, verb
+from farm.control.verbs import VerbGroup
 from farm.devices.power.power import PortStatus, PowerError
 from farm.devices.power.power_rules import PowerConfig
 from farm.devices.power.switchboard import Switchboard

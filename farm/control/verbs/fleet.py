@@ -12,8 +12,9 @@ from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.phone_text import REASON, plain
 from farm.common.selector import Selector, normalise
+from farm.common.verbs import verb
 from farm.control.callers import Role
-from farm.control.verbs import VerbGroup, json_of, verb
+from farm.control.verbs import VerbGroup, json_of
 from farm.control.verbs.device import free_device
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
@@ -111,7 +112,7 @@ class FleetVerbs(VerbGroup):
             "problems": lab_problems(picture),
         }
 
-    @verb("device.show", Role.VIEWER)
+    @verb("device.show", Role.VIEWER, subject="device")
     async def show(self, device: str) -> Mapping[str, Any]:
         """One device, whole."""
         self._fleet.note_view()
@@ -119,7 +120,7 @@ class FleetVerbs(VerbGroup):
         details = device_details(view, self._fleet.recovery.holder(view.name), self._leasing.wall())
         return {**details, "host": self._lab.own} if self._lab.own else details
 
-    @verb("device.adopt", Role.OPERATOR)
+    @verb("device.adopt", Role.OPERATOR, subject="device", order=("pool", "rename"))
     async def adopt(self, device: str, pool: str = "", rename: str = "") -> Mapping[str, Any]:
         """Let a phone in; without pool and name the farm chooses them."""
         if rename:
@@ -127,7 +128,7 @@ class FleetVerbs(VerbGroup):
         view = await self._fleet.admin.adopt(device, pool=pool, rename=rename)
         return {"name": view.name, "pool": view.pool}
 
-    @verb("device.set", Role.OPERATOR)
+    @verb("device.set", Role.OPERATOR, subject="device", order=("pool", "rename"))
     async def set_device(
         self, device: str, rename: str | None = None, pool: str | None = None, labels: tuple[str, ...] = ()
     ) -> Mapping[str, Any]:
@@ -141,14 +142,14 @@ class FleetVerbs(VerbGroup):
         changed = {label: view.labels.get(label, "") for label in map(normalise, assigned)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
 
-    @verb("device.forget", Role.OPERATOR)
+    @verb("device.forget", Role.OPERATOR, subject="device")
     async def forget(self, device: str, clean: bool = False, force: bool = False) -> Mapping[str, Any]:
         """Remove a phone from the farm, with `clean` farm from the phone too; `force` ends its lease."""
         name = free_device(self._fleet, device, force=force)
         await self._fleet.admin.forget(name, clean=clean)
         return {"name": name}
 
-    @verb("device.add", Role.OPERATOR)
+    @verb("device.add", Role.OPERATOR, subject="address")
     async def add(self, address: str) -> Mapping[str, Any]:
         """Add a network phone, HOST:PORT."""
         self._fleet.note_view()
@@ -170,7 +171,7 @@ class FleetVerbs(VerbGroup):
             ]
         }
 
-    @verb("alias.set", Role.OPERATOR)
+    @verb("alias.set", Role.OPERATOR, subject="alias", order=("selector",))
     async def set_alias(self, alias: str, selector: str) -> Mapping[str, Any]:
         """Let the phones of a selector answer to a key, later ones too; `no_match` says why none does now."""
         views = [(view.labels, view.aliases) for view in self._fleet.views()]
@@ -179,7 +180,7 @@ class FleetVerbs(VerbGroup):
         no_match = "" if devices else Selector.parse(selector).no_match(views).message
         return {"alias": alias, "devices": devices, "no_match": no_match}
 
-    @verb("alias.remove", Role.OPERATOR)
+    @verb("alias.remove", Role.OPERATOR, subject="alias")
     async def remove_alias(self, alias: str) -> Mapping[str, Any]:
         """Remove a key that was set by hand."""
         return {"alias": await self._aliases.remove(alias)}

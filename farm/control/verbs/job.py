@@ -15,10 +15,11 @@ from farm.common.durations import format_duration
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError, error_to_wire
 from farm.common.field_errors import KEY_FORM
 from farm.common.limits import MAX_JOBS_AT_ONCE, MAX_WHY
+from farm.common.verbs import MAX_COUNT, Count, verb
 from farm.control.callers import Caller, Role
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs import MAX_COUNT, Count, VerbGroup, json_of, verb
+from farm.control.verbs import VerbGroup, json_of
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
 from farm.head.allocator.model import DeviceReason
 from farm.head.head import Head
@@ -61,7 +62,7 @@ class JobVerbs(VerbGroup):
         self._streams = streams
         self._steps = steps
 
-    @verb("job.submit", Role.USER)
+    @verb("job.submit", Role.USER, subject="jobs", order=("spec.kind",))
     async def submit(
         self, call: ControlCall, spec: dict[str, Any], key: Key = "", must_match: bool = False
     ) -> Mapping[str, Any]:
@@ -75,7 +76,7 @@ class JobVerbs(VerbGroup):
             rows = [job_row(job, None, waits="") for job in submitted.jobs]
         return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
 
-    @verb("job.check", Role.USER)
+    @verb("job.check", Role.USER, changes=False)
     async def check(
         self,
         call: ControlCall,
@@ -139,7 +140,7 @@ class JobVerbs(VerbGroup):
         rows = await self._rows(page[:limit], results=results)
         return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else "", "now": self._now()}
 
-    @verb("job.show", Role.VIEWER)
+    @verb("job.show", Role.VIEWER, subject="job")
     async def show(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """One job, whole."""
         found = await self._store.in_thread(self._one, job)
@@ -156,12 +157,12 @@ class JobVerbs(VerbGroup):
             "now": self._now(),
         }
 
-    @verb("job.steps", Role.VIEWER)
+    @verb("job.steps", Role.VIEWER, subject="host")
     async def steps(self, host: str = "") -> Mapping[str, Any]:  # noqa: ARG002 (another host of the lab answers its own)
         """The present step of each job that runs at a host."""
         return {"steps": self._steps.to_wire()}
 
-    @verb("job.cancel", Role.USER)
+    @verb("job.cancel", Role.USER, subject="job", order=("array", "user", "state", "before"))
     async def cancel(
         self,
         call: ControlCall,
@@ -189,19 +190,19 @@ class JobVerbs(VerbGroup):
         ordered = await self._order(call.caller, jobs, lambda ids: self._head.cancel(ids, error))
         return {**ordered, "more": more}
 
-    @verb("job.hold", Role.USER)
+    @verb("job.hold", Role.USER, subject="job")
     async def hold(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
         jobs = await self._store.in_thread(self._named, job)
         return await self._order(call.caller, jobs, self._head.hold)
 
-    @verb("job.resume", Role.USER)
+    @verb("job.resume", Role.USER, subject="job")
     async def resume(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Let held jobs continue."""
         jobs = await self._store.in_thread(self._named, job)
         return await self._order(call.caller, jobs, self._head.resume)
 
-    @verb("job.watch", Role.VIEWER)
+    @verb("job.watch", Role.VIEWER, subject="jobs", stream=True)
     async def watch(
         self,
         call: ControlCall,
@@ -228,7 +229,7 @@ class JobVerbs(VerbGroup):
             raise
         return {"jobs": await self._rows(await self._store.in_thread(self._store.jobs.several, ids))}
 
-    @verb("job.logs", Role.VIEWER)
+    @verb("job.logs", Role.VIEWER, subject="job", stream=True)
     async def logs(
         self,
         call: ControlCall,
@@ -254,7 +255,7 @@ class JobVerbs(VerbGroup):
             return {}
         return answer
 
-    @verb("job.log_tail", Role.VIEWER)
+    @verb("job.log_tail", Role.VIEWER, subject="job")
     async def log_tail(
         self,
         job: str,

@@ -16,9 +16,10 @@ from farm.common.durations import format_duration
 from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.common.verbs import verb
 from farm.control.callers import Caller, Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, json_of, verb
+from farm.control.verbs import VerbGroup, json_of
 from farm.control.verbs.device import device_facts
 from farm.control.verbs.explain_device import as_lines, as_values, repeats_state, steps_before
 from farm.devices.fleet import Fleet
@@ -37,6 +38,11 @@ MAX_HISTORY = 2000  # leases in an answer
 LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
 DEFAULT_USAGE = "farm usage --since 7d"
+
+
+def _explained_device(fields: Mapping[str, Any]) -> object:
+    """The phone that a request explains."""
+    return fields.get("name") if fields.get("what") == "device" else ""
 
 
 class LeaseVerbs(VerbGroup):
@@ -118,14 +124,14 @@ class LeaseVerbs(VerbGroup):
             "waiting_more": waiting.more,
         }
 
-    @verb("lease.kick", Role.OPERATOR)
+    @verb("lease.kick", Role.OPERATOR, subject="device")
     async def kick(self, device: str) -> Mapping[str, Any]:
         """End a lease now."""
         return json_of(await self._leasing.revoke(device, ENDED_BY_OPERATOR), "id", "device")
 
     # --- explain --------------------------------------------------------------------------------------------------
 
-    @verb("explain", Role.VIEWER)
+    @verb("explain", Role.VIEWER, subject=_explained_device)
     async def explain(self, call: ControlCall, what: str, name: str) -> Mapping[str, Any]:
         """Why a device is not handed out to the caller, a key waits or a job does not run, in sentences."""
         match what:
@@ -228,7 +234,7 @@ class LeaseVerbs(VerbGroup):
         rows = [_reservation_row(record) for record in await self._head.reservations()]
         return {"reservations": rows, "now": self._leasing.wall().isoformat()}
 
-    @verb("reservation.add", Role.OPERATOR)
+    @verb("reservation.add", Role.OPERATOR, subject="selector", order=("user", "starts_at", "ends_at"))
     async def add_reservation(
         self, selector: str, user: str, starts_at: AwareDatetime, ends_at: AwareDatetime, note: str = ""
     ) -> Mapping[str, Any]:
@@ -242,7 +248,7 @@ class LeaseVerbs(VerbGroup):
         record = await self._head.reserve(selector, user, starts_at, ends_at, note)
         return {"reservation": _reservation_row(record), "devices": matching}
 
-    @verb("reservation.remove", Role.OPERATOR)
+    @verb("reservation.remove", Role.OPERATOR, subject="reservation")
     async def remove_reservation(self, reservation: str) -> Mapping[str, Any]:
         """Take a reservation back."""
         return {"reservation": _reservation_row(await self._head.remove_reservation(reservation))}
@@ -251,7 +257,7 @@ class LeaseVerbs(VerbGroup):
         """For `farm status`."""
         return [f"{self._head.drained}: farm drain --end"] if self._head.drained else []
 
-    @verb("host.drain", Role.OPERATOR)
+    @verb("host.drain", Role.OPERATOR, subject="host")
     async def drain(self, call: ControlCall, on: bool = True, host: str = "") -> Mapping[str, Any]:
         """Hold grants back or let them continue -> {draining, leases}: the leases that remain.
 
@@ -309,7 +315,7 @@ class TunnelVerbs(VerbGroup):
         self._fleet = fleet
         self._keeper = keeper
 
-    @verb("forward.add", Role.OPERATOR)
+    @verb("forward.add", Role.OPERATOR, subject="device", order=("listen", "dial"))
     async def add(self, device: str, listen: str, dial: str, reverse: bool = False) -> Mapping[str, Any]:
         """Set up a tunnel between adb socket specs (`tcp:9000`); farm repeats it after replugs and reboots."""
         kind = TunnelKind.REVERSE if reverse else TunnelKind.FORWARD
@@ -334,7 +340,7 @@ class TunnelVerbs(VerbGroup):
             ]
         }
 
-    @verb("forward.remove", Role.OPERATOR)
+    @verb("forward.remove", Role.OPERATOR, subject="device", order=("listen",))
     async def remove(self, device: str, listen: str, dialler_stopped: bool = False) -> Mapping[str, Any]:
         """Give a tunnel up."""
         view = self._fleet.view(device)

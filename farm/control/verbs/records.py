@@ -14,10 +14,11 @@ from pydantic import Field
 
 from farm.common.errors import Code, NotAllowedError, UserError
 from farm.common.limits import MAX_ARTIFACTS
+from farm.common.verbs import MAX_COUNT, Count, Sha256, verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import MAX_COUNT, Count, Sha256, VerbGroup, json_of, verb
+from farm.control.verbs import VerbGroup, json_of
 from farm.jobs.poison import REFUSED_AFTER, PoisonLedger
 from farm.leasing.model import Holder
 from farm.model.identity import target_words
@@ -56,7 +57,7 @@ class RecordsVerbs(VerbGroup):
         """One set: by its number, or by a model's name the caller's newest; without one, the only one."""
         return _set_row(await self._sets.in_thread(self._found, set, call.caller.user), whole=True)
 
-    @verb("records.keep", Role.USER)
+    @verb("records.keep", Role.USER, subject="name", order=("artifact",))
     async def keep(
         self,
         call: ControlCall,
@@ -86,7 +87,7 @@ class RecordsVerbs(VerbGroup):
         )
         return {"version": version}
 
-    @verb("records.remove", Role.USER)
+    @verb("records.remove", Role.USER, subject="set")
     async def remove(self, call: ControlCall, set: SetNumber) -> Mapping[str, Any]:  # noqa: A002
         """Forget a set: its owner and operators may; answers with the removed set."""
         kept = await self._sets.in_thread(self._found, str(set), call.caller.user)
@@ -192,7 +193,7 @@ class PoisonVerbs(VerbGroup):
         """Those of the artifacts that are not run any more for the caller."""
         return {"poisoned": sorted(await self._ledger.in_thread(self._ledger.refused, artifacts, call.caller.user))}
 
-    @verb("poison.report", Role.USER)
+    @verb("poison.report", Role.USER, subject="device", order=("artifact",))
     async def report(
         self,
         call: ControlCall,
@@ -213,7 +214,7 @@ class PoisonVerbs(VerbGroup):
         await self._ledger.report(artifact, device, what, kills, user=user, job=lease.request.job, seen=seen)
         return {"artifact": artifact}
 
-    @verb("poison.forget", Role.OPERATOR)
+    @verb("poison.forget", Role.OPERATOR, subject="artifact")
     async def forget(self, call: ControlCall, artifact: Sha256) -> Mapping[str, Any]:
         """Let an artifact be run again."""
         await self._ledger.forget(artifact, call.caller.user)

@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from farm.common.verbs import Count, verb
 from farm.control.callers import Role
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs import Count, VerbGroup, verb
+from farm.control.verbs import VerbGroup
 from farm.store.event_history import EventHistory
 from farm.store.maintenance import back_up, check
 from farm.store.retention import Retention
@@ -38,7 +39,7 @@ class StoreVerbs(VerbGroup):
         self._retention = retention
         self._whole_reads = ThreadPoolExecutor(1, "farm-store-whole")  # a thread continues although its caller left
 
-    @verb("store.check", Role.OPERATOR)
+    @verb("store.check", Role.OPERATOR, changes=False)
     async def check(self) -> Mapping[str, Any]:
         """Check every table: its damage, its number of rows."""
         report = await asyncio.get_running_loop().run_in_executor(self._whole_reads, check, self._store.database.engine)
@@ -62,7 +63,7 @@ class StoreVerbs(VerbGroup):
                 await call.progress(data, size_bytes=size_bytes)
         return {"size_bytes": size_bytes, "sha256": seen.hexdigest()}
 
-    @verb("store.prune", Role.OPERATOR)
+    @verb("store.prune", Role.OPERATOR, order=("keep_days",))
     async def prune(
         self, keep_days: Annotated[float, Field(ge=0, le=MAX_KEEP_DAYS)] | None = None, dry_run: bool = False
     ) -> Mapping[str, Any]:
@@ -109,7 +110,7 @@ class EventVerbs(VerbGroup):
         events = await self._history.newest(subject, limit, topics)
         return {"events": [event.to_wire() for event in events]}
 
-    @verb("events", Role.VIEWER)
+    @verb("events", Role.VIEWER, stream=True)
     async def events(
         self, call: ControlCall, since: Count = 0, follow: bool = True, subject: str = ""
     ) -> Mapping[str, Any]:

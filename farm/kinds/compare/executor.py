@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from farm.bundle.model import Bundle, platform_of
-from farm.common.errors import Code, UserError
-from farm.jobs.attempt import no_such_verb_error, text_field
+from farm.common.errors import Code, ProtocolError, UserError
+from farm.common.verbs import verb
+from farm.jobs.attempt import Text
 from farm.jobs.executor import AttemptContext
 from farm.kinds.compare.spec import CompareSpec, CompareTask
 from farm.kinds.execution import MeasuringHost, ModelExecutor, measured, quiet_lease
@@ -74,17 +75,14 @@ class BundleHost(MeasuringHost):
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`bundle.use`: the phone's RPC server starts from another bundle; answered when its check is passed."""
-        if verb != "bundle.use":
-            return await MeasuringHost.serve(self, verb, fields)
-        bundle = self.bundles.get(text_field(fields, "bundle"))
-        if bundle is None:
-            raise no_such_verb_error("bundle.use of that bundle")
+    @verb("bundle.use")
+    async def use(self, bundle: Text) -> None:
+        """Start the phone's RPC server from another bundle; answered when its check is passed."""
+        if bundle not in self.bundles:
+            raise ProtocolError("this attempt has no such bundle")
         device = await self.parts.leasing.allow_bundle_override(self.context.lease.id)
         # No await between the two: the lease that allows the override must not have ended.
-        await self.parts.fleet.bundle_overrides.use(device, bundle)
-        return {}
+        await self.parts.fleet.bundle_overrides.use(device, self.bundles[bundle])
 
 
 def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str) -> None:

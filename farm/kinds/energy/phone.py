@@ -9,14 +9,17 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbFailed, AdbTimeout
 from farm.adb.shell import ShellStream
-from farm.common.errors import Code, PhoneError, ProtocolError
+from farm.common.errors import Code, PhoneError
 from farm.common.phone_text import LINE, plain
 from farm.common.tasks import end_tasks
+from farm.common.verbs import verb
 from farm.devices.server.phone_paths import GAUGE
 from farm.kinds.energy.meter import rails_error
 from farm.kinds.execution import MeasuringHost
@@ -220,16 +223,12 @@ class PowerHost(MeasuringHost):
     gauge: GaugeReader
     rails: RailsTraces
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`gauge {nap_s}`: the lines since the last call; `rails.read {last}`: the next trace."""
-        if verb == "rails.read":
-            last = fields.get("last")
-            if not isinstance(last, bool):
-                raise ProtocolError("a worker says of a trace whether it is the last, true or false")
-            return await self.rails.read(last=last)
-        if verb != "gauge":
-            return await MeasuringHost.serve(self, verb, fields)
-        nap_s = fields.get("nap_s")
-        if type(nap_s) is not float or not MIN_NAP_S <= nap_s <= MAX_NAP_S:
-            raise ProtocolError(f"a worker reads a gauge every {MIN_NAP_S:g} to {MAX_NAP_S:g} s")
+    @verb("rails.read")
+    async def read_rails(self, last: bool) -> Mapping[str, Any]:
+        """The next trace; `last`: no more are asked for."""
+        return await self.rails.read(last=last)
+
+    @verb("gauge")
+    async def read_gauge(self, nap_s: Annotated[float, Field(ge=MIN_NAP_S, le=MAX_NAP_S)]) -> Mapping[str, Any]:
+        """The gauge's lines since the last call."""
         return {"lines": await self.gauge.lines(nap_s)}

@@ -25,9 +25,10 @@ from farm.common.errors import FarmError, NotAllowedError, UserError
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import nearest
 from farm.common.tasks import at_most, end_tasks
+from farm.common.verbs import verb
 from farm.control.callers import Caller, Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, verb
+from farm.control.verbs import VerbGroup
 from farm.jobs.executor import AttemptContext, Executor
 from farm.kinds.execution import ExecutorParts
 from farm.kinds.lease.spec import LeaseSpec
@@ -340,13 +341,13 @@ class PersonalLeaseVerbs(VerbGroup):
     def __init__(self, leases: LeaseExecutor) -> None:
         self._leases = leases
 
-    @verb("lease.show", Role.USER)
+    @verb("lease.show", Role.USER, subject="lease", changes=False)
     async def show(self, call: ControlCall, lease: str) -> Mapping[str, Any]:
         """The facts needed to use the phone, the key included."""
         self._may(call.caller, lease)
         return {**await self._leases.show(lease), "now": self._leases.wall().isoformat()}
 
-    @verb("lease.extend", Role.USER)
+    @verb("lease.extend", Role.USER, subject="lease", order=("seconds",))
     async def extend(
         self, call: ControlCall, lease: str, seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) -> Mapping[str, Any]:
@@ -355,7 +356,7 @@ class PersonalLeaseVerbs(VerbGroup):
         expires_at = await self._leases.extend(lease, seconds)
         return {"lease": lease, "expires_at": expires_at.isoformat(), "now": self._leases.wall().isoformat()}
 
-    @verb("lease.release", Role.USER)
+    @verb("lease.release", Role.USER, subject="lease")
     async def release(self, call: ControlCall, lease: str) -> Mapping[str, Any]:
         """The phone back; answers with the job, which is then done."""
         holder = self._may(call.caller, lease)

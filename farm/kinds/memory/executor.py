@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm.adb.client import AdbClient
-from farm.common.errors import ProtocolError
+from farm.common.verbs import Count, verb
 from farm.devices.server.phone_paths import MEMORY
 from farm.devices.server.rpc_server import script_error
 from farm.jobs.executor import AttemptContext
@@ -43,13 +43,9 @@ class MemoryExecutor(ModelExecutor):
 class MemoryHost(MeasuringHost):
     """The daemon's side of the worker: reads the memory of its session's processes on the phone while it is idle."""
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`memory {gpu since?}`: a reading of the session's processes, whose peaks count from then on."""
-        if verb != "memory":
-            return await MeasuringHost.serve(self, verb, fields)
-        gpu, since = fields.get("gpu"), fields.get("since", 0)
-        if not isinstance(gpu, bool) or not isinstance(since, int) or isinstance(since, bool) or since < 0:
-            raise ProtocolError("a worker reads memory with gpu, true or false, and since, seconds")
+    @verb("memory")
+    async def read(self, gpu: bool, since: Count = 0) -> Mapping[str, Any]:
+        """A reading of the session's processes, whose peaks count from then on."""
         serial = self.context.view.serial
         return asdict(await read_memory(self.parts.client, serial, gpu=gpu, since_s=since))
 

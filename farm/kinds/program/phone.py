@@ -21,6 +21,7 @@ from farm.bundle.folder import read_files
 from farm.bundle.model import platform_of
 from farm.common.errors import Code, FarmError, PhoneError, ProtocolError, UserError
 from farm.common.files import hash_file
+from farm.common.verbs import Count, verb
 from farm.devices.server.program_files import ProgramFile, install_sets, set_folder, work_folder
 from farm.jobs.executor import AttemptContext
 from farm.kinds.execution import ExecutorParts, MeasuringHost
@@ -141,26 +142,28 @@ class ProgramHost(MeasuringHost):
 
     programs: Sequence[InstalledProgram | None]  # of side 0, and of side 1 in a comparison
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`program.run`: one call, with what it printed. `program.numbers`: an artifact with what it computed."""
-        if verb not in ("program.run", "program.numbers"):
-            return await MeasuringHost.serve(self, verb, fields)
-        side = fields.get("side")
-        program = self.programs[side] if isinstance(side, int) and 0 <= side < len(self.programs) else None
-        if program is None:
-            raise ProtocolError("this attempt has no such program")
-        serial, client = self.context.view.serial, self.parts.client
-        if verb == "program.numbers":
-            return {"artifact": await self._numbers(program, client, serial)}
+    @verb("program.run")
+    async def run(self, side: Count) -> Mapping[str, Any]:
+        """Call the program once; what it printed."""
+        program = self._program(side)
         await self.quiet.begin()
-        stdout, stderr = await call_program(client, serial, program)
+        stdout, stderr = await call_program(self.parts.client, self.context.view.serial, program)
         return {"stdout": stdout, "stderr": stderr}
 
-    async def _numbers(self, program: InstalledProgram, client: AdbClient, serial: str) -> str:
+    def _program(self, side: int) -> InstalledProgram:
+        program = self.programs[side] if side < len(self.programs) else None
+        if program is None:
+            raise ProtocolError("this attempt has no such program")
+        return program
+
+    @verb("program.numbers")
+    async def read_numbers(self, side: Count) -> Mapping[str, Any]:
+        """An artifact with the numbers that the program computed."""
+        program = self._program(side)
         expected = program.description.expected
         if expected is None:
             raise ProtocolError("this program is not expected to write numbers")
-        async with await SyncSession.open(client, serial) as session:
+        async with await SyncSession.open(self.parts.client, self.context.view.serial) as session:
             data = await session.receive_some(f"{program.places.work}/{expected.file}", MAX_NUMBERS_BYTES)
         if data is None:
             raise UserError(
@@ -172,7 +175,7 @@ class ProgramHost(MeasuringHost):
                 f"{expected.file} has more than {MAX_NUMBERS_BYTES >> 20} MiB", Code.TOO_LARGE,
                 hint="compare fewer numbers",
             )  # fmt: skip
-        return await asyncio.to_thread(self.parts.artifacts.add, data)
+        return {"artifact": await asyncio.to_thread(self.parts.artifacts.add, data)}
 
 
 async def call_program(client: AdbClient, serial: str, program: InstalledProgram) -> tuple[str, str]:

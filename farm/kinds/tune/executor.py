@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from farm.common.errors import FarmError, Fault, PhoneError, ProtocolError
 from farm.common.files import is_sha256
-from farm.jobs.attempt import SessionOffer, YieldedError, text_field
+from farm.common.verbs import Count, Sha256, verb
+from farm.jobs.attempt import SessionOffer, Text, YieldedError
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import Pool, not_in_pool_error
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
@@ -34,15 +37,29 @@ class RecordsHost(LeaseHost):
 
     versions: list[int] = field(default_factory=list, kw_only=True)  # of the records that this attempt has stored
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`records.keep`."""
-        if verb != "records.keep":
-            return await LeaseHost.serve(self, verb, fields)
-        found = _records(fields)
-        await self.parts.artifacts.ensure(found["artifact"])
+    @verb("records.keep")
+    async def keep(
+        self,
+        model: Sha256,
+        name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)],
+        target: Any,
+        artifact: Sha256,
+        records: Count,
+        best: dict[str, Any],
+    ) -> Mapping[str, Any]:
+        """Keep a set of tuning records of the job's user."""
+        try:
+            check_set(target, best)
+        except BadSetError as error:
+            raise ProtocolError(f"the worker's records: {error.message}") from error
+        await self.parts.artifacts.ensure(artifact)
         job = self.context.job
-        self.versions.append(await self.parts.record_sets.save(**found, user=job.user, job=job.id))
-        return {"version": self.versions[-1]}
+        version = await self.parts.record_sets.save(
+            model=model, name=name, target=target, artifact=artifact, records=records, best=best,
+            user=job.user, job=job.id,
+        )  # fmt: skip
+        self.versions.append(version)
+        return {"version": version}
 
 
 class KeptParts:
@@ -59,15 +76,8 @@ class KeptParts:
         self._parts: list[str] = []
         self._saving: asyncio.Task[None] | None = None
 
-    def add(self, fields: Mapping[str, Any]) -> None:
-        """The worker has put a part into the artifacts; `first`: it has all of the records by itself.
-
-        Raises:
-            ProtocolError: the fields are wrong.
-        """
-        artifact, first = fields.get("artifact"), fields.get("first")
-        if not isinstance(artifact, str) or not is_sha256(artifact) or not isinstance(first, bool):
-            raise ProtocolError("the worker's message about a part of the records has wrong fields")
+    def add(self, artifact: str, *, first: bool) -> None:
+        """The worker has put a part into the artifacts; `first`: it has all of the records by itself."""
         self._parts = [*(() if first else self._parts), artifact]
         self._saving = asyncio.create_task(self._save(artifact, self._parts, self._saving), name="parts of records")
 
@@ -128,23 +138,26 @@ class PoolHost(RecordsHost):
         """The phones that the pool has had."""
         return self.pool.had
 
-    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Verbs about the pool."""
-        match verb:
-            case "pool":
-                return await self.pool.state()
-            case "pool.give_back":
-                self.pool.give_back(text_field(fields, "lease"))
-                return {}
-            case "pool.search":
-                if not isinstance(on := fields.get("on"), bool):
-                    raise ProtocolError("the worker does not say whether it searches")
-                self.pool.search(on=on)
-                return {}
-            case "records.part" if self.kept is not None:
-                self.kept.add(fields)
-                return {}
-        return await RecordsHost.serve(self, verb, fields)
+    @verb("pool")
+    async def state(self) -> Mapping[str, Any]:
+        """The pool's phones now."""
+        return await self.pool.state()
+
+    @verb("pool.give_back")
+    async def give_back(self, lease: Text) -> None:
+        """Let others have a phone of the pool."""
+        self.pool.give_back(lease)
+
+    @verb("pool.search")
+    async def search(self, on: bool) -> None:
+        """Have all the phones that the job asks for, or only one."""
+        self.pool.search(on=on)
+
+    @verb("records.part")
+    async def add_part(self, artifact: Sha256, first: bool) -> None:
+        """Keep a part of the records at another host, too."""
+        if self.kept is not None:
+            self.kept.add(artifact, first=first)
 
     def yield_wanted(self) -> bool:
         """Whether the attempt as a whole should end: others lack its worker slot. Single phones are the pool's."""
@@ -245,34 +258,3 @@ def ends_job(context: AttemptContext, error: BaseException) -> bool:
 def search_s(timeout_s: float) -> float:
     """How long a search may last whose attempt is ended after `timeout_s`."""
     return timeout_s - min(END_S, END_PART * timeout_s)
-
-
-def _sha256(fields: Mapping[str, Any], name: str) -> str:
-    value = text_field(fields, name)
-    if not is_sha256(value):
-        raise ProtocolError(f"the worker's {name!r} is no SHA-256")
-    return value
-
-
-def _records(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked fields of `records.keep`."""
-    count, best = fields.get("records"), fields.get("best")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise ProtocolError("the worker's 'records' is no number of records")
-    if not isinstance(best, Mapping):
-        raise ProtocolError("the worker's 'best' is no object")
-    try:
-        check_set(fields.get("target"), best)
-    except BadSetError as error:
-        raise ProtocolError(f"the worker's records: {error.message}") from error
-    name = text_field(fields, "name")
-    if not 0 < len(name) <= MAX_NAME_CHARS:
-        raise ProtocolError(f"the worker's 'name' has {len(name)} characters; 1 to {MAX_NAME_CHARS} are kept")
-    return {
-        "model": _sha256(fields, "model"),
-        "name": name,
-        "target": fields.get("target"),
-        "artifact": _sha256(fields, "artifact"),
-        "records": count,
-        "best": dict(best),
-    }

@@ -4,6 +4,7 @@ import asyncio
 
 from farm.common.errors import PhoneError
 from farm.common.peers import user_name
+from farm.common.verbs import Verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Principal, Role
 from farm.control.client import ControlClient
@@ -36,7 +37,7 @@ class ServedControl:
             ("odd", self.odd, Role.VIEWER),
             ("change", self.echo, Role.OPERATOR),
         ):
-            self.server.register(kind, handler, role)
+            self.server.register(Verb(kind, role, frame=kind == "echo", stream=kind == "flood"), handler)
 
     async def principal_of(self, uid):
         return Principal(user_name(uid), self.role)

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from farm.common.errors import NotAllowedError, PhoneError, ProtocolError, UserError
+from farm.common.verbs import Verb
 from farm.control.artifacts import ArtifactFolder
-from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of, with_order
+from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, about_call
 from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, Role
 from farm.control.server import ControlServer
 from farm.store.writer import StoreWriteError
+from tests.support.verbs import every_verb
 from tests.support.web_desk import AccountStore
 
 WEB = Caller("ann", Role.USER, "web token ann from 10.0.0.3")
@@ -48,15 +50,15 @@ def desk(rows, tmp_path):
 
     async def change(call):
         await call.progress(step=1)
-        return {"jobs": [{"id": "job-1"}]}
+        return {"job": [{"id": "job-1"}]}
 
     async def fail(call):
         raise PhoneError("it burns")
 
-    server.register("look", look, Role.VIEWER)
-    server.register("job.check", look, Role.USER)
-    server.register("change", change, Role.USER)
-    server.register("fail", fail, Role.OPERATOR)
+    server.register(Verb("look", Role.VIEWER, subject="job"), look)
+    server.register(Verb("job.check", Role.USER, changes=False), look)
+    server.register(Verb("change", Role.USER, subject="job"), change)
+    server.register(Verb("fail", Role.OPERATOR, subject="job"), fail)
     return server
 
 
@@ -73,7 +75,7 @@ async def test_a_change_is_written_with_who_and_what_and_a_look_is_not(desk, row
     await desk.ask(VIEWER, "look", {})
     await desk.ask(WEB, "job.check", {})
     answer = await desk.ask(WEB, "change", {"spec": {"token": "s3cret"}, "note": "s3cret"}, progress=progress)
-    assert answer.fields == {"jobs": [{"id": "job-1"}]}
+    assert answer.fields == {"job": [{"id": "job-1"}]}
     assert steps == [{"step": 1}]
     assert told(rows) == [("ann", WEB.origin, "change", "job-1", "ok")]
     assert "s3cret" not in str(rows)
@@ -87,7 +89,7 @@ async def test_refusals_and_failures_are_written(desk, rows):
         (VIEWER, "no.such", UserError),
     ):
         with pytest.raises(error):
-            await desk.ask(caller, kind, {"device": "pixel"})
+            await desk.ask(caller, kind, {"job": "pixel"})
     assert told(rows) == [
         ("", VIEWER.origin, "change", "pixel", "not_allowed"),
         ("ann", WEB.origin, "fail", "pixel", "not_allowed"),
@@ -103,7 +105,7 @@ async def test_a_call_that_its_caller_gave_up_is_ended_and_written(desk, rows):
         began.set()
         await asyncio.Event().wait()
 
-    desk.register("wait", wait, Role.USER)
+    desk.register(Verb("wait", Role.USER, subject="job"), wait)
     asked = asyncio.create_task(desk.ask(WEB, "wait", {"job": "j"}))
     await began.wait()
     asked.cancel()
@@ -120,7 +122,7 @@ async def test_readers_of_pages_ask_one_by_one_users_in_turn(desk):
         asked.append(call.caller)
         return {}
 
-    desk.register("read", read, Role.VIEWER)
+    desk.register(Verb("read", Role.VIEWER), read)
     work = [asyncio.ensure_future(desk.ask(caller, "read", {})) for caller in [VIEWER] * 20 + [WEB]]
     while len(asked) < len(work):
         await asyncio.sleep(0)
@@ -183,45 +185,46 @@ async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows,
 
 
 @pytest.mark.parametrize(
-    ("fields", "subject"),
+    ("value", "subject"),
     [
-        ({"device": "pixel", "note": "x"}, "pixel"),
-        ({"jobs": ["a", "b", "c", "d", "e"]}, "a b c d and 1 more"),
-        ({"jobs": [{"id": "a"}, {"id": "b"}]}, "a b"),
-        ({"jobs": [{"spec": {}}]}, ""),
-        ({"device": "\x1b[2J" + "x" * 500}, "?[2J" + "x" * 116 + "..."),
-        ({"token": "secret", "spec": {"token": "secret"}}, ""),
-        ({"device": 5, "name": ""}, ""),
+        ("pixel", "pixel"),
+        (["a", "b", "c", "d", "e"], "a b c d and 1 more"),
+        ([{"id": "a"}, {"id": "b"}], "a b"),
+        ([{"spec": {}}], ""),
+        ("\x1b[2J" + "x" * 500, "?[2J" + "x" * 116 + "..."),
+        ({"token": "secret"}, ""),
+        (5, ""),
     ],
 )
-def test_a_subject_is_a_short_name(fields, subject):
-    assert subject_of(fields) == subject
+def test_a_subject_is_a_short_name(value, subject):
+    assert about_call(Verb("change", subject="device"), {"device": value, "note": "x"}) == subject
 
 
 @pytest.mark.parametrize(
-    ("subject", "fields", "row"),
+    ("kind", "fields", "row"),
     [
-        ("", {"on": True}, "on=true"),
-        ("", {"on": False}, "on=false"),
-        ("pixel", {"device": "pixel", "service": "maintenance"}, "pixel service=maintenance"),
-        ("pixel", {"device": "pixel", "reason": "s3cret", "force": True}, "pixel force=true"),
-        ("ann", {"name": "ann", "role": "operator", "web": False}, "ann web=false role=operator"),
-        ("pool=lab", {"selector": "pool=lab", "user": "ann", "note": "s3cret"}, "pool=lab user=ann"),
-        ("job-1", {"spec": {"kind": "tune", "token": "s3cret", "note": {"on": True}}}, "job-1 kind=tune"),
-        ("l", {"lease": "l", "seconds": 600.0}, "l seconds=600.0"),
-        ("", {"user": "ann", "state": ["queued", "held"]}, "user=ann state=queued,held"),
-        ("a", {"alias": "a", "selector": "\x1b[2J" + "x" * 500}, "a selector=?[2J" + "x" * 227 + "..."),
-        ("a", {"alias": "a", "selector": {"x": "s3cret"}, "service": None}, "a"),
+        ("host.drain", {"on": True}, "on=true"),
+        ("host.drain", {"on": False, "host": "lab2"}, "lab2 on=false"),
+        ("device.service", {"device": "pixel", "service": "maintenance"}, "pixel service=maintenance"),
+        ("device.quarantine", {"device": "pixel", "reason": "s3cret", "force": True}, "pixel force=true"),
+        ("auth.new", {"name": "ann", "role": "operator", "web": False}, "ann web=false role=operator"),
+        ("reservation.add", {"selector": "pool=lab", "user": "ann", "note": "s3cret"}, "pool=lab user=ann"),
+        ("job.submit", {"spec": {"kind": "tune", "token": "s3cret", "note": {"on": True}}}, "kind=tune"),
+        ("job.submit", {"spec": "s3cret"}, ""),
+        ("lease.extend", {"lease": "l", "seconds": 600.0}, "l seconds=600.0"),
+        ("job.cancel", {"user": "ann", "state": ["queued", "held"]}, "user=ann state=queued,held"),
+        ("alias.set", {"alias": "a", "selector": "\x1b[2J" + "x" * 500}, "a selector=?[2J" + "x" * 227 + "..."),
+        ("alias.set", {"alias": "a", "selector": {"x": "s3cret"}, "service": None}, "a"),
     ],
 )
-def test_a_row_says_what_was_ordered_and_no_free_text(subject, fields, row):
-    assert with_order(subject, fields) == row
+def test_a_row_says_what_was_ordered_and_no_free_text(tmp_path, kind, fields, row):
+    assert about_call(every_verb(tmp_path)[kind], fields) == row
 
 
 async def test_two_orders_of_one_verb_are_two_rows_refused_ones_too(desk, rows):
     for caller, on in ((WEB, True), (WEB, False), (VIEWER, False)):
         with suppress(NotAllowedError):
-            await desk.ask(caller, "change", {"device": "host", "on": on})
+            await desk.ask(caller, "change", {"job": "host", "on": on})
     assert [(row.subject, row.outcome) for row in rows] == [
         ("host on=true", "ok"), ("host on=false", "ok"), ("host on=false", "not_allowed"),
     ]  # fmt: skip

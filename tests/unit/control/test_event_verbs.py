@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.common.events import EventLog
+from farm.common.verbs import Verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, LocalPeer, Role
 from farm.control.server import ControlServer
@@ -74,7 +75,7 @@ async def test_many_streams_of_one_user_leave_another_users_its_turns(tmp_path):
             await call.progress(number=number)
         return {}
 
-    server.register("events", stream, Role.VIEWER)
+    server.register(Verb("events", Role.VIEWER, stream=True), stream)
 
     async def read(user):
         async def progress(**_):

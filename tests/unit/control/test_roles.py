@@ -1,15 +1,16 @@
 """Every verb has a role, and whoever is below it is refused before the verb hears of it, and written down."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 from farm.common.errors import NotAllowedError
+from farm.common.verbs import verbs_of
 from farm.control.audit import AuditTrail
 from farm.control.callers import Caller, LocalPeer, Role
-from farm.control.server import ONLY_LOOK
-from tests.support.verbs import every_verb, registered
+from tests.support.verbs import every_verb, groups, registered
 from tests.unit.control.test_audit import Rows
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
@@ -32,9 +33,21 @@ ORIGINS = {
 
 def test_verbs_of_viewers_change_nothing(tmp_path):
     verbs = every_verb(tmp_path)
-    assert all(isinstance(role, Role) for role in verbs.values())
-    assert {kind for kind, role in verbs.items() if role is Role.VIEWER} == VIEWERS_MAY
-    assert {kind for kind in ONLY_LOOK if verbs[kind] > Role.VIEWER} == ONLY_LOOK
+    assert all(isinstance(verb.role, Role) for verb in verbs.values())
+    assert {kind for kind, verb in verbs.items() if verb.role is Role.VIEWER} == VIEWERS_MAY
+    looks = {"audit.list", "auth.list", "job.check", "lease.show", "store.check"}
+    assert {kind for kind, verb in verbs.items() if not verb.changes} == looks
+
+
+def test_a_verb_names_its_fields():
+    """A field of an order that is misspelt, or was renamed, would be missing in every row of the audit log."""
+    for group in groups():
+        for declared, method in verbs_of(group).items():
+            parameters = inspect.signature(method).parameters
+            named = {each.partition(".")[0] for each in declared.order}
+            assert named <= parameters.keys(), declared.kind
+            assert callable(declared.subject) or declared.subject in {"", "jobs", *parameters}, declared.kind
+            assert declared.role is not Role.VIEWER or not declared.order, declared.kind
 
 
 def test_every_verb_is_in_the_document(tmp_path):
@@ -50,13 +63,13 @@ async def test_whoever_is_below_a_verbs_role_is_refused_and_written_down(tmp_pat
     desk = registered(tmp_path, AuditTrail(rows))
     origin, peer = ORIGINS[door]
     caller = Caller("ann", role, origin, peer)
-    above = sorted(kind for kind, least in desk.verbs.items() if least > role)
+    above = [verb for verb in desk.verbs.values() if verb.role > role]
     assert len(above) > 20
-    for kind in above:
+    for verb in above:
         with pytest.raises(NotAllowedError, match=f"ann is {role.word}"):
-            await desk.ask(caller, kind, {"device": "pixel"})
+            await desk.ask(caller, verb.kind, {verb.subject: "pixel"})
     assert [(row.kind, row.user, row.role, row.origin, row.subject, row.outcome) for row in rows] == [
-        (kind, "ann", role.word, origin, "pixel", "not_allowed") for kind in above
+        (verb.kind, "ann", role.word, origin, "pixel" if verb.subject else "", "not_allowed") for verb in above
     ]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from farm.common.errors import UserError
 from farm.common.tasks import SharedCall
+from farm.control.server import handler
 from farm.control.verbs import doctor as doctor_verbs
-from farm.control.verbs import handler
 from farm.control.verbs import store as store_verbs
 from farm.control.verbs.bundle import ADDS_AT_ONCE, BundleVerbs
 from farm.control.verbs.doctor import DoctorVerbs

@@ -15,9 +15,8 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, LocalPeer, Role
 from farm.control.limits import BusyError
 from farm.control.messages import Request
-from farm.control.server import ControlCall
+from farm.control.server import ControlCall, handler
 from farm.control.verbs import device as device_verbs
-from farm.control.verbs import handler
 from farm.control.verbs.device import ToolVerbs
 from farm.model.requests import LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper

@@ -7,8 +7,8 @@ import pytest
 
 from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_AFTER, MIN_TIME_S
+from farm.common.verbs import MAX_COUNT, FieldError
 from farm.control.server import ControlCall
-from farm.control.verbs import MAX_COUNT, FieldError
 from farm.control.verbs.bundle import ToolchainVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.store import EventVerbs

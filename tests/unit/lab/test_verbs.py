@@ -7,17 +7,19 @@ import pytest
 
 from farm.common.errors import Code, FarmError, HostUnreachableError, NotAllowedError, UserError
 from farm.common.frames import frame
+from farm.common.verbs import Verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Caller, Role
 from farm.control.router import Answer
 from farm.control.server import ControlServer
 from farm.head.host_rules import HostState
 from farm.lab.leases import CarriedLeases
-from farm.lab.verbs import HostForwarder, subject_of
+from farm.lab.verbs import HostForwarder
 from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from tests.support.errors import raises_code
 from tests.support.linked_hosts import linked_hosts
+from tests.support.verbs import every_verb
 
 ANN = Caller("ann", Role.USER, "uid 1000 pid 42")
 ROOT = Caller("root", Role.OPERATOR, "uid 0 pid 1")
@@ -49,10 +51,10 @@ class Hosts:
             of_lease = {"lease": "l-1", "user": "ann"} if call.request.kind == "lease.show" else {}
             return Answer({"at": host, **of_lease}, (b"raw",))
 
-        for verb in ("device.show", "lease.show", "lease.release"):
-            server.register(verb, show, Role.USER)
-        for verb in ("device.reboot", "host.drain"):
-            server.register(verb, show, Role.OPERATOR)
+        for kind in ("device.show", "lease.show", "lease.release"):
+            server.register(Verb(kind, Role.USER, subject=kind.partition(".")[0]), show)
+        for kind in ("device.reboot", "host.drain"):
+            server.register(Verb(kind, Role.OPERATOR, subject=kind.partition(".")[0]), show)
         view = SimpleNamespace(own=host, look=lambda: self._picture(host), still_unreached=self._tried)
         link = self.links.add(host)
         leases = CarriedLeases(link, None, lambda user: None, lambda: (host, 1), folder / f"{host}.json")
@@ -199,5 +201,5 @@ async def test_what_is_no_request_of_another_host_is_no_error_of_this_one(hosts,
         ("device.show", {"device": 3}, ""),
     ],
 )
-def test_what_a_request_is_about(kind, fields, subject):
-    assert subject_of(kind, fields) == subject
+def test_what_a_request_is_about(tmp_path, kind, fields, subject):
+    assert every_verb(tmp_path)[kind].host_subject(fields) == subject

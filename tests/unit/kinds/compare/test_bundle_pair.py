@@ -8,6 +8,7 @@ import pytest
 
 from farm.bundle.model import Bundle, Platform
 from farm.common.errors import Code, ProtocolError
+from farm.jobs.attempt import answer_worker
 from farm.kinds import KINDS
 from farm.kinds.compare.executor import BundleHost, check_pair
 from farm.model.identity import DeviceIdentity
@@ -65,11 +66,11 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
 
     parts = SimpleNamespace(leasing=calls, fleet=SimpleNamespace(bundle_overrides=calls))
     host = BundleHost(AttemptContext, parts, None, {A.hash: A, B.hash: B})
-    assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
+    assert await answer_worker("bundle.use", {"bundle": B.hash}, host) == {}
     assert calls == [("allow_bundle_override", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):
         with pytest.raises(ProtocolError):
-            await host.serve("bundle.use", fields)
+            await answer_worker("bundle.use", fields, host)
     assert len(calls) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from farm.common.errors import Code, HostError, PhoneError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
-from farm.jobs.attempt import YieldedError
+from farm.jobs.attempt import YieldedError, answer_worker
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s, with_lost
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Life
@@ -132,25 +132,25 @@ async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left
 
 
 async def test_the_pool_is_told_and_takes_orders(host):
-    assert await host.serve("pool", {}) == {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
-    assert await host.serve("pool.give_back", {"lease": "L1"}) == {}
+    assert await answer_worker("pool", {}, host) == {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
+    assert await answer_worker("pool.give_back", {"lease": "L1"}, host) == {}
     assert host.pool.given == ["L1"]
     with raises_code(Code.NOT_IN_POOL):
-        await host.serve("pool.give_back", {"lease": "L9"})
+        await answer_worker("pool.give_back", {"lease": "L9"}, host)
     assert host.yield_wanted()
     for on in (True, False):
-        assert await host.serve("pool.search", {"on": on}) == {}
+        assert await answer_worker("pool.search", {"on": on}, host) == {}
         assert host.pool.searches is on
 
 
 async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_most(host):
     async def tell(artifact, kills=1, device="pixel"):
         fields = {"artifact": artifact, "device": device, "what": "SIGSEGV", "kills": kills}
-        return await host.serve("poison.report", fields)
+        return await answer_worker("poison.report", fields, host)
 
     with pytest.raises(ProtocolError, match="asked about"):
         await tell(A)
-    await host.serve("poison.check", {"artifacts": [A, B]})
+    await answer_worker("poison.check", {"artifacts": [A, B]}, host)
     with pytest.raises(ProtocolError, match="no phone of this attempt"):
         await tell(A, device="somebody's")
     for wrong in (3, True, 100):
@@ -166,8 +166,8 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 @pytest.mark.parametrize("guilty", [True, False])
 async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
     host.parts.leasing.broken = ("L0",) * guilty
-    await host.serve("poison.check", {"artifacts": [A]})
-    assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
+    await answer_worker("poison.check", {"artifacts": [A]}, host)
+    assert await answer_worker("poison.suspect", {"artifact": A, "what": "it died"}, host) == {"killed": guilty}
     assert host.parts.poison.told == [(A, "pixel", 1)] * guilty
 
 
@@ -180,7 +180,7 @@ RECORDS = {"model": B, "name": "net", "target": {"kind": "llvm"}, "artifact": A,
 
 
 async def test_records_are_kept_as_the_jobs(host, keeper):
-    assert await host.serve("records.keep", RECORDS) == {"version": 3}
+    assert await answer_worker("records.keep", RECORDS, host) == {"version": 3}
     keeper.save.assert_called_once_with(**RECORDS, user="ann", job="j1")
 
 
@@ -207,7 +207,7 @@ async def test_records_are_kept_as_the_jobs(host, keeper):
 )
 async def test_what_are_no_records_is_refused(host, keeper, wrong, said):
     with pytest.raises((ProtocolError, UserError), match=said):
-        await host.serve("records.keep", RECORDS | wrong)
+        await answer_worker("records.keep", RECORDS | wrong, host)
     assert not host.versions
     keeper.save.assert_not_called()
 
@@ -223,7 +223,7 @@ class Work:
 
     async def run(self, running, worker, payload, host, *, limit_s):
         self.ran = worker, payload, limit_s
-        await host.serve("records.keep", RECORDS)
+        await answer_worker("records.keep", RECORDS, host)
         raise HostError("it died")
 
 
@@ -275,7 +275,7 @@ async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(execu
 )
 async def test_what_no_worker_says_is_refused(host, verb, fields):
     with pytest.raises(ProtocolError):
-        await host.serve(verb, fields)
+        await answer_worker(verb, fields, host)
 
 
 @pytest.mark.parametrize(("timeout_s", "expected_s"), [(86400.0, 86280.0), (480.0, 360.0), (60.0, 45.0)])
