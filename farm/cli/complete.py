@@ -40,7 +40,7 @@ def completions(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(
 
 def devices(incomplete: str) -> list[Pair]:
     """Names of phones."""
-    rows = _asked("status").get("devices", ())
+    rows = _asked("device.list").get("devices", ())
     return _beginning(incomplete, ((row["name"], f"{row['state']} {row['soc'] or ''}".strip()) for row in rows))
 
 
@@ -55,7 +55,7 @@ def jobs(incomplete: str) -> list[Pair]:
 def selectors(incomplete: str) -> list[Pair]:
     """Keys that phones answer to, and labels with the values there are; behind a comma the next label."""
     before, comma, last = incomplete.rpartition(",")
-    rows = _asked("status").get("devices", ())
+    rows = _asked("device.list").get("devices", ())
     keys = {key: "key" for row in rows for key in row["aliases"]}
     labels = {f"{label}={_label(row[label])}": "label" for row in rows for label in _LABELS if row.get(label)}
     wanted = labels if comma else keys | labels

@@ -60,7 +60,7 @@ def phone_of_environment() -> str | None:
     serial = os.environ.get("ANDROID_SERIAL")
     if not serial:
         return None
-    for device in call("status")["devices"]:
+    for device in call("device.list")["devices"]:
         if serial in (device["serial"], device["name"]):
             if device["name"] == os.environ.get("FARM_DEVICE") and device["holder"]:
                 lease = os.environ.get("FARM_LEASE", device["name"])

@@ -149,7 +149,7 @@ def drain(
         with connect() as client:
             while answer["leases"] and time.monotonic() < until:
                 time.sleep(POLL_S)
-                held = {row["name"] for row in client.call("status")["devices"] if row["holder"]}
+                held = {row["name"] for row in client.call("device.list")["devices"] if row["holder"]}
                 answer["leases"] = [lease for lease in answer["leases"] if lease["device"] in held]
     emit(answer, "phones are handed out again" if end else _drain_lines(answer), json=json)
     if answer["leases"] and not end:
@@ -184,8 +184,8 @@ def uninstall(
 def _held_here() -> list[tuple[str, str]]:
     """User and device of each lease at this daemon; none while it is away."""
     try:
-        status = call("status")
+        found = call("device.list")
     except FarmError:
         return []
-    own = status.get("host", "")
-    return [(row["holder"], row["name"]) for row in status["devices"] if row["holder"] and row.get("host", "") == own]
+    here = [row for row in found["devices"] if row.get("host", "") == found["host"]]
+    return [(row["holder"], row["name"]) for row in here if row["holder"]]

@@ -200,7 +200,7 @@ def fault(
     from farm.simulation.control import LabClient
 
     with connect() as client:
-        devices = client.call("status")["devices"]
+        devices = client.call("device.list")["devices"]
         folder = client.path.parent.parent / "lab"
     if not folder.is_dir():
         raise UserError(

@@ -39,7 +39,7 @@ def list_devices(
     json: JsonFlag = False,
 ) -> None:
     """Every phone that adb lists or the farm knows."""
-    devices = call("status")["devices"]
+    devices = call("device.list")["devices"]
     emit({"devices": devices}, (long_device_table if long else device_table)(devices), json=json)
 
 

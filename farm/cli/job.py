@@ -220,7 +220,7 @@ def _no_trace_error(outcome: Outcome) -> UserError:
 
 def _sessions_beside(device: str) -> dict[str, list[dict[str, Any]]]:
     """By name of each other phone on the same hub: the events of its sessions, newest first."""
-    rows = call("status")["devices"]
+    rows = call("device.list")["devices"]
     hubs = {row["name"]: (row.get("host"), place.hub) for row in rows if (place := parse_place(row["usb"])) is not None}
     names = [name for name, hub in hubs.items() if name != device and hub == hubs.get(device)]
     return {

@@ -209,14 +209,12 @@ def _target_of_phones(on: str, name: str) -> object:
         NoPhoneError: none matches.
         UserError: they need different code.
     """
-    from farm.common.selector import Selector
     from farm.devices.identity.targets import target_on
 
-    selector = Selector.parse(on)
-    shown = show_devices(each["name"] for each in call("status")["devices"])
-    matching = [each for each in shown if each["adopted"] and selector.matches(each["labels"], tuple(each["aliases"]))]
+    found = call("device.list", selector=on)["devices"]
+    matching = show_devices(each["name"] for each in found if each["adopted"])
     if not matching:
-        raise NoPhoneError(f"no phone matches {selector}", hint="farm device list")
+        raise NoPhoneError(f"no phone matches {on}", hint="farm device list")
     targets = {each["name"]: target_on(name, each["targets"], each["name"]) for each in matching}
     first = next(iter(targets))
     other = next((phone for phone, target in targets.items() if target != targets[first]), None)

@@ -21,6 +21,7 @@ from farm.client.model import (
     LogLine,
     Submitted,
     Usage,
+    device_from,
     job_from,
     names_of,
     status_from,
@@ -453,9 +454,9 @@ class AsyncClient:
         """Phones, keys, and problems of the host."""
         return status_from(await self.connection.call("status"))
 
-    async def devices(self) -> tuple[DeviceInfo, ...]:
-        """Every phone that adb lists or the farm knows."""
-        return (await self.status()).devices
+    async def devices(self, on: str = "") -> tuple[DeviceInfo, ...]:
+        """Every phone that adb lists or the farm knows; `on`: those that match a selector."""
+        return tuple(map(device_from, (await self.connection.call("device.list", selector=on))["devices"]))
 
     async def explain(self, what: str, name: str) -> tuple[str, ...]:
         """Why a `job`, `device` or `key` waits, in sentences."""

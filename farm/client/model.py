@@ -189,15 +189,18 @@ def line_from(row: Mapping[str, Any]) -> LogLine:
     return LogLine(datetime.fromisoformat(row["at"]), row["level"], row["source"], row["text"])
 
 
+def device_from(row: Mapping[str, Any]) -> DeviceInfo:
+    """A device of `status` or `device.list`."""
+    return DeviceInfo(**_fields_of(DeviceInfo, {**row, "keys": tuple(row["aliases"])}))
+
+
 def status_from(answer: Mapping[str, Any]) -> FarmStatus:
     """The answer of `status`."""
     return FarmStatus(
         version=answer["version"],
         seq=answer["seq"],
         tracker=(answer["tracker"]["host"], answer["tracker"]["port"]),
-        devices=tuple(
-            DeviceInfo(**_fields_of(DeviceInfo, {**row, "keys": tuple(row["aliases"])})) for row in answer["devices"]
-        ),
+        devices=tuple(map(device_from, answer["devices"])),
         problems=tuple(answer["problems"]),
         raw=answer,
     )

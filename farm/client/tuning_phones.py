@@ -237,10 +237,8 @@ class FarmPhones:
 
         if (error := await refusal(self._on, 1)) is not None:
             raise error
-        selector = Selector.parse(self._on)
-        adopted = [each.name for each in await client.devices() if each.adopted]
+        adopted = [each.name for each in await client.devices(self._on) if each.adopted]
         rows = [row for name in adopted if (row := await _row(client, name)) is not None]
-        rows = [row for row in rows if selector.matches(row["labels"], row["aliases"])]
         for row in rows:
             await self._check_versions(client, row)
         if (wanted := len(self._slots)) == 1:

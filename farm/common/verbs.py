@@ -44,7 +44,9 @@ class Verb:
 
     def subject_in(self, fields: Mapping[str, Any]) -> object:
         """What a request or an answer with these fields is about; None: they do not say."""
-        return self.subject(fields) if callable(self.subject) else fields.get(self.subject)
+        if callable(self.subject):
+            return self.subject(fields)
+        return fields.get(self.subject) if self.subject else None
 
     def host_subject(self, fields: Mapping[str, Any]) -> str:
         """The phone, lease or host that a request is about; "": every host can answer it."""

@@ -361,7 +361,7 @@ async def power_cycle(request: Request, name: str) -> Response:
 async def bundles(request: Request) -> Response:
     """The page."""
     found = (await ask(request, "bundle.list"))["bundles"]
-    devices = (await ask(request, "status"))["devices"]
+    devices = (await ask(request, "device.list"))["devices"]
     on: dict[str, list[str]] = {}
     for device in devices:
         if device["bundle"]:

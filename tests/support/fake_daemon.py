@@ -159,16 +159,20 @@ class FakeDaemon:
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    async def on_status(self, call: Any) -> Json:
-        await self._called("status")
+    async def on_device__list(self, call: Any) -> Json:
+        await self._called("device.list")
         device = {
             "serial": "S1", "state": "ready", "reason": "", "adopted": True, "pool": "lab", "soc": "SM8650",
             "gpu": "Adreno 750", "virtual": True, "holder": self.holder, "temperature_c": 30.0, "battery_percent": 90,
             "aliases": ["android"], "read_at": None,
         }  # fmt: skip
+        return {"devices": [{"name": name, **device} for name in self.devices], "host": ""}
+
+    async def on_status(self, call: Any) -> Json:
+        await self._called("status")
         return {
             "version": "0.1.0", "pid": 1, "seq": self._seq(), "tracker": {"host": "127.0.0.1", "port": 9190},
-            "adb": {"socket": ""}, "keys": [], "devices": [{"name": name, **device} for name in self.devices],
+            "adb": {"socket": ""}, "keys": [], "devices": (await self.on_device__list(call))["devices"],
             "problems": [],
             "draining": False,
         }  # fmt: skip

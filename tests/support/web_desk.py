@@ -109,6 +109,7 @@ class Desk:
             "fleet.trends": {"celsius": {}, "span_s": 3600.0},
             "lease.list": {"now": NOW.isoformat(), "leases": [], "waiting": [], "waiting_more": 0},
             "job.list": {"now": NOW.isoformat(), "jobs": [], "more": False, "before": ""},
+            "device.list": answers.get("status"),
             **answers,
         }
         self.asked: list[tuple[Caller, str, Mapping[str, Any]]] = []

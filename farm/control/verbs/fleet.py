@@ -65,9 +65,7 @@ class FleetVerbs(VerbGroup):
         In a lab, devices of all hosts with their `host`, and `hosts`.
         """
         self._fleet.note_view()
-        holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
-        now = self._leasing.wall()
         summary = self._facts.summary()
         bound, pid = self._facts.tvm_server()
         totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
@@ -80,26 +78,42 @@ class FleetVerbs(VerbGroup):
             "web": self._facts.web(),
             "builders": dict(self._facts.builders()),
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
-            "devices": [device_row(view, holders.get(view.name, ""), now) for view in self._fleet.views()],
-            "now": now.isoformat(),
+            "devices": await self._rows(),
+            "now": self._leasing.wall().isoformat(),
             "problems": await self._facts.problems(),
             "draining": bool(self._leasing.head.drained),
         }
         return await self._with_lab(here) if self._lab.own else here
 
     async def _with_lab(self, here: dict[str, Any]) -> dict[str, Any]:
-        """The status of this host with the hosts of its lab, and the phones of the others behind its own."""
+        """The status of this host with the hosts of its lab."""
         picture = await self._lab.look()
-        own = [{**row, "host": self._lab.own} for row in here["devices"]]
-        now = self._leasing.wall()
-        others = [{**device_row(each.view, each.holder, now), "host": each.host} for each in picture.phones]
         return {
             **here,
             "host": self._lab.own,
             "hosts": [_host_row(each) for each in picture.hosts],
-            "devices": own + others,
             "problems": [*here["problems"], *lab_problems(picture)],
         }
+
+    async def _rows(self, selector: str = "") -> list[dict[str, Any]]:
+        """Devices of this host, then of the others of the lab; of a selector, those that match it."""
+        wanted = Selector.parse(selector) if selector else None
+        held = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
+        found = [(self._lab.own, view, held.get(view.name, "")) for view in self._fleet.views()]
+        if self._lab.own:
+            found += [(each.host, each.view, each.holder) for each in (await self._lab.look()).phones]
+        now = self._leasing.wall()
+        return [
+            {**device_row(view, holder, now), **({"host": host} if host else {})}
+            for host, view, holder in found
+            if wanted is None or wanted.matches(view.labels, view.aliases)
+        ]
+
+    @verb("device.list", Role.VIEWER)
+    async def list_devices(self, selector: str = "") -> Mapping[str, Any]:
+        """The devices of `status` alone; of a `selector`, those that match it. `host`: this one, "" without a lab."""
+        self._fleet.note_view()
+        return {"devices": await self._rows(selector), "host": self._lab.own}
 
     @verb("host.list", Role.VIEWER)
     async def hosts(self) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ class ServedControl:
             ("odd", self.odd, Role.VIEWER),
             ("change", self.echo, Role.OPERATOR),
         ):
-            self.server.register(Verb(kind, role, frame=kind == "echo", stream=kind == "flood"), handler)
+            self.server.register(Verb(kind, role, subject="device", frame=kind == "echo"), handler)
 
     async def principal_of(self, uid):
         return Principal(user_name(uid), self.role)

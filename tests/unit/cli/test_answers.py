@@ -123,7 +123,7 @@ COMMANDS = {
     "another key": ("alias set 'a b' soc=x", "alias.set", {"alias": "a-b", "devices": ["pixel"], "no_match": ""}),
     "a key of no phone": ("alias set big soc=x", "alias.set", {"alias": "big", "devices": [], "no_match": "no y"}),
     "a key": ("alias set Fast soc=x", "alias.set", {"alias": "fast", "devices": ["pixel"], "no_match": ""}),
-    "no phones": ("device list", "status", {"devices": []}),
+    "no phones": ("device list", "device.list", {"devices": []}),
     "no bundles": ("bundle list", "bundle.list", {"bundles": []}),
     "no records": ("records list", "records.list", {"sets": []}),
     "no leases": ("lease list", "lease.list", {"leases": [], "waiting": []}),

@@ -123,7 +123,7 @@ ANSWERS = {
         ]
     },
     "job.list": {"jobs": [{"kind": "bench", "name": "net.onnx"}, {"kind": "shell", "name": "id"}]},
-    "status": {"devices": [{"name": "pixel", "state": "ready", "soc": ""}]},
+    "device.list": {"devices": [{"name": "pixel", "state": "ready", "soc": ""}]},
 }
 
 

@@ -20,8 +20,9 @@ from farm.control.messages import Reply, ShownFields, decode_reply, encode_reply
 from tests.support.web_desk import Desk, Page, text_of
 
 ANSWERS = {path.stem: json.loads(path.read_text()) for path in Path("tests/data/answers").glob("*.json")}
+ANSWERS["device.list"] = {"devices": ANSWERS["status"]["devices"], "host": ""}
 COMMANDS = {  # each with the answers that it shows
-    "status": ("status",), "device list": ("status",), "device list --long": ("status",),
+    "status": ("status",), "device list": ("device.list",), "device list --long": ("device.list",),
     "top --once": ("status", "job.list", "lease.list"), "job list": ("job.list",), "job show j": ("job.show",),
     "device show d": ("device.show",), "device battery d": ("device.battery",), "lease list": ("lease.list",),
     "host list": ("host.list",), "alias list": ("alias.list",), "bundle list": ("bundle.list",),

@@ -2,12 +2,13 @@
 
 import inspect
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from farm.common.errors import NotAllowedError
-from farm.common.verbs import verbs_of
+from farm.common.verbs import FieldError, arguments, verbs_of
 from farm.control.audit import AuditTrail
 from farm.control.callers import Caller, LocalPeer, Role
 from tests.support.verbs import every_verb, groups, registered
@@ -18,7 +19,7 @@ DOCUMENTED = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 # What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
 VIEWERS_MAY = {
     "alias.list", "artifact.get", "builder.list", "bundle.list", "bundle.show", "bundle.verify", "device.battery",
-    "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
+    "device.list", "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
     "fleet.trends", "forward.list", "history.list", "history.models", "host.list",
     "job.list", "job.log_tail", "job.logs", "job.show", "job.steps", "job.watch", "lease.history",
     "lease.list", "ping", "poison.check",
@@ -48,6 +49,8 @@ def test_a_verb_names_its_fields():
             assert named <= parameters.keys(), declared.kind
             assert callable(declared.subject) or declared.subject in {"", "jobs", *parameters}, declared.kind
             assert declared.role is not Role.VIEWER or not declared.order, declared.kind
+            with suppress(FieldError):
+                arguments(method, declared.kind, {})
 
 
 def test_every_verb_is_in_the_document(tmp_path):

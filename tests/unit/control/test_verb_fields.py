@@ -80,11 +80,11 @@ async def test_missing_unknown_and_wrong_fields_are_named(fields, said):
     assert caught.value.message == said
 
 
-async def lend(asked: ControlCall, device: str, *, pool: str = "") -> dict:
-    return {"device": device, "pool": pool, "kind": asked.request.kind}
+async def lend(call: ControlCall, device: str, *, pool: str = "") -> dict:
+    return {"device": device, "pool": pool, "kind": call.request.kind}
 
 
-async def test_a_parameter_of_that_type_gets_the_call_under_any_name():
+async def test_a_parameter_gets_the_call():
     assert await ask(lend, device="a") == {"device": "a", "pool": "", "kind": "lend"}
 
 

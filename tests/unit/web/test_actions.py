@@ -151,7 +151,7 @@ async def test_a_phone_is_leased_and_used_from_the_page():
 
 
 async def test_a_bundle_is_promoted():
-    lists = {"status": status(), "bundle.list": {"bundles": []}, "toolchain.list": {"toolchains": []}}
+    lists = {"device.list": {"devices": []}, "bundle.list": {"bundles": []}, "toolchain.list": {"toolchains": []}}
     farm = Page(Desk(**lists, **{"bundle.promote": {"name": "nightly", "state": "current"}}))
     await farm.sign_in()
     assert (await farm.order("/bundles/promote", {"bundle": "b" * 64}))[0] == 303

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from farm.common.errors import HostError, ProtocolError
+from farm.common.errors import HostError
 from farm.compiler.record_files import RecordFolder, write_records
 from farm.kinds.tune.executor import KeptParts, parts_of
 from farm.kinds.tune.parts import kept_in_parts, take_up
@@ -82,8 +82,8 @@ def parts_saved(context):
 async def test_a_part_is_named_when_it_has_its_second_copy(context):
     copied = asyncio.Event()
     kept = KeptParts(context, lambda _sha256: copied.wait())
-    kept.add({"artifact": A, "first": True})
-    kept.add({"artifact": B, "first": False})
+    kept.add(A, first=True)
+    kept.add(B, first=False)
     assert parts_saved(context) == []
     copied.set()
     await kept.close()
@@ -93,16 +93,10 @@ async def test_a_part_is_named_when_it_has_its_second_copy(context):
 async def test_a_first_part_takes_the_place_of_all_before(context):
     kept = KeptParts(context, AsyncMock(side_effect=HostError("no other host answers")))
     for artifact, first in ((A, True), (B, False), (C, True)):
-        kept.add({"artifact": artifact, "first": first})
+        kept.add(artifact, first=first)
     await kept.close()
     assert parts_saved(context)[-1] == [C]
     assert len(context.lines) == 3
-
-
-@pytest.mark.parametrize("fields", [{}, {"artifact": A}, {"artifact": "a", "first": True}, {"artifact": A, "first": 1}])
-def test_what_is_no_part_is_refused(fields):
-    with pytest.raises(ProtocolError):
-        KeptParts(SimpleNamespace(), lambda _: None).add(fields)
 
 
 def test_the_latest_attempt_that_kept_any_is_gone_on_from():
