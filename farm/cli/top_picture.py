@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from farm.cli.output import escaped, plots
+from farm.cli.output import escaped, plots, style_of
 from farm.cli.output.terminal import Glyphs
 from farm.cli.status import host_in_brief, short_age
 from farm.common.durations import format_duration
@@ -23,12 +23,6 @@ from farm.model.event_words import event_words
 PhoneOrder = Literal["state", "name", "heat", "battery", "holder"]
 MAX_EVENTS = 200  # kept for the ticker
 SHOWN_BY_ROWS = frozenset({"device.pushing", "job.progress"})  # rows of phones and jobs show these
-STYLES = {
-    "ready": "green", "busy": "cyan", "quarantined": "bold red", "unauthorized": "bold red", "gone": "dim",
-    "recovering": "yellow", "draining": "yellow", "maintenance": "magenta", "running": "cyan", "queued": "blue",
-    "held": "magenta", "blocked": "magenta", "cooling": "yellow", "hot": "red", "warm": "yellow",
-}  # fmt: skip
-HEAT_STYLES = {"warm": "yellow", "cooling": "yellow", "hot": "red"}
 CELL = 30  # columns of a phone where all of them stand beside each other
 WIDE = 100  # columns from which on there is room for what a phone is and why
 BAR = 10
@@ -310,7 +304,7 @@ def heading(farm: Snapshot, view: TopView) -> list[Text]:
     number = len(farm.phones)
     phones = Text(f"{number} {'phone' if number == 1 else 'phones'}{': ' if number else ''}")
     for state, count in sorted(farm.counts().items(), key=lambda each: -each[1]):
-        phones.append(f"{count} {state}  ", STYLES.get(state, ""))
+        phones.append(f"{count} {state}  ", style_of(state))
     fits = len(first) + len(phones.plain.rstrip()) <= view.width
     waiting = len(farm.waiting) + farm.waiting_more
     running = sum(job.state == "running" for job in farm.jobs)
@@ -334,7 +328,7 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
     return [
         Text(phone.name),
         *((Text(phone.host),) if phone.host else ()),
-        Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
+        Text(phone.state, style_of(phone.state)),
         _celsius(phone),
         _battery(phone),
         *((Text(phone.soc or "-"), Text(phone.gpu or "-")) if wide else ()),
@@ -344,13 +338,17 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
     ]
 
 
+def _heat_style(phone: PhoneRow) -> str:
+    return "" if phone.heat == "ok" else style_of(phone.heat)
+
+
 def _celsius(phone: PhoneRow) -> Text:
     """The temperature: an old one dim, with its age; none of a phone that is gone."""
     if phone.celsius is None or phone.state == "gone":
         return Text("-")
     if phone.read:
         return Text(f"{phone.celsius:.0f}C {phone.read}", "dim")
-    return Text(f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, ""))
+    return Text(f"{phone.celsius:.1f}C", _heat_style(phone))
 
 
 def _battery(phone: PhoneRow) -> Text:
@@ -383,9 +381,9 @@ def _phone_line(cells: Sequence[Text], columns: Sequence[str], marks: Glyphs) ->
 def _cell(phone: PhoneRow, view: TopView) -> Text:
     celsius = "" if phone.celsius is None or phone.state == "gone" else f"{phone.celsius:.0f}C"
     name = phone.name if len(phone.name) <= 15 else phone.name[:14] + view.marks.more
-    cell = Text(f"{view.marks.dot} ", STYLES.get(phone.state.partition(",")[0], "yellow"))
+    cell = Text(f"{view.marks.dot} ", style_of(phone.state) or "yellow")
     cell.append(f"{name:<15} ")
-    cell.append(f"{celsius:>4} ", "dim" if phone.read else HEAT_STYLES.get(phone.heat, ""))
+    cell.append(f"{celsius:>4} ", "dim" if phone.read else _heat_style(phone))
     cell.append(f"{(escaped(phone.user) or phone.state)[:6]:<6} ", "" if phone.user else "dim")
     return cell
 
@@ -395,7 +393,7 @@ def job_cells(job: JobRow, marks: Glyphs) -> list[Text]:
     bar = "" if job.done is None else f"{plots.bar(job.done, BAR, marks)} {job.done:4.0%} "
     return [
         Text(job.id),
-        Text(job.state, STYLES.get(job.state, "")),
+        Text(job.state, style_of(job.state)),
         Text(job.device or "-"),
         Text.assemble((bar, "cyan"), (escaped(job.step if job.state == "running" else job.waits), "dim")),
         Text(escaped(job.name)),

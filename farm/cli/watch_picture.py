@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from farm.cli.output import OLD, escaped, plots
+from farm.cli.output import OLD, escaped, plots, style_of
 from farm.cli.output.terminal import Glyphs
 from farm.cli.top_picture import aligned, cut
 from farm.common.durations import digits, format_duration, time_unit, with_unit
@@ -30,10 +30,6 @@ SHOWN_PHASES = 6  # the latest ones
 SHOWN_TASKS = 5
 CURVE_ROWS = 8
 BAR_CELLS = 30
-STYLES = {
-    "running": "cyan", "done": "green", "failed": "red", "cancelled": "yellow", "queued": "blue", "held": "magenta",
-    "blocked": "magenta", "ready": "green", "busy": "cyan", "interrupted": "yellow", "yielded": "yellow",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +180,7 @@ def lines_of(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
 def _alone(job: JobPicture, view: WatchView) -> Iterator[Text]:
     took = format_duration(((job.ended or view.now) - job.submitted).total_seconds())
     yield Text.assemble(
-        (job.id, "bold"), " ", (job.state, STYLES.get(job.state, "")), f"  {job.kind} {escaped(job.name)}  {took}"
+        (job.id, "bold"), " ", (job.state, style_of(job.state)), f"  {job.kind} {escaped(job.name)}  {took}"
     )
     if job.device:
         heat = _heat(job, view)
@@ -193,7 +189,7 @@ def _alone(job: JobPicture, view: WatchView) -> Iterator[Text]:
         yield Text(f"  waits    {escaped(job.waits)}")
     for each in job.tries if len(job.tries) > 1 else ():
         why = f": {escaped(each.error)}" if each.error else ""
-        yield Text(f"  attempt {each.number}  {each.device} {each.state}{why}", STYLES.get(each.state, ""))
+        yield Text(f"  attempt {each.number}  {each.device} {each.state}{why}", style_of(each.state))
     yield from _phases(job, view)
     if job.tuning is not None:
         yield from _tuning(job, job.tuning, view)
@@ -268,7 +264,7 @@ def _many(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
     head = Text(f"{ended} of {len(pictures)} jobs have ended ")
     head.append(plots.bar(ended / len(pictures), BAR_CELLS, view.marks) + "  ")
     for state, count in sorted(by_state.items()):
-        head.append(f"{count} {state}  ", STYLES.get(state, ""))
+        head.append(f"{count} {state}  ", style_of(state))
     order = {"running": 0, "failed": 1, "cancelled": 2, "queued": 3, "held": 3, "blocked": 3}
     ranked = sorted(pictures, key=lambda job: order.get(job.state, 4))
     return [head, *aligned([_cells(job, view) for job in ranked])]
@@ -290,6 +286,6 @@ def _cells(job: JobPicture, view: WatchView) -> list[Text]:
         text = job.phases[-1].step if job.phases and job.ended is None else ""
     tries = f"try {len(job.tries)}" if len(job.tries) > 1 else ""
     return [
-        Text(job.id), Text(job.state, STYLES.get(job.state, "")), Text(job.device or "-"),
+        Text(job.id), Text(job.state, style_of(job.state)), Text(job.device or "-"),
         Text("") if job.ended else _heat(job, view), Text(tries), Text(escaped(text)),
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from farm.client.connection import RESTART_S, DaemonConnection, OnNotice, OnTransfer, logger
 from farm.client.files import download, fetch, upload
@@ -41,14 +41,7 @@ from farm.kinds import KINDS
 from farm.model.specs import JobSpec, kind_named
 
 if TYPE_CHECKING:
-    from farm.client.model import (
-        BenchOptions,
-        CompareOptions,
-        JobOptions,
-        Outcome,
-        RunOptions,
-        TuneOptions,
-    )
+    from farm.client.model import Outcome
     from farm.kinds.bench.outcome import BenchOutcome
     from farm.kinds.compare.outcome import CompareOutcome
     from farm.kinds.run.outcome import RunOutcome
@@ -277,7 +270,7 @@ class AsyncClient:
         async with self._owned(spec) as submitted:
             return await self.wait(submitted)
 
-    async def bench(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> tuple[BenchOutcome, ...]:
+    async def bench(self, /, model: Path | str, *, on: str, **fields: Any) -> tuple[BenchOutcome, ...]:
         """Time a model on every matching phone (or `devices=N` of them), check its numbers, and wait.
 
         Args:
@@ -293,7 +286,7 @@ class AsyncClient:
         return cast("tuple[BenchOutcome, ...]", await self.outcomes(spec))
 
     async def compare(
-        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
+        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Any
     ) -> tuple[CompareOutcome, ...]:
         """Time two builds in turns on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
 
@@ -308,7 +301,7 @@ class AsyncClient:
         return cast("tuple[CompareOutcome, ...]", await self.outcomes(spec))
 
     async def tune(
-        self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Unpack[TuneOptions]
+        self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Any
     ) -> TuneOutcome:
         """Search for fast schedules and wait. Cancelled when given up: the trials so far are kept.
 
@@ -330,7 +323,7 @@ class AsyncClient:
             await self.get_file(outcome.package, output)
         return outcome
 
-    async def run(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> tuple[RunOutcome, ...]:
+    async def run(self, /, model: Path | str, *, on: str, **fields: Any) -> tuple[RunOutcome, ...]:
         """Run a model once on one phone (or `devices=N`, "all"), keep its outputs, and wait. Cancelled when given up.
 
         Args:
@@ -345,7 +338,7 @@ class AsyncClient:
         spec = await self.spec("run", model=model, on=on, **fields)
         return cast("tuple[RunOutcome, ...]", await self.outcomes(spec))
 
-    async def shell(self, /, command: str, *, on: str, **fields: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
+    async def shell(self, /, command: str, *, on: str, **fields: Any) -> tuple[ShellOutcome, ...]:
         """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
 
         `fields` are those of `ShellSpec`.

@@ -134,9 +134,8 @@ def encode_request(request: Request) -> list[bytes]:
     header: dict[str, Any] = {"v": PROTOCOL_VERSION, "id": request.id, "kind": request.kind}
     if request.token:
         header |= {"attempt": request.attempt, "fence": request.fence, "token": request.token}
-    frames = _encode(header | dict(request.fields), request.frames)
-    decode_request(frames)  # what the other side would refuse never leaves
-    return frames
+    _check_envelope(header, request.fence)  # what the other side would refuse never leaves
+    return _encode(header | dict(request.fields), request.frames)
 
 
 def decode_request(frames: Sequence[bytes]) -> Request:
@@ -152,19 +151,25 @@ def decode_request(frames: Sequence[bytes]) -> Request:
             f"the message has protocol version {str(version)[:20]}, this farm speaks {PROTOCOL_VERSION}",
             hint="client and daemon must be the same farm release: restart the daemon after an upgrade",
         )
-    kind = _matching(header, "kind", _NAME)
     fence = header.get("fence", 0)
-    if not isinstance(fence, int) or isinstance(fence, bool) or not 0 <= fence <= MAX_FENCE:
-        raise ProtocolError("the message's fence is not a whole number")
+    _check_envelope(header, fence)
     return Request(
-        id=_matching(header, "id", _ID),
-        kind=kind,
+        id=header["id"],
+        kind=header["kind"],
         fields={name: value for name, value in header.items() if name not in _ENVELOPE},
         frames=tuple(frames[1:]),
-        attempt=_matching(header, "attempt", _ID) if "attempt" in header else "",
+        attempt=header.get("attempt", ""),
         fence=fence,
-        token=_matching(header, "token", _TOKEN) if "token" in header else "",
+        token=header.get("token", ""),
     )
+
+
+def _check_envelope(header: Mapping[str, Any], fence: object) -> None:
+    for name, pattern in (("kind", _NAME), ("id", _ID), ("attempt", _ID), ("token", _TOKEN)):
+        if name in header or name in ("kind", "id"):
+            _matching(header, name, pattern)
+    if not isinstance(fence, int) or isinstance(fence, bool) or not 0 <= fence <= MAX_FENCE:
+        raise ProtocolError("the message's fence is not a whole number")
 
 
 def request_id(frames: Sequence[bytes]) -> str:
@@ -219,6 +224,7 @@ def decode_reply(frames: Sequence[bytes], kind: str = "") -> Reply:
 def _encode(header: Mapping[str, Any], frames: Sequence[bytes]) -> list[bytes]:
     try:
         first = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+        _refuse_half_characters(first, header)
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a message field is not JSON: {error}") from error
     encoded = [first, *frames]
@@ -230,13 +236,17 @@ def _decode(frames: Sequence[bytes], fields_type: type[dict[str, Any]] | None = 
     _check_sizes(frames)
     try:
         header = json.loads(frames[0], parse_constant=_refuse_constant, object_hook=fields_type)
-        if _SURROGATE.search(frames[0]):
-            json.dumps(header, ensure_ascii=False).encode()
+        _refuse_half_characters(frames[0], header)
     except (ValueError, RecursionError) as error:  # ValueError covers JSON, UTF-8 and over-long numbers
         raise ProtocolError("the message's first frame is not JSON", evidence=repr(bytes(frames[0][:200]))) from error
     if not isinstance(header, dict):
         raise ProtocolError("the message's first frame is not a JSON object")
     return header
+
+
+def _refuse_half_characters(frame: bytes, header: object) -> None:
+    if _SURROGATE.search(frame):
+        json.dumps(header, ensure_ascii=False).encode()  # raises UnicodeEncodeError
 
 
 def _check_sizes(frames: Sequence[bytes]) -> None:

@@ -16,12 +16,13 @@ from farm.common.durations import format_duration, reading_age
 from farm.common.errors import HostUnreachableError, UserError
 from farm.common.files import short_hash
 from farm.common.selector import natural
+from farm.common.tones import tone
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS, Service
 from farm.model.event_words import WHY, event_words
 from farm.web.hosts import last_facts
 from farm.web.page import PageRoute, ask, done, form_of, render, web_of
-from farm.web.rendering import Value, in_order, segment, tone
+from farm.web.rendering import Value, in_order, segment
 
 router = APIRouter(route_class=PageRoute)
 SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")

@@ -15,10 +15,11 @@ from urllib.parse import urlencode
 from farm.common.durations import format_duration, with_unit
 from farm.common.files import is_sha256
 from farm.common.selector import Selector, natural
+from farm.common.tones import tone
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
 from farm.results.formats import cell
-from farm.web.rendering import Value, in_order, tone
+from farm.web.rendering import Value, in_order
 
 PAGE_JOBS = 50
 SORTED_JOBS = 200  # a page of sorted jobs: the newest that match

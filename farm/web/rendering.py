@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from farm.common.durations import digits, format_duration, in_one_unit, interval_words, time_unit, took, with_unit
 from farm.common.files import short_hash
 from farm.common.phone_text import escaped
+from farm.common.tones import tone
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
@@ -35,18 +36,6 @@ _SPARK = Markup(
     '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img">'
     '<title>{}</title><polyline points="{}"/></svg>'
 )
-# One tone for each thing that people tell apart at a glance; the word stands beside the colour.
-TONES = {
-    "ready": "good", "busy": "busy", "cooling": "warm", "quarantined": "bad", "recovering": "warn", "offline": "warn",
-    "unauthorized": "warn", "gone": "off", "draining": "hold", "maintenance": "hold",
-    "running": "busy", "queued": "going", "blocked": "hold", "held": "hold", "done": "good", "failed": "bad",
-    "cancelled": "off", "yielded": "hold", "interrupted": "warn",
-    "trusted": "good", "suspect": "warn", "rejected": "poor",
-    "faster": "good", "slower": "poor", "same": "good", "cannot tell": "warn",
-    "current": "good", "refused": "bad", "damaged": "bad", "kept": "off",
-    "ok": "good", "drained": "hold", "silent": "warn", "lost": "bad", "stopped": "off", "removed": "off",
-}  # fmt: skip
-
 Value = Callable[[Mapping[str, Any]], Any]  # what rows are sorted or grouped by
 
 # Fields of verbs that the page's forms have by another name than their own.
@@ -56,11 +45,6 @@ FIELDS = {"device": "Phone", "of_kind": "Kind", "reason": "What is wrong with it
 def field(name: str) -> str:
     """A verb's field as people read it in a form."""
     return FIELDS.get(name, name.replace("_", " ").capitalize())
-
-
-def tone(word: str) -> str:
-    """The colour class of a state of a device, job, attempt or bundle, of a verdict or an answer."""
-    return TONES.get(word.partition(",")[0], "going")
 
 
 def interval(found: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.common.durations import format_duration
 from farm.common.errors import FarmError, HostError, UserError
+from farm.common.tones import tone
 from farm.measure.conditions import reasons_of
 
 if TYPE_CHECKING:
@@ -35,13 +36,11 @@ LONG_CELL_CHARS = 24  # of a cell that wants no room of other columns
 OLD = " ago"  # the last characters of an old reading
 MIN_CELL_CHARS = 10  # of a cell that is cut to the width of a terminal
 _PAINTED = ("STATE", "VERDICT", "SERVICE", "TEMP", "BATTERY")  # columns whose words have colours
-_COLOURS: Mapping[str, tuple[str, ...]] = {
-    "32": ("ready", "done", "trusted", "connected", "active"),
-    "36": ("leased", "running", "provisioning", "pushing", "cleaning", "identifying", "probing"),
-    "33": ("suspect", "recovering", "held", "queued", "waiting", "cooling", "draining", "silent", "out"),
-    "31": ("failed", "rejected", "quarantined", "lost"),
-    "2": ("gone", "cancelled", "removed"),
-}
+# By tone: a style of rich, and the number of an escape sequence.
+_STYLES = {
+    "good": ("green", 32), "busy": ("cyan", 36), "going": ("blue", 34), "hold": ("magenta", 35),
+    "warm": ("yellow", 33), "warn": ("yellow", 33), "bad": ("red", 31), "poor": ("red", 31), "off": ("dim", 2),
+}  # fmt: skip
 # Control characters but the tab, what breaks lines or turns their direction, and halves of characters.
 _CONTROL = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -171,9 +170,13 @@ def colours(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 def painted(word: str) -> str:
     """A state or a verdict in its colour, an old reading in grey; the word says the same without it."""
-    found = (colour for colour, words in _COLOURS.items() if word.rstrip("*") in words)
-    colour = "2" if word.endswith(OLD) else next(found, "")
-    return f"\x1b[{colour}m{word}\x1b[0m" if colour else word
+    _, number = _STYLES.get("off" if word.endswith(OLD) else tone(word.rstrip("*"), ""), ("", 0))
+    return f"\x1b[{number}m{word}\x1b[0m" if number else word
+
+
+def style_of(word: str) -> str:
+    """A state's style of rich; "" where it has none."""
+    return _STYLES.get(tone(word, ""), ("", 0))[0]
 
 
 def table(

@@ -9,6 +9,7 @@ import pytest
 
 from farm.common.durations import format_duration, took
 from farm.common.errors import UserError
+from farm.common.tones import TONES
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
 from farm.model.identity import target_words
@@ -16,7 +17,7 @@ from farm.model.job import FINAL, JobState
 from farm.web.job_views import STATES, Filter, csv_of, facts, files_of, job_tone, lenient, outcome, reasons, why
 from farm.web.leases import queue_rows
 from farm.web.measured import build_words, line_plots, row_times
-from farm.web.rendering import SPARK_WIDTH, TONES, linked, model_name, spark, toggled
+from farm.web.rendering import SPARK_WIDTH, linked, model_name, spark, toggled
 from tests.support.web_rows import AT, SHA, job
 
 NOTHING_ASKED = dict.fromkeys(("user", "of_kind", "text", "selector", "device", "before"), "") | {"limit": 50}
