@@ -99,7 +99,7 @@ class AdbClient:
         return words
 
     async def disconnect(self, address: str) -> str:
-        """Detaches a network phone; returns the server's answer."""
+        """Detaches a network phone and returns the server's answer."""
         return await self._query(f"host:disconnect:{address}")
 
     async def emulator(self, port: int) -> None:
@@ -178,7 +178,7 @@ class AdbClient:
             return await self._open_shell(serial, command, on_stderr=on_stderr)
 
     async def open_service(self, serial: str, service: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> AdbConnection:
-        """Opens any adbd service (`sync:`, `tcp:5000`, `localabstract:x`); the caller closes the connection."""
+        """Opens any adbd service (`sync:`, `tcp:5000`, `localabstract:x`). The caller closes the connection."""
         async with deadline(timeout_s, lambda: self._slow(serial, service)):
             return await self._service(serial, service)
 
@@ -227,7 +227,7 @@ class AdbClient:
         return await self._query("host:list-forward")
 
     async def add_forward(self, serial: str, local: str, remote: str) -> str:
-        """Listens on the host's `local` for the phone's `remote`; never rebinds. Returns the port of `tcp:0`, or ''."""
+        """Listens on the host's `local` for the phone's `remote` without rebinding. Returns `tcp:0`'s port, or ''."""
         service = f"host-serial:{serial}:forward:norebind:{local};{remote}"
         async with self._deadline(HOST_TIMEOUT_S), await self._host(service, serial=serial) as connection:
             await connection.status(serial=serial, service=service)
@@ -240,12 +240,12 @@ class AdbClient:
             await connection.status(serial=serial, service=service)
 
     async def list_reverses(self, serial: str) -> str:
-        """`NAME REMOTE LOCAL` lines of one phone; the first column is not its serial."""
+        """`NAME REMOTE LOCAL` lines of one phone. The first column is not its serial."""
         async with self._opened(serial, "reverse:list-forward") as connection:
             return text_of(await connection.block())
 
     async def add_reverse(self, serial: str, remote: str, local: str) -> str:
-        """Listens on the phone's `remote` for the host's `local`; never rebinds. Returns the port of `tcp:0`, or ''."""
+        """Listens on the phone's `remote` for the host's `local` without rebinding. Returns `tcp:0`'s port, or ''."""
         service = f"reverse:forward:norebind:{remote};{local}"
         async with self._opened(serial, service) as connection:
             await connection.status(serial=serial, service=service)

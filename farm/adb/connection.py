@@ -81,7 +81,7 @@ class ServerAddress:
 
 @asynccontextmanager
 async def deadline(seconds: float | None, error: Callable[[], AdbError]) -> AsyncIterator[None]:
-    """Raises `error()` when the body takes longer; None: no limit."""
+    """Raises `error()` when the body takes longer. No limit if None."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -145,11 +145,11 @@ class AdbConnection:
 
     @property
     def raw(self) -> socket.socket:
-        """The socket, for bulk data; no byte after the last reply has been read from it."""
+        """The socket, for bulk data. No byte after the last reply has been read from it."""
         return self._socket
 
     def close(self) -> None:
-        """Closes the socket; the server then ends the stream to the phone."""
+        """Closes the socket. The server then ends the stream to the phone."""
         self._socket.close()
 
     async def send(self, data: bytes | bytearray | memoryview) -> None:
@@ -164,7 +164,7 @@ class AdbConnection:
             raise AdbLinkLost("The adb server closed the stream.", evidence=str(error)) from error
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
-        """At most `limit` bytes; empty at the end of the stream, however it ended."""
+        """At most `limit` bytes, none at the end of the stream, however it ended."""
         try:
             return await self._loop.sock_recv(self._socket, limit)
         except ConnectionError:
@@ -183,7 +183,7 @@ class AdbConnection:
         await self.status(serial=serial, service=service)
 
     async def status(self, *, serial: str = "", service: str = "") -> None:
-        """Reads one OKAY or FAIL; raises the error of a FAIL."""
+        """Reads one OKAY or FAIL, and raises the error of a FAIL."""
         reader = StatusReader()
         while (answer := reader.next()) is None:
             reader.feed(await self._more(reader.wants, service))

@@ -36,7 +36,7 @@ class AdbNotInstalled(AdbError, HostError):
 
 
 class AdbVersionClash(AdbError, HostError):
-    """The adb server has another protocol version than farm's adb program; each kills the other's server."""
+    """The adb server has another protocol version than farm's adb program. Each kills the other's server."""
 
     code = "adb_version_clash"
 

@@ -159,7 +159,7 @@ class StatusReader(_AdbReader):
 
 
 def text_of(data: bytes) -> str:
-    """Text of an adb server or phone; bytes that are not UTF-8 survive a round trip back to bytes."""
+    """Text of an adb server or phone. Bytes that are not UTF-8 survive a round trip back to bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -228,7 +228,7 @@ class SentinelReader:
         return f"(\n{command}\n); farm_rc=$?; echo; echo {self._token[1:].decode()}$farm_rc"
 
     def feed(self, data: bytes) -> bytes:
-        """Add received bytes; returns output that is certainly not the token."""
+        """Add received bytes. Returns output that is certainly not the token."""
         self._held += data
         keep = len(self._token) + self._TAIL_BYTES
         if len(self._held) <= keep:
@@ -267,7 +267,7 @@ class SyncWord:
 
 @dataclass(frozen=True, slots=True)
 class SyncStat:
-    """Answer to STAT; all zero = no such path (or not allowed to see it)."""
+    """Answer to STAT. All zero = no such path (or not allowed to see it)."""
 
     mode: int
     size: int  # modulo 2^32

@@ -249,7 +249,7 @@ def _check(files: Sequence[PushFile]) -> None:
 
 
 class SyncSession:
-    """One `sync:` stream; files go through it one after the other. Use as `async with await SyncSession.open(...)`."""
+    """One `sync:` stream. Files go through it one after the other. Use as `async with await SyncSession.open(...)`."""
 
     def __init__(self, connection: AdbConnection, serial: str, *, send_v2: bool) -> None:
         self._connection = connection
@@ -259,7 +259,7 @@ class SyncSession:
 
     @classmethod
     async def open(cls, client: AdbClient, serial: str) -> Self:
-        """Opens the service; SND2 is used where the phone offers it (a path may then hold a comma)."""
+        """Opens the service. SND2 is used where the phone offers it (a path may then hold a comma)."""
         features = await client.features(serial)
         connection = await client.open_service(serial, "sync:")
         return cls(connection, serial, send_v2="sendrecv_v2" in features)
@@ -271,7 +271,7 @@ class SyncSession:
         self._connection.close()
 
     async def stat(self, path: str) -> SyncStat:
-        """Mode, size modulo 4 GiB and mtime; all zero = no such path."""
+        """Mode, size modulo 4 GiB and mtime. All zero = no such path."""
         await self._send(encode_sync(SyncWord.STAT, path))
         reply = await self._reply()
         if not isinstance(reply, SyncStat):
@@ -406,7 +406,7 @@ class SyncSession:
 
 
 def _fill(file: BinaryIO, buffer: bytearray) -> tuple[int, int]:
-    """Fills a buffer with DATA chunks read from a file; returns (bytes of the file, bytes of the buffer)."""
+    """Fills a buffer with DATA chunks read from a file. Returns (bytes of the file, bytes of the buffer)."""
     view = memoryview(buffer)
     total = used = 0
     while used + _SLOT_BYTES <= len(buffer):

@@ -19,7 +19,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class HashTool(StrEnum):
-    """How a phone's files are verified; people see the value."""
+    """How a phone's files are verified. People see the value."""
 
     SHA256 = "sha256sum"
     MD5 = "md5"

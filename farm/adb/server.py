@@ -57,7 +57,7 @@ class AdbServer:
 
     @property
     def key(self) -> Path:
-        """Farm's private adb key, the one known place; phones get `adbkey.pub` beside it."""
+        """Farm's private adb key. Phones get `adbkey.pub` beside it."""
         return self.folder / "adbkey"
 
     @property
@@ -143,7 +143,7 @@ class AdbServer:
         self._stays = True
 
     def trim_log(self) -> None:
-        """Empties the log when it is too long; the server appends, so it continues at the start."""
+        """Empties the log when it is too long. The server appends, so it continues at the start."""
         if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT_BYTES:
             os.truncate(self.log, 0)
 
@@ -157,7 +157,7 @@ class AdbServer:
             await self._end_adopted()
 
     async def _answer(self) -> int:
-        """The version of the running server; without one, ours is started."""
+        """The version of the running server. Starts ours if none runs."""
         deadline = time.monotonic() + DYING_TIMEOUT_S
         while True:
             try:
@@ -287,7 +287,7 @@ class ManagedAdbServer(AdbServer):
     """A server that the service manager starts (farm-adb.service). It outlives the daemon, and so do its sessions."""
 
     async def stop(self, *, even_adopted: bool = False) -> None:
-        """Only `restart` ends it; the manager then starts the next one."""
+        """Only `restart` ends it. The manager then starts the next server."""
         if even_adopted:
             await self._end_adopted()
 

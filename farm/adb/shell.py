@@ -29,7 +29,7 @@ class ShellResult:
 
     @property
     def text(self) -> str:
-        """Stdout as text; undecodable bytes are replaced."""
+        """Stdout as text, with undecodable bytes replaced."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
@@ -81,12 +81,12 @@ class ShellStream:
 
     @property
     def stderr(self) -> bytes:
-        """The end of stderr so far; always empty without shell,v2, which merges it into stdout."""
+        """The end of stderr so far. Always empty without shell,v2: adbd merges it into stdout."""
         return bytes(self._stderr)
 
     @property
     def translated(self) -> bool:
-        """Whether an old pty turned every newline of stdout into CR LF; known at the end only."""
+        """Whether an old pty turned every newline of stdout into CR LF, known at the end only."""
         return self._sentinel is not None and self._sentinel.translated
 
     async def read(self, *, timeout_s: float | None = None) -> bytes:
@@ -126,7 +126,7 @@ class ShellStream:
             yield rest
 
     async def close_stdin(self, *, timeout_s: float = 10.0) -> None:
-        """Ends the command's stdin; does nothing without shell,v2, whose stream has no half-close."""
+        """Ends the command's stdin. Does nothing without shell,v2: that stream has no half-close."""
         if self._sentinel is None:
             # A short command may be over by now, its output waiting for us: reading shows whether the link was lost.
             with contextlib.suppress(AdbLinkLost):
@@ -134,7 +134,7 @@ class ShellStream:
                     await self._connection.send(CLOSE_STDIN_PACKET)
 
     def close(self) -> None:
-        """Ends the stream; adbd then sends SIGHUP to the shell if it still runs."""
+        """Ends the stream. adbd then sends SIGHUP to the shell if it still runs."""
         self._ended = True
         self._connection.close()
 

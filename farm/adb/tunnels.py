@@ -49,7 +49,7 @@ class Tunnel:
 
     @property
     def port_of_phone(self) -> int:
-        """The phone's TCP port at which the tunnel ends or begins; 0: another socket."""
+        """The phone's TCP port at which the tunnel ends or begins, or 0 for another socket."""
         return port_of(self.dial if self.kind is TunnelKind.FORWARD else self.listen)
 
     @property
@@ -87,7 +87,7 @@ class PlannedStep:
 
 
 def parse_forwards(text: str) -> tuple[Tunnel, ...]:
-    """`adb forward --list`: SERIAL LOCAL REMOTE; serials may hold spaces, the last line is blank."""
+    """`adb forward --list`: SERIAL LOCAL REMOTE. Serials may hold spaces, the last line is blank."""
     return tuple(Tunnel(TunnelKind.FORWARD, match["owner"], match["listen"], match["dial"]) for match in _entries(text))
 
 
@@ -156,7 +156,7 @@ def check_tunnel(tunnel: Tunnel) -> None:
 
 
 def port_of(spec: str) -> int:
-    """The port of a tcp spec; 0 for anything else or an impossible one."""
+    """The port of a tcp spec, or 0 for anything else or an impossible port."""
     kind, _, port = spec.rpartition(":")
     if not kind.startswith("tcp") or not (port.isascii() and port.isdigit()):
         return 0
@@ -264,7 +264,7 @@ class TunnelLedger:
                 await self._save({place: each for place, each in self._entries.items() if place != tunnel.place})
 
     async def _save(self, entries: Mapping[tuple[str, str, str], LedgerEntry]) -> None:
-        """On disk first, whole or not at all; then in memory."""
+        """On disk first, whole or not at all, then in memory."""
         try:
             await asyncio.to_thread(_write, self._path, tuple(entries.values()))
         except OSError as error:

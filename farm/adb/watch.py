@@ -105,19 +105,19 @@ class DeviceWatcher:
         self.moved_at = time.monotonic()
 
     def add_network(self, address: str) -> str:
-        """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""
+        """Keeps a network phone connected from now on. Returns its address as adb lists it (its serial)."""
         serial = network_address(address)
         self._network.setdefault(serial, NetworkPhone(serial))
         return serial
 
     def remove_network(self, address: str) -> None:
-        """Stops keeping it connected; the caller disconnects it."""
+        """Stops keeping it connected. The caller disconnects it."""
         serial = network_address(address)
         if self._network.pop(serial, None) is not None:
             self._report("network.removed", serial, f"Phone {serial} is not kept connected any more.")
 
     async def snapshots(self) -> AsyncIterator[Snapshot]:
-        """The current list and then each newer one; a slow reader skips to the newest."""
+        """The current list and then each newer list. A slow reader skips to the newest."""
         seen: Snapshot | None = None
         while True:
             changed = self._changed
@@ -222,7 +222,7 @@ class DeviceWatcher:
         return await self._server.ensure()
 
     async def _refresh(self) -> bool:
-        """Asks for the list and publishes it; False when the server does not answer."""
+        """Asks for the list and publishes it. False when the server does not answer."""
         if self._server is not None:
             self._server.trim_log()
         devices = await self._list()
@@ -234,7 +234,7 @@ class DeviceWatcher:
         return True
 
     async def _list(self) -> Snapshot | None:
-        """The server's list; None: it did not come in time."""
+        """The server's list, or None if it did not come in time."""
         try:
             async with asyncio.timeout(self._policy.probe_timeout_s):
                 devices = await self._client.list_devices()
@@ -312,7 +312,7 @@ class DeviceWatcher:
         return True
 
     async def _replace_wedged(self, why: str) -> None:
-        """Replace our hanging server; give up this round on a foreign one."""
+        """Replace our hanging server, or give up this round on a foreign server."""
         wedged = AdbServerUnreachable(
             f"The adb server on {self._client.address.spec}: {why}.",
             hint="farm restarts its own server; a foreign one must be killed by its owner.",

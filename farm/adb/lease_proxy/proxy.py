@@ -33,7 +33,7 @@ _no_change = partial(asyncio.sleep, 0)
 
 
 class LeasedAdb:
-    """The adb server of one lease. Opened and closed on the event loop; `close` cuts all its streams."""
+    """The adb server of one lease. Opened and closed on the event loop. `close` cuts all its streams."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LeasedAdb:
 
     @property
     def port(self) -> int:
-        """Where clients connect, on 127.0.0.1; 0 before `open`."""
+        """The port on 127.0.0.1 where clients connect, or 0 before `open`."""
         return self._listener.port
 
     @property
@@ -159,7 +159,7 @@ class LeasedAdb:
             self._used(name, allowed)
 
     async def _select(self, client: socket.socket, *, tell_id: bool) -> AdbConnection:
-        """A connection of the real server switched to the phone; the client got the answer."""
+        """A connection of the real server switched to the phone. The client got the answer."""
         word = "tport:serial" if tell_id else "transport"
         async with asyncio.timeout(HOST_TIMEOUT_S):
             phone = await AdbConnection.open(self._client.address)
@@ -242,7 +242,7 @@ class LeasedAdb:
 
 
 async def _read_request(client: socket.socket) -> str | None:
-    """The next request; None when the client has left."""
+    """The next request, or None when the client has left."""
     loop = asyncio.get_running_loop()
     reader = BlockReader()  # reads no byte beyond the request
     async with asyncio.timeout(REQUEST_S):

@@ -59,7 +59,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """Switch the connection to the phone; with `tell_id` the answer carries its transport id (u64)."""
+    """Switch the connection to the phone. With `tell_id` the answer carries its transport id (u64)."""
 
     tell_id: bool = False
 
@@ -83,7 +83,7 @@ class OpenTunnel:
 
 @dataclass(frozen=True, slots=True)
 class CloseTunnel:
-    """Stop listening on `listen`; None: on all places where the lease listens."""
+    """Stop listening on `listen`, or wherever the lease listens if None."""
 
     kind: TunnelKind
     listen: str | None
@@ -337,7 +337,7 @@ def _is_one_of(spec: str, kinds: frozenset[str]) -> bool:
 
 
 def _port_dialled(service: str) -> int | None:
-    """The port of the phone's loopback that a service dials; None for anything else."""
+    """The port of the phone's loopback that a service dials, or None for anything else."""
     match service.split(":"):
         case ["tcp", port] | ["tcp", port, "localhost" | "127.0.0.1"] | ["tcp", "localhost" | "127.0.0.1", port]:
             return _port(f"tcp:{port}")
@@ -345,7 +345,7 @@ def _port_dialled(service: str) -> int | None:
 
 
 def _port(spec: str) -> int | None:
-    """The port of `tcp:PORT`; 0 lets the kernel choose. None for anything else."""
+    """The port of `tcp:PORT`, or None for anything else. 0 lets the kernel choose."""
     kind, _, port = spec.partition(":")
     if kind != "tcp" or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None

@@ -52,7 +52,7 @@ class LoopbackListener:
     """One listening loopback port. Each admitted connection is served by a task and closed afterwards."""
 
     def __init__(self, admits: Admits, serve: Serve, turn_away: Serve | None = None) -> None:
-        """`turn_away` answers a connection that is not admitted; without it such a connection is just closed."""
+        """`turn_away` answers a connection that is not admitted. Without it such a connection is just closed."""
         self._admits = admits
         self._serve = serve
         self._turn_away = turn_away
@@ -92,7 +92,7 @@ class LoopbackListener:
         return self.port
 
     async def close(self) -> None:
-        """Stop listening and cut every connection; returns when they are closed."""
+        """Stop listening and cut every connection. Returns when they are closed."""
         tasks = [*self._tasks, *([self._accepting] if self._accepting else [])]
         self._accepting = None
         if self._socket is not None:
@@ -244,7 +244,7 @@ class LeaseTunnels:
         return (*(tunnel for tunnel, _ in self._forwards.values()), *self._reverses.values())
 
     async def restore(self, tunnels: Iterable[Tunnel]) -> None:
-        """Adopt the tunnels of an earlier daemon; a forward whose port is taken by now is dropped."""
+        """Adopt the tunnels of an earlier daemon. A forward with a port that is taken by now is dropped."""
         async with self._turn:
             for tunnel in tunnels:
                 if tunnel.kind is TunnelKind.REVERSE:
@@ -256,7 +256,7 @@ class LeaseTunnels:
                     log.warning("%s: a forward is lost: %s", self._serial, error)
 
     async def remake_reverses(self) -> tuple[str, ...]:
-        """Make again the reverses that the adb server has forgotten; returns messages about those that failed."""
+        """Make again the reverses that the adb server has forgotten. Returns messages about the failures."""
         problems = []
         async with self._turn:
             there = parse_reverses(self._serial, await self._client.list_reverses(self._serial))
@@ -275,7 +275,7 @@ class LeaseTunnels:
         return tuple(problems)
 
     async def close(self) -> None:
-        """Remove all; those that the phone does not confirm are left to its adbd, which drops them with the link."""
+        """Remove all reverses. The phone's adbd drops unconfirmed reverses with the link."""
         async with self._turn:
             await asyncio.gather(*(listener.close() for _, listener in self._forwards.values()))
             self._forwards.clear()
