@@ -77,7 +77,8 @@ class Scheduling:
         """Share by it from now on; leases and sessions that have begun continue as they are."""
         policy = lease_policy(config)
         self.leasing.use_policy(policy)
-        self.head.use(policy)
+        if self.queue is not None:  # a head apart goes by its own configuration and clock
+            self.queue.use(policy)
         self.quiesce.config = config.quiesce
         self.meters.clear()
         self.meters.update(config.power.meter)
@@ -102,7 +103,8 @@ class Scheduling:
 
     def clock_jumped(self) -> None:
         """The wall clock was set."""
-        self.head.clock_jumped()
+        if self.queue is not None:
+            self.queue.clock_jumped()
         self.leasing.clock_jumped()
 
 
@@ -252,7 +254,8 @@ async def _take_up(
     await leasing.head.start(attempts)
     attempts.begin()
     stack.push_async_callback(attempts.stop)
-    stack.callback(leasing.head.stop_jobs)
+    if isinstance(leasing.head, LocalHead):  # else the head apart continues with them at other hosts
+        stack.callback(leasing.head.stop_jobs)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}
     phones.fleet.surviving_session_secret = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""

@@ -22,7 +22,7 @@ from farm.head.messages import (
     SessionBroken,
     ToHead,
 )
-from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
+from farm.head.model import Explanation, JobExplanation, WaitingPage
 from farm.head.planning import Submission
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
@@ -37,18 +37,6 @@ class Head(ABC):
     async def start(self, runner: AttemptRunner) -> None:
         """The leases of before are restored: jobs continue, and the attempts of this host run there. Comes once."""
 
-    @abstractmethod
-    def stop_jobs(self) -> None:
-        """The host stops: ask for no more phones for jobs; running attempts end as the host reports."""
-
-    @abstractmethod
-    def use(self, policy: LeasePolicy) -> None:
-        """Decide by this from now on; a head apart goes by its own configuration."""
-
-    @abstractmethod
-    def clock_jumped(self) -> None:
-        """The wall clock of this host was set."""
-
     # --- the host's side ------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -59,13 +47,13 @@ class Head(ABC):
     def report(self, message: HostMessage | AttemptEnded) -> None:
         """Something happened at the host."""
 
-    @abstractmethod
-    def letter(self, message: ToHead) -> Letter | None:
+    def letter(self, message: ToHead) -> Letter | None:  # noqa: ARG002
         """What is stored with the change that `message` reports, for a head apart; None: `report` is all it needs."""
+        return None
 
-    @abstractmethod
-    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
+    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:  # noqa: ARG002
         """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
+        armed()
 
     @abstractmethod
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:

@@ -20,10 +20,8 @@ from farm.head.messages import (
     DialBack,
     HeadMessage,
     HostMessage,
-    LeaseGranted,
     LeaseUnwanted,
     SessionBroken,
-    ToHead,
 )
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
@@ -34,7 +32,6 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec, Kinds
 from farm.store.leases import ReservationRecord
-from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
@@ -96,15 +93,15 @@ class LocalHead(Head):
         )
 
     def stop_jobs(self) -> None:
-        """See `Head.stop_jobs`."""
+        """Ask for no more phones for jobs; running attempts end as the host reports."""
         self.dispatcher.close()
 
     def use(self, policy: LeasePolicy) -> None:
-        """See `Head.use`."""
+        """Decide by this from now on."""
         self.requests.use_quotas(policy)
 
     def clock_jumped(self) -> None:
-        """See `Head.clock_jumped`."""
+        """The wall clock was set."""
         self.registry.publish()
         self.dispatcher.clock_jumped()
 
@@ -120,14 +117,6 @@ class LocalHead(Head):
             self.dispatcher.attempt_ended(message)
         else:
             self.requests.receive(message)
-
-    def letter(self, message: ToHead) -> Letter | None:  # noqa: ARG002
-        """None: it gets each message by a call."""
-        return None
-
-    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:  # noqa: ARG002
-        """At once: it learns that by `LeaseArmed`."""
-        armed()
 
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """Never called: there is no other host."""

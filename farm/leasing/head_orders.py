@@ -1,37 +1,55 @@
-"""Orders to a head apart, and questions: each is a letter to it, and so is the answer."""
+"""Orders and questions to a head apart: each is a letter to it, and so is the answer.
+
+A method of `Head` is forwarded by its signature (`_forwarded`): its arguments are the order's fields.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
-from farm.common.errors import Code, FarmError, HostError, error_from_wire
+from farm.common.errors import Code, HostError, error_from_wire
 from farm.head import orders
 from farm.head.head import Head
 from farm.head.messages import Order, OrderAnswer
-from farm.head.model import Explanation, JobExplanation, WaitingPage
-from farm.head.planning import Submission
-from farm.model.specs import JobSpec
-from farm.store.leases import ReservationRecord
 from farm.store.writer import StoreWriteError
 
 ANSWER_LIMIT_S = 5.0  # a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
 
+T = TypeVar("T")
 
-class HeadOrders:
-    """The orders of one host that are under way."""
 
-    def __init__(self, prefix: str, send: Callable[[Order], Awaitable[None]]) -> None:
-        """`prefix`: of ids, unique among the starts of hosts. `send`: writes an order's letter."""
+def _forwarded(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """A method of `Head` as `RemoteOrders` has it: an order of its name and its arguments."""
+    signature = inspect.signature(method)
+
+    @wraps(method, updated=())  # without the mark of an abstract method
+    async def forward(self: RemoteOrders, *args: Any, **fields: Any) -> T:
+        given = signature.bind(self, *args, **fields)
+        given.apply_defaults()
+        _, *named = given.arguments.items()
+        answer: T = await self._give(method.__name__, **dict(named))
+        return answer
+
+    return forward
+
+
+class RemoteOrders(Head):
+    """The orders and questions of `Head` that a head apart answers, and those of this host that are under way."""
+
+    def __init__(self, prefix: str, send: Callable[[Order], Awaitable[None]], clock: Callable[[], float]) -> None:
+        """`prefix`: of ids, unique among the starts of hosts. `send`: writes an order's letter. `clock`: monotonic."""
         self._prefix = prefix
-        self._send = send
+        self._send_order = send
+        self._clock = clock
         self._answers: dict[str, asyncio.Future[OrderAnswer]] = {}  # by order
         self._counter = 0
 
-    async def give(self, method: str, **fields: Any) -> Any:
+    async def _give(self, method: str, **fields: Any) -> Any:
         """Have the head carry out one of its methods; returns what that returns.
 
         Raises:
@@ -41,7 +59,7 @@ class HeadOrders:
         self._counter += 1
         order = Order(f"{self._prefix}-{self._counter}", method, orders.to_wire(method, fields))
         self._answers[order.id] = asyncio.get_running_loop().create_future()
-        sending = asyncio.ensure_future(self._send(order))
+        sending = asyncio.ensure_future(self._send_order(order))
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 await asyncio.wait((sending,))  # a write that has begun does not end when it is cancelled
@@ -71,105 +89,42 @@ class HeadOrders:
             raise error_from_wire(answer.error)
         return orders.answer_from_wire(method, answer.value)
 
-    async def reasons(self, method: str, **ids: tuple[str, ...]) -> Mapping[str, str]:
+    async def _reasons(self, method: str, **ids: tuple[str, ...]) -> Mapping[str, str]:
         """The head's answer about each of these ids; while no head answers, that is the answer."""
         try:
-            answer: Mapping[str, str] = await self.give(method, **ids)
+            answer: Mapping[str, str] = await self._give(method, **ids)
         except HostError as error:
             (asked,) = ids.values()
             return dict.fromkeys(asked, error.message)
         return answer
 
-    def receive(self, answer: OrderAnswer) -> None:
+    def _answered(self, answer: OrderAnswer) -> None:
         """The head has answered an order; late answers are dropped."""
         waiting = self._answers.get(answer.order)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-
-class RemoteOrders(Head):
-    """The orders and questions of `Head` that a head apart answers."""
-
-    _orders: HeadOrders
-    _clock: Callable[[], float]  # monotonic seconds
-
-    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
-        """See `Dispatcher.submit`."""
-        answer: Submission = await self._orders.give("submit", spec=spec, user=user, key=key, must_match=must_match)
-        return answer
-
-    async def check(
-        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
-    ) -> int:
-        """See `Dispatcher.check`."""
-        answer: int = await self._orders.give(
-            "check", spec=spec, user=user, key=key, must_match=must_match, besides=besides
-        )
-        return answer
-
-    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
-        """See `Head.cancel`."""
-        answer: Sequence[str] = await self._orders.give("cancel", job_ids=tuple(job_ids), error=error)
-        return answer
-
-    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
-        """See `Head.hold`."""
-        answer: Sequence[str] = await self._orders.give("hold", job_ids=tuple(job_ids))
-        return answer
-
-    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
-        """See `Head.resume`."""
-        answer: Sequence[str] = await self._orders.give("resume", job_ids=tuple(job_ids))
-        return answer
+    submit = _forwarded(Head.submit)
+    check = _forwarded(Head.check)
+    cancel = _forwarded(Head.cancel)
+    hold = _forwarded(Head.hold)
+    resume = _forwarded(Head.resume)
+    reserve = _forwarded(Head.reserve)
+    remove_reservation = _forwarded(Head.remove_reservation)
+    is_live = _forwarded(Head.is_live)
+    explain = _forwarded(Head.explain)
+    explain_job = _forwarded(Head.explain_job)
+    waiting = _forwarded(Head.waiting)
+    reservations = _forwarded(Head.reservations)
 
     async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
         """Ask in parts, each shorter than an order may take."""
         until_s = self._clock() + limit_s
         while (left_s := until_s - self._clock()) > 0:
-            part_s = min(left_s, SETTLE_PART_S)
-            if await self._orders.give("settle", job_ids=tuple(job_ids), limit_s=part_s):
+            if await self._give("settle", job_ids=tuple(job_ids), limit_s=min(left_s, SETTLE_PART_S)):
                 return True
         return False
 
-    async def reserve(
-        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
-    ) -> ReservationRecord:
-        """See `ReservationRegistry.add`."""
-        answer: ReservationRecord = await self._orders.give(
-            "reserve", selector=selector, user=user, starts_at=starts_at, ends_at=ends_at, note=note
-        )
-        return answer
-
-    async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
-        """See `ReservationRegistry.remove`."""
-        answer: ReservationRecord = await self._orders.give("remove_reservation", reservation_id=reservation_id)
-        return answer
-
-    async def is_live(self, job_id: str) -> bool:
-        """See `Head.is_live`."""
-        answer: bool = await self._orders.give("is_live", job_id=job_id)
-        return answer
-
     async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
         """The reasons; while no head answers, that is the reason."""
-        return await self._orders.reasons("why", request_ids=tuple(request_ids))
-
-    async def explain(self, subject: str, user: str = "") -> Explanation:
-        """See `RequestQueue.explain`."""
-        answer: Explanation = await self._orders.give("explain", subject=subject, user=user)
-        return answer
-
-    async def explain_job(self, job_id: str) -> JobExplanation:
-        """See `Head.explain_job`."""
-        answer: JobExplanation = await self._orders.give("explain_job", job_id=job_id)
-        return answer
-
-    async def waiting(self, limit: int) -> WaitingPage:
-        """See `Head.waiting`."""
-        answer: WaitingPage = await self._orders.give("waiting", limit=limit)
-        return answer
-
-    async def reservations(self) -> Sequence[ReservationRecord]:
-        """See `Head.reservations`."""
-        answer: Sequence[ReservationRecord] = await self._orders.give("reservations")
-        return answer
+        return await self._reasons("why", request_ids=tuple(request_ids))

@@ -41,7 +41,6 @@ from farm.head.messages import (
     LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
-    Order,
     OrderAnswer,
     RequestAdded,
     RequestWithdrawn,
@@ -56,12 +55,11 @@ from farm.head.messages import (
     ToHost,
     YieldWanted,
 )
-from farm.head.model import LeasePolicy
 from farm.head.queue.model import StopAttempt
 from farm.head.reports import asked_for, summarise
 from farm.head.request_queue import REFUSED_PAUSE_S
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
-from farm.leasing.head_orders import HeadOrders, RemoteOrders
+from farm.leasing.head_orders import RemoteOrders
 from farm.model.device import DeviceState
 from farm.model.job import Job
 from farm.model.requests import LeaseRequest
@@ -104,13 +102,13 @@ class RemoteHead(RemoteOrders):
             clock: monotonic seconds.
             wall: the time to be stored.
         """
+        super().__init__(f"order-{host}-{epoch}", lambda order: mailbox.send(self._letter(order)), clock)
         self._host = host
         self._mailbox = mailbox
         self._table = table
         self._writes = writes
         self._wake = wake
         self._expect = expect
-        self._clock = clock
         self._wall = wall
         self._deliver: Callable[[HeadMessage], None]  # from `connect` on
         self._runner: AttemptRunner  # from `start` on
@@ -120,7 +118,6 @@ class RemoteHead(RemoteOrders):
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
-        self._orders = HeadOrders(f"order-{host}-{epoch}", self._send_order)
         self._drained = ""
         self.dial_back: Callable[[str, str], None] = lambda _host, _token: None  # another host wants to be dialled
         self._beating: asyncio.Task[None] | None = None
@@ -146,15 +143,6 @@ class RemoteHead(RemoteOrders):
         """
         assert self._beating is not None
         await asyncio.shield(self._beating)
-
-    def stop_jobs(self) -> None:
-        """The head apart continues with them at other hosts."""
-
-    def use(self, policy: LeasePolicy) -> None:
-        """See `Head.use`."""
-
-    def clock_jumped(self) -> None:
-        """The head apart has its own clock."""
 
     async def take(self, within_s: float = 0.0) -> None:
         """Take the letters of the head, as soon as some come within this time, and act upon them.
@@ -289,7 +277,7 @@ class RemoteHead(RemoteOrders):
         here = await self._runner.waits(job_ids)
         if not (elsewhere := tuple(job_id for job_id in job_ids if job_id not in here)):
             return here
-        return {**await self._orders.reasons("waits", job_ids=elsewhere), **here}
+        return {**await self._reasons("waits", job_ids=elsewhere), **here}
 
     @property
     def waiting_here(self) -> int:
@@ -330,7 +318,7 @@ class RemoteHead(RemoteOrders):
             case Salvage(job):
                 self._tasks.spawn(self._salvage(job), f"salvage {job.id}")
             case OrderAnswer():
-                self._orders.receive(message)
+                self._answered(message)
             case DialBack(host, token):
                 self.dial_back(host, token)
             case LeaseHeld(request_id):
@@ -370,9 +358,6 @@ class RemoteHead(RemoteOrders):
     async def _salvage(self, job: Job) -> None:
         await self._runner.salvage(job)
         self._send(f"attempt of {job.id}", Salvaged(job.id))
-
-    async def _send_order(self, order: Order) -> None:
-        await self._mailbox.send(self._letter(order))
 
     def _keep_slot(self, device: str, lease_id: str, message: HostMessage, *, kept: bool) -> None:
         self._post(device, lambda: self._table.keep_slot(lease_id, kept=kept, letter=self._letter(message)))

@@ -135,10 +135,10 @@ class JobQueue:
     # --- what happened --------------------------------------------------------------------------------------------
 
     def job_added(self, job: Job, ended: Mapping[str, JobState | None], now: ClockReading) -> tuple[Instruction, ...]:
-        """The store has this job: just submitted, or found at the start (a running one has a running attempt).
+        """The store has this job: just submitted, or found at the start.
 
-        `ended`: the names in `after` that have ended, and how; None: the store has no such name. The others are added
-        too.
+        A running job has a running attempt, or `attempt_ended` follows. `ended`: the names in `after` that have ended,
+        and how; None: the store has no such name. The others are added too.
         """
         if job.id in self._entries or job.state in FINAL:
             raise queue_error(f"job {job.id} is added, but it is {job.state} and {self.phase(job.id) or 'unknown'}")
