@@ -402,10 +402,10 @@ class Dispatcher(JobRequester):
             log.info("what follows the end of %s is decided already", ended.id)
             return
         outcome = m.Outcome(ended.state, ended.error, ended.device, crashes=message.crashes)
-        views = self._requests.views()
-        host = next((view.host for view in views if view.name == outcome.device), "")
+        host = self._requests.host_of(ended.device)
         self._note_host(host, outcome, job)
         if outcome.state is AttemptState.FAILED:
+            views = self._requests.views()  # of 1,000 phones some milliseconds: not at each success
             avoid = self._queue.avoided(job.id) | {outcome.device}
             if (outcome.error or {}).get("code") in JOB_LACKS:
                 avoid |= {view.name for view in views if view.host == host}

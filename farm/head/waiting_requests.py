@@ -84,6 +84,11 @@ class WaitingRequests:
         """Every device, by name."""
         return tuple(sorted(self.allocator.devices.values(), key=lambda view: natural(view.name)))
 
+    def host_of(self, device: str) -> str:
+        """The host of a device; "" if the device is unknown, or its host is the only one."""
+        state = self.allocator.devices.get(device)
+        return "" if state is None else state.host
+
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""
         now = self._clock()

@@ -58,6 +58,9 @@ class FakeLeases:
     def views(self):
         return self.devices.views()
 
+    def host_of(self, device):
+        return next((each.host for each in self.views() if each.name == device), "")
+
     def subscribe(self, callback):
         return self.devices.subscribe(callback)
 
