@@ -95,9 +95,6 @@ class QueueMachine(RuleBasedStateMachine):
         if outcome.state is AttemptState.DONE:  # committed with the attempt's end
             self.stored[job] = succeeded(self.stored[job], self.now.at)
             self.ends[job] += 1
-        self.decide(job, outcome)
-
-    def decide(self, job, outcome):
         self.perform(self.queue.attempt_ended(job, outcome, self.now))
         assert (job in self.writing) == (outcome.state is not AttemptState.DONE)
 
@@ -231,27 +228,6 @@ class QueueMachine(RuleBasedStateMachine):
         told = self.stopping.pop(job, None)
         outcome = Outcome(told or outcome.state, UNWANTED if told else outcome.error, phone, another_phone)
         self.attempt_ended(job, outcome)
-
-    @precondition(lambda self: self.running)
-    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES[1:]))
-    def end_attempt_of_which_no_head_hears(self, data, outcome):
-        job = data.draw(st.sampled_from(sorted(self.running)))
-        outcome = replace(outcome, device=self.running.pop(job))
-        self.stopping.pop(job, None)
-        self.another_head({job: outcome})
-
-    @rule()
-    def another_head(self, undecided=()):
-        """It knows what is stored: attempts under way continue, all else that was to be written is decided again."""
-        for doing in (self.asked, self.offered, self.waits_again, self.starting, self.stopping, self.writing):
-            doing.clear()
-        self.queue, self.began = JobQueue(), {}
-        for job in self.stored.values():
-            if job.state not in FINAL:
-                ended = {name: how for name in job.after if (how := self.known_end(name)) is not None}
-                self.perform(self.queue.job_added(job, ended, self.now))
-        for job, outcome in dict(undecided).items():
-            self.decide(job, outcome)
 
     @precondition(lambda self: self.writing)
     @rule(data=st.data(), refused=st.sampled_from((False,) * 9 + (True,)))
