@@ -100,7 +100,7 @@ def _hosts(url: str, number: int) -> subprocess.Popen[str]:
 
 def _head(url: str, folder: Path) -> subprocess.Popen[bytes]:
     config = folder / "farm.toml"
-    config.write_text(f'[store]\nurl = "{url}"\n[jobs]\nworkers = {PHONES}\n')
+    config.write_text(f'[store]\nurl = "{url}"\n[lab]\nhost = "head"\nhead = "apart"\n[jobs]\nworkers = {PHONES}\n')
     with (folder / "head.log").open("wb") as log:
         command = [sys.executable, "-m", "farm", "head", "--die-with-parent", "--config", str(config)]
         return subprocess.Popen(command, stdout=log, stderr=log)

@@ -146,13 +146,10 @@ def _joining(name: str, hosts: Sequence[str]) -> Iterator[str]:
 
 def _next(file: Path | str, url: str, name: str) -> Iterator[str]:
     """The lines that the configuration needs, and the way to further hosts."""
-    yield f"now write this into {file}, then start the daemon:"
-    yield "[store]"
-    yield f'url = "{url}"' + ("    # *** is the password" if "***" in url else "")
-    yield "for a lab of several hosts also this, and `farm head` beside the daemon:"
-    yield "[lab]"
-    yield f'host = "{name}"'
-    yield 'head = "apart"'
+    yield f"now write this into {file}, then start the daemon and `farm head`:"
+    if "***" in url:
+        yield "# *** is the password"
+    yield from host_lines(url, name)
     yield "then, for each further host: farm host token NAME --url URL, with the administrator's role"
 
 

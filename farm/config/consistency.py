@@ -100,6 +100,9 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
     if lab.head_apart and not store_url:
         hint = '[store] url = "postgresql://..."; docs/many-hosts.md. A single host needs no head apart'
         yield 'lab.head: "apart" needs a database on a server', hint
+    if store_url and not lab.head_apart:
+        hint = "farm lab create; on one host without a lab: no [store] url"
+        yield "store.url: PostgreSQL is for a lab, also of one host", hint
     address = address_of(lab.listen)
     if address is None and lab.listen:
         yield f"lab.listen: {lab.listen!r} is no address", '"tcp://192.0.2.10:9194"; a number, not a name'

@@ -60,11 +60,6 @@ class HeadService:
         Raises:
             HostError: the database cannot be used, or with `[web] required` the port of /metrics.
         """
-        if not self._config.lab.head_apart:
-            log.warning(
-                'set [lab] head = "apart" at every host and head of the lab: this configuration lacks it, and while a '
-                "daemon without it runs, that daemon decides and this head waits"
-            )
         stop, hang_up = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):

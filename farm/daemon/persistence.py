@@ -87,9 +87,8 @@ async def open_persistence(
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = database_of(config)
-    role = StoreRole.HOST if config.lab.head_apart else StoreRole.DAEMON
     open_store = partial(
-        Store.open, where, config.lab.host, state_dir=config.state_dir, role=role, protocols=UNDERSTOOD
+        Store.open, where, config.lab.host, state_dir=config.state_dir, role=StoreRole.HOST, protocols=UNDERSTOOD
     )
     store = await start.open_database(open_store, config.runtime_dir) if config.store.url else open_store()
     stack.callback(store.close)

@@ -30,7 +30,6 @@ from farm.store.database import WriteRetrier
 from farm.store.jobs import JobTable
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import Letter
-from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class JobWriter:
     def __init__(self, store: Store, events: EventLog) -> None:
         self._store = store
         self._events = events
-        self._alone = store.role is StoreRole.DAEMON  # no other process writes jobs
+        self._alone = store.server is None  # no other process writes jobs
         self._retrier = WriteRetrier()
         store.on_problem(self._retrier.on_store_problem)
 

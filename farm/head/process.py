@@ -110,7 +110,7 @@ class HeadProcess:
         with contextlib.closing(Standby(self._url)) as standby:
             with contextlib.suppress(DatabaseAwayError):  # it is waited for
                 if await asyncio.to_thread(standby.rest_s) > 0:
-                    log.info('this head %s, or for a daemon without [lab] head = "apart" to end', WAITING)
+                    log.info("this head %s", WAITING)
             self._notifier.ready(self.status)
             watchdog = asyncio.create_task(Watchdog(self._notifier, self.checks, lambda: self.status).run())
             while (store := await self._elected(standby, stop)) is not None:

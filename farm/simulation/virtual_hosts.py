@@ -37,7 +37,8 @@ class VirtualHosts:
         self.farms: dict[str, VirtualFarm] = {}  # by the host's name; a host that was killed stays
         self.heads = [FarmProcess(folder / f"head-{each}.log", "head", "--config", str(folder / "head.toml"))
                       for each in range(1, HEADS + 1)]  # fmt: skip
-        (folder / "head.toml").write_text(f'[store]\nurl = "{self.url}"\n[web]\nhead_port = 0\n', encoding="utf-8")
+        lab = HOST_CONFIG.format(url=self.url, host="head")
+        (folder / "head.toml").write_text(f"{lab}[web]\nhead_port = 0\n", encoding="utf-8")
 
     def wait_ready(self, on_step: Callable[[Mapping[str, Any]], None]) -> None:
         """Return when every phone of every host is ready; `on_step` takes each `device.*` event of the lab.

@@ -232,7 +232,7 @@ class JobTable(TableAccess):
         """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
 
         Raises:
-            FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
+            FarmError: another attempt runs on that device, the lease is not known, or another head has taken over.
         """
         return await self._database.change(CLAIM, events, claim(begun, attempts_before), [begin(begun)])
 

@@ -207,7 +207,7 @@ class LeaseTable(TableAccess):
         """Store a grant before its holder gets it. With a letter to its host it is not held until that arms it.
 
         Raises:
-            FarmError: the device has an open lease, the fence was given before, or another daemon has taken over.
+            FarmError: the device has an open lease, the fence was given before, or another head has taken over.
         """
         held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
         row = {**values_of(record), **held}

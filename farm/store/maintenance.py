@@ -26,7 +26,7 @@ from farm.store.files import backup_name, copy_database, give_to_owner
 from farm.store.leases import read_reservations
 from farm.store.opening import READ_AT_START, damage_error, open_error, version_of
 from farm.store.retention import Pruned, Retention
-from farm.store.server_opening import open_server
+from farm.store.server_opening import StoreRole, open_server
 from farm.store.store import Store
 
 MAX_FINDINGS = 20  # one damaged page can break thousands of rows
@@ -131,7 +131,7 @@ def check_database(where: Path | str) -> StoreCheckReport:
         HostError: it is so damaged that it cannot be opened, or it is of another farm release.
     """
     if isinstance(where, str):
-        server = open_server(where)
+        server = open_server(where, StoreRole.HEAD)
         try:
             return check(server.reading)
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
@@ -62,9 +61,8 @@ EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of t
 class StoreRole(StrEnum):
     """The part of a process in serving from a database on a server."""
 
-    DAEMON = "daemon"  # all of it: there is one, and no head apart
     HEAD = "head"  # decides: one at a time; others wait for the end of its term
-    HOST = "host"  # holds phones, for a head apart: there are many
+    HOST = "host"  # holds phones: there are many
 
 
 class DatabaseAwayError(HostError):
@@ -74,54 +72,45 @@ class DatabaseAwayError(HostError):
 
 
 class TermHeldError(HostError):
-    """Another process has the term of the database."""
+    """Another head has the term of the database."""
 
     code = "term_held"
 
 
 def open_server(
-    url: str,
-    state: Path | None = None,
-    role: StoreRole = StoreRole.DAEMON,
-    host: str = "",
-    protocols: Collection[int] | None = None,
+    url: str, role: StoreRole, host: str = "", state: Path | None = None, protocols: Collection[int] | None = None
 ) -> OpenDatabase:
-    """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
+    """Open a database on a server, bring it up to this schema, and count this start; a head takes the next term.
 
     Args:
         url: its address.
-        state: the state folder, which knows the number of this host's latest start.
-        role: a daemon waits until the term of one that has gone is over, a head does not, a host takes none.
-        host: the host's name, of that role.
+        role: of this process.
+        host: a host's name.
+        state: a host's state folder, which knows the number of its latest start.
         protocols: those between hosts and head that this release understands; None: any.
 
     Raises:
-        TermHeldError: another head, or a daemon, has the term.
-        HostError: it cannot be reached or used, another daemon serves from it, or it is of another farm release.
+        TermHeldError: another head has the term.
+        HostError: it cannot be reached or used, another daemon has the host's name, or it is of another farm release.
     """
-    program = HEAD_PROGRAM if role is StoreRole.HEAD else PROGRAM
+    is_head = role is StoreRole.HEAD
+    program = HEAD_PROGRAM if is_head else PROGRAM
     name, engine = named_engine(url, program)
     with contextlib.ExitStack() as opened:
         opened.callback(close_engine, engine)
-        holds_until = 0
-        epoch = None
         seen = 0 if state is None else read_starts(state)
         try:
             with engine.connect() as connection:
                 facts = check_server(connection, name)
-                stored = start_number(connection, STARTS if role is StoreRole.HOST else EPOCH)
-            while epoch is None:
-                with engine.begin() as connection:
-                    if role is StoreRole.HOST:
-                        epoch = _begin_host(connection, name, host, seen if state else None, protocols)
-                        break
-                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role, protocols)
-                    if epoch is not None:
-                        adopt_rows(connection, host)
-                time.sleep(min(rest_s, LOOK_AGAIN_S))
+                stored = start_number(connection, EPOCH if is_head else STARTS)
+            with engine.begin() as connection:
+                if is_head:
+                    epoch = _begin_head(connection, name, protocols)
+                else:
+                    epoch = _begin_host(connection, name, host, seen if state else None, protocols)
         except DatabaseError as error:
             if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
-                raise _served(name, role) from error
+                raise _locked(name, role) from error
             raise server_error(name, error) from error
         notes: tuple[Diagnosis, ...] = ()
         if stored is not None and stored < seen:
@@ -130,7 +119,7 @@ def open_server(
         if state is not None:
             write_starts(state, epoch)
         term = None
-        if role is not StoreRole.HOST:
+        if is_head:
             term = Term(engine, epoch)
             opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
@@ -234,43 +223,31 @@ def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
     return Diagnosis(CHECK, WARN, detail, fix)
 
 
-def _served(name: str, role: StoreRole) -> HostError:
+def _locked(name: str, role: StoreRole) -> HostError:
     if role is StoreRole.HEAD:
-        return TermHeldError(f"another head decides over the database {name}", hint="wait for its end")
-    return database_error(
-        f"another daemon serves from the database {name}",
-        hint=(
-            "stop it, or give this one a database of its own: [store] url; in a lab of several hosts each has [lab] "
-            'head = "apart"'
-        ),
-    )
+        return TermHeldError(f"another head begins over the database {name}", hint="wait for its end")
+    return database_error(f"another daemon begins over the database {name}", hint="try again")
 
 
-def _begin_on_server(
-    connection: Connection, name: str, held_until: int, seen: int, role: StoreRole, protocols: Collection[int] | None
-) -> tuple[int | None, int, float]:
-    """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
-
-    Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
+def _begin_head(connection: Connection, name: str, protocols: Collection[int] | None) -> int:
+    """Take the next term, whose number is returned.
 
     Raises:
-        HostError: its daemon continues renewing it; the database is of another farm release.
+        TermHeldError: the present one is not over.
+        HostError: the database is of another farm release.
     """
     version = _lock(connection, name)
-    holds_until, rest_s = rest_of_term(connection) if version is not None else (0, 0.0)
+    rest_s = 0.0 if version is None else rest_of_term(connection)[1]
     if rest_s > 0:
-        if role is StoreRole.HEAD or held_until not in (0, holds_until):
-            raise _served(name, role)
-        return None, holds_until, rest_s
+        raise TermHeldError(f"another head decides over the database {name}", hint="wait for its end")
     bring_up_to_date(connection, name, version, protocols=protocols)
     insert_new(connection, meta, {"name": NUMBER, "value": 0})
-    known = start_number(connection, STARTS) or 0
-    if role is StoreRole.HEAD:  # it has no state folder: a number may have been used every second since the latest term
-        known = max(known, start_number(connection) or 0) + min(int(-rest_s), MAX_UNKNOWN)
-    epoch = next_epoch(connection, max(seen, known))
+    # It has no state folder: a number may have been used every second since the latest term.
+    known = max(start_number(connection, STARTS) or 0, start_number(connection) or 0)
+    epoch = next_epoch(connection, known + min(int(-rest_s), MAX_UNKNOWN))
     begin_numbers(connection)
     take_term(connection)
-    return epoch, 0, 0.0
+    return epoch
 
 
 def _begin_host(

@@ -33,11 +33,8 @@ from farm.store.writer import NUMBER, Writer
 class Store:
     """The open database of one daemon. `epoch` is this start's number."""
 
-    def __init__(
-        self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str, role: StoreRole = StoreRole.DAEMON
-    ) -> None:
+    def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str) -> None:
         self.epoch = opened.epoch
-        self.role = role
         self.path = path  # of the SQLite file; None on a server
         self.term = opened.term
         self.database = database = Database(opened.reading, writer, opened.term)
@@ -65,7 +62,6 @@ class Store:
         self.accounts = AccountTable(database)
         self.audit = AuditTable(database)
         self.server = None if opened.facts is None else ServerWatch(database, opened.notes, opened.facts)
-        self._role = role
         self._close = opened.close
 
     @classmethod
@@ -75,7 +71,7 @@ class Store:
         host: str = "",
         *,
         state_dir: Path | None = None,
-        role: StoreRole = StoreRole.DAEMON,
+        role: StoreRole = StoreRole.HEAD,
         protocols: Collection[int] | None = None,
     ) -> Store:
         """Open or create the database and begin a new epoch, durably.
@@ -83,26 +79,26 @@ class Store:
         Args:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql://...).
             host: whose phones it is about; "" is the only host of a database.
-            state_dir: the daemon's state folder, which remembers the starts with a server's database.
+            state_dir: a host's state folder, which remembers the starts with a server's database.
             role: of this process, with a server's database.
             protocols: those between hosts and head that this release understands; None: any.
 
         Raises:
-            TermHeldError: another process has the term, and this is to be the head.
+            TermHeldError: another head has the term, and this is to be the head.
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            opened = open_server(where, state_dir, role, host, protocols)
+            opened = open_server(where, role, host, state_dir, protocols)
             mark = mark_of(host) if role is StoreRole.HOST else NUMBER
             writer = Writer(opened.writing, epoch=opened.epoch, mark=mark, term=opened.term)
-            return cls(opened, writer, None, host, role)
+            return cls(opened, writer, None, host)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve, host)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)
 
     def now(self) -> datetime:
         """The time to write down. Hosts and heads of a lab share the database's: the clock of one may be wrong."""
-        return datetime.now(UTC) if self.server is None or self._role is StoreRole.DAEMON else self.server.now()
+        return datetime.now(UTC) if self.server is None else self.server.now()
 
     def close(self) -> None:
         """Finish queued writes and close the database."""

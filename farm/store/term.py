@@ -1,10 +1,10 @@
-"""The term of the daemon that serves from a database on a server: who may grant, in whatever state the others are.
+"""The term of the head of a lab: who may grant, in whatever state the other heads are.
 
 The term is the number of the start (`meta.epoch`), above every one before, and the upper part of every fence. It holds
-until a time by the server's clock (`meta.until`), which a thread moves on. A daemon that comes takes the next term when
-that time is over: the one before was stopped, lost its network or died. Each writing transaction locks the row of its
-own term: a daemon that wakes up later finds another term there, and writes nothing. No session lock: one whose holder
-was cut off or stopped is held on.
+until a time by the server's clock (`meta.until`), which a thread moves on. A waiting head takes the next term when that
+time is over: the one before was stopped, lost its network or died. Each writing transaction locks the row of its own
+term: a head that wakes up later finds another term there, and writes nothing. No session lock: one whose holder was
+cut off or stopped is held on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from farm.common.errors import Code
 from farm.store.schema import meta
 from farm.store.writer import DatabaseLostError
 
-TERM_S = 5.0  # how long a term holds without its daemon
+TERM_S = 5.0  # how long a term holds without its head
 RENEWED_EVERY_S = 1.5
 IDLE_LIMIT_MS = "2000"  # of a transaction that holds the term, if its process was stopped: it holds up the next term
 
@@ -61,7 +61,7 @@ def take_term(connection: Connection) -> None:
 
 
 class Term:
-    """A daemon's own term, which a thread renews."""
+    """A head's own term, which a thread renews."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.number = number
@@ -72,7 +72,7 @@ class Term:
         self._thread.start()
 
     def close(self) -> None:
-        """The next daemon need not wait."""
+        """The next head need not wait."""
         self._stop.set()
         self._thread.join()
         try:
@@ -94,13 +94,13 @@ class Term:
         """Keep the term until this transaction ends.
 
         Raises:
-            HostError: it is over; another daemon has the next one.
+            HostError: it is over; another head has the next one.
         """
         if connection.execute(_HOLD, {"term": self.number, "idle_ms": IDLE_LIMIT_MS}).first() is None:
             raise _over()
 
     async def lost(self) -> None:
-        """Wait until another daemon has taken the next term.
+        """Wait until another head has taken the next term.
 
         Raises:
             HostError: it has.
@@ -142,7 +142,7 @@ class Term:
 
 def _over() -> DatabaseLostError:
     return DatabaseLostError(
-        "another daemon has taken over the database",
+        "another head has taken over the database",
         Code.DATABASE_UNUSABLE,
         hint="this one was stopped or cut off for some seconds; end one of the two, or give it a database of its own",
     )

@@ -36,7 +36,8 @@ class HeadCommand(FarmProcess):
     def __init__(self, folder: Path, url: str, number: int, config: str = "", wrapper: tuple[str, ...] = ()) -> None:
         """`config`: further TOML. `wrapper`: a command ahead of it, such as env."""
         file = folder / f"head-{number}.toml"
-        file.write_text(f'[store]\nurl = "{url}"\n[web]\nhead_port = 0\n{config}', encoding="utf-8")
+        lab = f'[store]\nurl = "{url}"\n[lab]\nhost = "head"\nhead = "apart"\n[web]\nhead_port = 0\n'
+        file.write_text(f"{lab}{config}", encoding="utf-8")
         super().__init__(folder / f"head-{number}.log", "head", "--config", str(file))
         self.wrapper = wrapper
         self._running = self.launch()

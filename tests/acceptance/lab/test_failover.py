@@ -13,8 +13,8 @@ from farm.model.requests import NoSuchLeaseError
 from farm.simulation.postgres import PostgresServer, new_server, server_folder
 from tests.support import postgres
 from tests.support.stock_client import Clients
-from tests.support.whole_farm import phones, running_farm, until
-from tests.support.whole_lab import JUDGED
+from tests.support.whole_farm import phones, until
+from tests.support.whole_lab import JUDGED, whole_lab
 
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session)); wait()"
 WAIT = "until [ -e /data/local/tmp/go ]; do sleep 0.2; done; rm /data/local/tmp/go; echo done"
@@ -30,7 +30,6 @@ RULES = {
         "AND (a.ended_at IS NULL OR a.ended_at > b.granted_at + 0.5)"
     ),
 }
-del RULES["an attempt ran under a lease that was never armed"]  # a head inside the daemon grants and holds in one step
 ENDS = """
 SELECT count(*) FILTER (WHERE kind = 'attempt.ended'), count(*) FILTER (WHERE kind = 'lease.released') FROM event
 """
@@ -61,12 +60,13 @@ def standby(primary):
 
 @contextmanager
 def farm_on(*servers):
-    """A farm with three phones on a new database of the first server, and the others as its standbys."""
-    database = postgres.new_database(servers[0].url).partition("?")[0].rpartition("/")[2]
+    """A lab of one host with three phones on a new database of the first server, and the others as its standbys."""
     hosts = "&".join(f"host={server.folder}" for server in servers)
-    config = f'[store]\nurl = "postgresql://farm@/{database}?{hosts}&connect_timeout=2"\n'
-    with running_farm("galaxy-a55", "galaxy-note20", "galaxy-s9", config=config) as farm:
-        yield farm, database
+    with whole_lab(servers[0]) as lab:
+        database = lab.url.partition("?")[0].rpartition("/")[2]
+        lab.url = f"postgresql://farm@/{database}?{hosts}"
+        lab.head().decides()
+        yield lab.host("one", "galaxy-a55", "galaxy-note20", "galaxy-s9"), database
 
 
 class Work:
@@ -91,7 +91,7 @@ class Work:
         assert self.client.hear() == ""
         self.on.shell("touch /data/local/tmp/go")
         log = self.farm.daemon.log
-        until(lambda: f"job {self.job}: kept in memory" in log.read_text())
+        until(lambda: f"attempt {self.job}.1: kept in memory" in log.read_text())
         self.client.finish()
         held = {row["holder"]: row["state"] for row in self.farm.status()["devices"] if row["holder"]}
         assert held

@@ -9,6 +9,7 @@ from farm.cli.head import head
 from farm.common.errors import UserError
 from farm.store.host_token_policy import HostToken
 
+LAB = "[lab]\nhost = 'a'\nhead = 'apart'\n"
 TOKEN = HostToken("00ab" * 4, "lab2", "postgresql://farm_00ab00ab_lab2@db/farm", "secret", "0.0.1", 1, 1e12).text()
 
 
@@ -16,7 +17,7 @@ TOKEN = HostToken("00ab" * 4, "lab2", "postgresql://farm_00ab00ab_lab2@db/farm",
     ("config", "line", "said"),
     [
         ("", "host join", "the lab 0.0.1"),
-        ('[store]\nurl = "postgresql://a@b/c"\n', "host join", "has a database already"),
+        (f"[store]\nurl = 'postgresql://a@b/c'\n{LAB}", "host join", "has a database already"),
         ("[lab]\n", "host join --write", "has a [store] or [lab] already"),
         (None, "host join --write", "the lab 0.0.1"),  # the token's fault, and not that of the file
         (None, "host join", "cannot read"),

@@ -113,6 +113,7 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[lab]\nhost = 'Lab One'", "lab.host: 'Lab One' is no host name", "small letters"),
         ("[lab]\nhead = 'apart'", "lab.host: missing", '[lab] host = "lab1"'),
         ("[lab]\nhead = 'apart'\nhost = 'lab1'", 'lab.head: "apart" needs a database on a server', "postgresql://"),
+        ("[store]\nurl = 'postgresql://db/farm'", "store.url: PostgreSQL is for a lab", "farm lab create"),
         ("[lab]\nhead = 'away'", "lab.head must be 'inside' or 'apart'", ""),
         ("[power.hub.xx]\nswitch = 'none'", 'power.hub."xx" is no hub', '"1-4.2"'),
         ("[power]\noff = ['x', '{nosuch}']\non = ['x']", "power.off: {nosuch} is not defined", "{hub}"),

@@ -36,7 +36,7 @@ OUTSIDE = (
 )
 LASTING = ("history", "letters of the head", "tunnels", "clock", "artifacts", "watchdog", "loop delay", "memory")
 ENDS = {
-    "term of the database": DatabaseLostError("another daemon has taken over"),
+    "term of the database": DatabaseLostError("another head has taken over"),
     "changes of the database": DatabaseLostError("it has gone back in time"),
     "membership of the lab": HostRemovedError("removed"),
     "fleet": KeyError("a bug"),

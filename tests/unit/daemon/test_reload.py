@@ -42,7 +42,7 @@ RESTART = {
     "tvm.gate": '[tvm]\ngate = "/run/g.sock"',
     "adb.usb": "[adb]\nusb = false",
     "jobs.workers": "[jobs]\nworkers = 2",
-    "store.url": '[store]\nurl = "postgresql+psycopg://x"',
+    "store.url": '[store]\nurl = "postgresql+psycopg://x"\n[lab]\nhost = "a"\nhead = "apart"',
     "power.uhubctl": '[power]\nuhubctl = "/opt/uhubctl"',
     "toolchain.second": "[toolchain.default]\n[toolchain.second]",
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 import psycopg
 import pytest
@@ -26,7 +27,7 @@ from tests.support.waiting import until
 from tests.unit.store.values import job
 
 SECRET = "hunter2"
-EARLIER = "UPDATE meta SET value = 1 WHERE name = 'epoch'"  # as yesterday's
+EARLIER = "UPDATE meta SET value = 1 WHERE name IN ('epoch', 'starts')"  # as yesterday's
 
 
 @pytest.fixture
@@ -183,20 +184,21 @@ async def test_connections_of_a_daemon_are_not_counted_twice(limited, url):
         await until(lambda: free() == "19")  # a client that leaves is counted for a moment more
 
 
-def test_a_database_restored_from_a_backup_gets_a_term_above_all_seen(opened, url, tmp_path, caplog):
+def test_a_hosts_start_after_a_backup_has_a_number_above_all_seen(opened, url, tmp_path, caplog):
+    begin = partial(opened, url, "one", state_dir=tmp_path, role=StoreRole.HOST)
     for number in (1, 2, 3):
-        store = opened(url, state_dir=tmp_path)
+        store = begin()
         assert store.epoch == number
         store.close()
     run(url, EARLIER)
     with caplog.at_level(logging.WARNING):
-        store = opened(url, state_dir=tmp_path)
+        store = begin()
     assert store.epoch == 4
     assert "its latest start is number 1, this host has seen 3; farm continues as number 4" in caplog.text
     for said in (store.server.problems(), [each.detail for each in store.server.findings()]):
         assert any("gone back in time" in each for each in said)
     store.close()
-    store = opened(url, state_dir=tmp_path)
+    store = begin()
     assert (store.epoch, store.server.problems()) == (5, [])
 
 
