@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ class Leased:
     home: Path
     mine: str
     theirs: str
-    server: dict[str, int]  # the port of farm's own server on the phone
+    server: dict[str, int] = field(default_factory=dict)  # the port of farm's own server on the phone
 
     @property
     def environment(self):
