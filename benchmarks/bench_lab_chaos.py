@@ -36,10 +36,13 @@ def run(context: Context) -> list[Figure]:
             storm.run(60 * minutes)
         finally:
             context.say("\n  ".join(storm.story))
+        ended = stormy.ended()
+        for name in ended:
+            context.say(f"the daemon of {name} has ended: {stormy.hosts[name].daemon.log_end()}")
+            stormy.hosts[name].daemon.start().close()
         lab_chaos.copy_logs(stormy.hosts.values(), context.folder / "phones")
         found = lab_chaos.verdict(lab, context.folder)
         context.say(f"{found['counts']}, {storm.faults.total()} faults, {len(found['wrong'])} rules broken")
-        ended = stormy.ended()
         for rule, cases in found["wrong"].items():
             context.say(f"{rule}: {cases[:5]}")
     broken = {rule: len(cases) for rule, cases in found["wrong"].items()}
