@@ -13,7 +13,7 @@ from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import in_one_unit, range_words
+from farm.common.durations import in_one_unit, many, range_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
@@ -114,8 +114,7 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
         ],
         spare=("RUNTIME", "95 % RANGE"),
     )  # fmt: skip
-    for change in changes:
-        yield f"  {_change_line(change, rows)}"
+    yield from (f"  {line}" for line in _change_lines(changes, rows))
     if alone := sum(not has_interval(row) for row in rows):
         yield f"  -: no interval, as one sample has none; {alone} of {len(rows)} are shown, and judged nowhere"
     doubtful = sum(row["verdict"] != "trusted" for row in rows)
@@ -128,11 +127,18 @@ def _rescaled_ms(row: Mapping[str, Any]) -> float | None:
     return common_estimate(row)["median_s"] * 1000 if moved_nominal([row]) else None
 
 
-def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
-    row = rows[change.index]
-    word = "regression" if change.slower else "improvement"
-    before, after = in_one_unit([change.before_s * 1000, change.after_s * 1000], aligned=False)
-    return f"{word}: {before} -> {after} ({change.ratio - 1:+.1%}) since {row['job']}, {change.results_after} results"
+def _change_lines(changes: Sequence[Change], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each change; a change and the change that undoes it share a line."""
+    undone = {change.until for change in changes}
+    for change in changes:
+        if change.index in undone:
+            continue
+        word = "regression" if change.slower else "improvement"
+        before, after = in_one_unit([change.before_s * 1000, change.after_s * 1000], aligned=False)
+        when = f"since {rows[change.index]['job']}"
+        if change.until is not None:
+            when = f"from {rows[change.index]['job']} to {rows[change.until - 1]['job']}, undone"
+        yield f"{word}: {before} -> {after} ({change.ratio - 1:+.1%}) {when}, {many(change.results_after, 'result')}"
 
 
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
@@ -143,6 +149,7 @@ def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -
             {
                 "job": rows[change.index]["job"],
                 "at": rows[change.index]["at"],
+                "until": None if change.until is None else rows[change.until]["job"],
                 "before_s": change.before_s,
                 "after_s": change.after_s,
                 "ratio": change.ratio,

@@ -30,6 +30,7 @@ from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
 from farm.daemon.scheduling import check_gate_apart, open_gate, open_scheduling
 from farm.daemon.starting import Start, StopRequestedError
+from farm.daemon.stopped_results import StoppedResults
 from farm.daemon.workers import start_workers
 from farm.head.reservations import ClockWatch
 from farm.jobs.checker import FarmChecker
@@ -131,7 +132,12 @@ class Daemon:
         running: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the listeners are closed
         stack.push_async_callback(lambda: end_tasks(*running))
         scheduling = await open_scheduling(config, stack, persistence, workers, phones, own_gate)
+        stopped = StoppedResults(
+            persistence.store, persistence.events, phones.fleet.views, scheduling.head.reservations,
+            lambda: bool(scheduling.head.drained),
+        )  # fmt: skip
         problems.sources += (
+            stopped.problems,
             workers.problems,
             scheduling.problems,
             lasting.problems,
@@ -139,7 +145,7 @@ class Daemon:
             lambda: phones.unresolved_names(reloader.config),
         )
         web = WebPage(config.web, problems, lab=bool(config.lab.host))
-        parts = Parts(config, persistence, workers, phones, scheduling, problems, lasting, reloader, web)
+        parts = Parts(config, persistence, workers, phones, scheduling, problems, lasting, reloader, web, stopped)
         control = await open_control_channel(stack, parts)
         progress, loop_delay = progress_checks(parts), Histogram(QUICK_S)
         web.open(stack, control, persistence.history.shown, metrics=metrics_page(parts, control, progress, loop_delay))
@@ -164,6 +170,7 @@ def _lasting_tasks(parts: Parts) -> dict[str, Begin]:
         "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run,
         "artifacts": parts.workers.artifacts.keep_tidy,
         "memory": return_memory,
+        "stopped results": parts.stopped_results.run,
     }
 
 

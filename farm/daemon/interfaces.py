@@ -40,6 +40,7 @@ from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
 from farm.daemon.sharing import Sharing, begin_sharing
+from farm.daemon.stopped_results import StoppedResults
 from farm.daemon.workers import Workers
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
@@ -70,6 +71,7 @@ class Parts:
     lasting: LastingTasks
     reloader: Reloader
     web: WebPage
+    stopped_results: StoppedResults
 
 
 async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -> ControlServer:

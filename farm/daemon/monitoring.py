@@ -106,6 +106,7 @@ def metrics_page(
             toolchains=supervisor.standing,
             zygote_starts=supervisor.starts,
             worker_ends=supervisor.ends,
+            results_late=parts.stopped_results.ages_s,
             lab=lambda: parts.persistence.lab.latest,
             store_problem=lambda: store.problem,
             round_trip_s=lambda: store.server.facts.round_trip_s if store.server else None,

@@ -80,6 +80,12 @@ _STORE = (
     Metric("farm_store_commit_seconds", _H, "Time of one commit."),
     Metric("farm_store_outages", _C, "Times that the database became unwritable."),
     Metric("farm_store_round_trip_seconds", _G, "Shortest of some round trips to a database server, each minute."),
+    Metric(
+        "farm_results_late_seconds",
+        _G,
+        "Age of the last result of a series with a rhythm that stopped; of 20 series.",
+        ("model", "device", "result_job"),
+    ),
     Metric("farm_store_size_bytes", _G, "Size of the database with its write-ahead log; 0 with PostgreSQL."),
     Metric("farm_disk_free_bytes", _G, "Free space for the daemon on the disk of its state folder."),
     Metric("farm_disk_size_bytes", _G, "Size of that disk."),

@@ -57,6 +57,8 @@ class Sources(ProcessSources):
     zygote_starts: Mapping[str, int] = field(default_factory=Counter)
     worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
 
+    results_late: Callable[[], Mapping[tuple[str, str, str], float]] = dict  # age, s, by model, device and last job
+
     lab: Callable[[], LabPicture] = LabPicture  # without hosts: there is one
     round_trip_s: Callable[[], float | None] = lambda: None  # to a database server
     calls: Mapping[str, int] = field(default_factory=Counter)  # by outcome
@@ -167,6 +169,8 @@ class FarmCollector:
                 with suppress(OSError):
                     size += file.stat().st_size
         page.set("farm_store_size_bytes", size)
+        for labels, age_s in sources.results_late().items():
+            page.set("farm_results_late_seconds", age_s, *labels)
         with suppress(OSError):
             disk = os.statvfs(sources.state_dir)
             page.set("farm_disk_free_bytes", disk.f_bavail * disk.f_frsize)

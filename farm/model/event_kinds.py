@@ -149,6 +149,13 @@ _OTHERS = (
     ),
     EventKind("poison.forgotten", "an operator allows the library again", "artifact", ("user",)),
     EventKind("clock.jumped", "the host's wall clock was set", "clock", ("seconds",)),
+    EventKind(
+        "results.stopped",
+        "the next result of a series with a rhythm is late",
+        "model",
+        ("device", "job", "reason", "period_s"),
+    ),
+    EventKind("results.resumed", "it has results again, or none are due", "model", ("device", "job")),
     EventKind("store.full", "the database cannot be written", "store", ("reason",)),
     EventKind("store.back", "it can be written again", "store", ("reason",)),
     EventKind(

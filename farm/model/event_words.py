@@ -87,6 +87,8 @@ _SENTENCES = {
     "poison.reported": "{what} of {user} killed its process on {device}",
     "poison.forgotten": "{user} allows {subject} again",
     "clock.jumped": "The host's clock was set, by {seconds}",
+    "results.stopped": "Results of {subject} on {device} stopped after {job}",
+    "results.resumed": "Results of {subject} on {device} are no longer late",
     "store.full": "The database cannot be written",
     "store.back": "The database can be written again",
     "config.reloaded": "{by} reloaded the configuration[: {applied}][; after a restart: {restart}]",

@@ -106,7 +106,9 @@ def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _cell(series: ResultSeries) -> BoardCell:
     row = series[-1]
     times = common_estimate(row)
-    last = next(reversed(changes_in(series)), None)
+    found = changes_in(series)
+    last = found[-1] if found else None
+    undone = last is not None and any(change.until == last.index for change in found)
     doubts = [each.cause for each in reasons_of(row.get("reasons") or ()) if each.verdict == row["verdict"]]
     return BoardCell(
         median=digits(times["median_s"] * MS),
@@ -117,7 +119,7 @@ def _cell(series: ResultSeries) -> BoardCell:
         job=row["job"],
         results=len(series),
         sparkline=_sparkline_points([common_estimate(each)["median_s"] for each in series[-SPARKLINE_RESULTS:]]),
-        change=f"{last.ratio - 1:+.1%} since {series[last.index]['at'][:10]}" if last else "",
+        change=f"{last.ratio - 1:+.1%}{' (back)' * undone} since {series[last.index]['at'][:10]}" if last else "",
         slower=bool(last and last.slower),
     )
 

@@ -21,7 +21,7 @@ from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.common.install import pip_install
 from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, traits_of
-from farm.results.series import has_interval, has_median, times_of
+from farm.results.series import changes_in, has_interval, has_median, series_of, times_of
 
 NS = 1e9
 _FORMULA = ("=", "+", "-", "@", "\N{MINUS SIGN}")  # how a cell begins that a spreadsheet would compute
@@ -31,7 +31,8 @@ _FAMILIES = {
     "farm_result_low_seconds": "The lower end of the 95 % interval of the median of a bench",
     "farm_result_high_seconds": "The upper end of the 95 % interval of the median of a bench",
 }
-METRIC_NAMES = tuple(_FAMILIES)
+_CHANGE = "farm_result_level_change_ratio"
+METRIC_NAMES = (*_FAMILIES, _CHANGE)
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -104,13 +105,16 @@ def benchmark_name(row: Mapping[str, Any]) -> str:
 
 
 def openmetrics(rows: Rows) -> Iterator[bytes]:
-    """Gauges with the time of each result, for `promtool tsdb create-blocks-from openmetrics`."""
+    """Gauges with the time of each result and with changes of level, for `promtool tsdb create-blocks-from`."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.openmetrics import exposition
     from prometheus_client.registry import Collector
 
-    families = [GaugeMetricFamily(*each, labels=[*SERIES_LABELS, "verdict"]) for each in _FAMILIES.items()]
+    labels = [*SERIES_LABELS, "verdict"]
+    families = [GaugeMetricFamily(*each, labels=labels) for each in _FAMILIES.items()]
+    what = "At the first result of a new level: its time over the time before"
+    changed = GaugeMetricFamily(_CHANGE, what, labels=labels)
     oldest_first = sorted((row for row in rows if has_median(row)), key=lambda row: (_labels(row), row["at"]))
     for row in oldest_first:
         at_s = datetime.fromisoformat(row["at"]).timestamp()
@@ -118,9 +122,13 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
             if time_s is not None:
                 family.add_metric(_labels(row), time_s, timestamp=at_s)
 
+    for series in series_of(oldest_first):
+        for change in changes_in(series):
+            changed.add_metric(_labels(series[change.index]), change.ratio, timestamp=change.at_s)
+
     class _Results(Collector):
         def collect(self) -> Iterable[Metric]:
-            return families
+            return [*families, changed]
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Results())

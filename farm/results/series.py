@@ -56,7 +56,11 @@ def changes_in(series: ResultSeries) -> tuple[Change, ...]:
     from farm.measure.regression import changes  # numpy: `farm --help` does without
 
     places = [at for at, row in enumerate(series) if has_interval(row) and row["at"]]
-    return tuple(replace(each, index=places[each.index]) for each in changes([point_of(series[at]) for at in places]))
+    found = changes([point_of(series[at]) for at in places])
+    return tuple(
+        replace(each, index=places[each.index], until=None if each.until is None else places[each.until])
+        for each in found
+    )
 
 
 def point_of(row: Mapping[str, Any]) -> Point:

@@ -88,6 +88,13 @@ class MeasurementTable(TableAccess):
         wanted = wanted.order_by(measurement.c.seq.desc()).limit(limit)
         return tuple(Measurement(**row) for row in self._database.rows(wanted))
 
+    def times(self, after: int, limit: int = 20_000) -> Sequence[tuple[int, str, str, str, datetime]]:
+        """(seq, job, model's name, device, at) of the newest measurements behind number `after`, newest first."""
+        columns = [measurement.c[name] for name in ("seq", "job", "name", "device", "at")]
+        wanted = select(*columns).where(measurement.c.seq > after).order_by(measurement.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            return [tuple(row) for row in connection.execute(wanted)]
+
     def latest_nominal_s(self, device: str, epoch: str, kernel: str, user: str) -> float | None:
         """The nominal of a reference kernel on a phone now: of all users, else of this user's newest bench there."""
         key = {"device": device, "epoch": epoch, "kernel": kernel}

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 
+from farm.measure.level_changes import KINDS, _at_least, _Fit, _whiteners
 from farm.measure.regression import Point, changes
 from tests.unit.measure.shapes import TRUE_S, ar, noise
 
@@ -61,9 +63,88 @@ def test_a_change_is_found_beside_two_levels():
     assert [change.index for change in changes(history(factors))] == [20]
 
 
-@pytest.mark.parametrize("back", [2, 3, 6])
-def test_a_regression_that_was_mended_is_two_changes(back):
-    assert [change.index for change in changes(history([1.0] * 8 + [1.1] * 8 + [1.0] * back))] == [8, 16]
+@pytest.mark.parametrize("back", [3, 6])
+def test_a_regression_that_was_fixed_is_a_change_until_the_next(back):
+    found = changes(history([1.0] * 8 + [1.1] * 8 + [1.0] * back))
+    assert [(change.index, change.until) for change in found] == [(8, 16), (16, None)]
+
+
+@pytest.mark.parametrize("length", [4, 8, 24])
+@pytest.mark.parametrize("effect", [1.05, 1.1, 2.0])
+def test_a_short_excursion_is_listed_from_its_first_to_its_last_result(effect, length):
+    for start in (12, 33):
+        found = changes(history([1.0] * start + [effect] * length + [1.0] * (80 - start - length), 0.006))
+        assert [(change.index, change.until) for change in found] == [(start, start + length), (start + length, None)]
+
+
+def test_three_new_results_are_enough_and_one_outlier_is_not():
+    assert [change.index for change in changes(history([1.0] * 27 + [1.05] * 3, 0.006))] == [27]
+    assert changes(history([1.0] * 29 + [1.1], 0.006)) == ()
+
+
+def planted(kind, seed, count=80, sigma=0.006):
+    """Noise of a history, log."""
+    fresh = np.random.default_rng(seed)
+    white, when = sigma * fresh.normal(size=count), np.arange(count)
+    return {
+        "AR": sigma * ar(count, 0.8, seed),
+        "heat": white + 0.03 * np.sin(2 * np.pi * (when / fresh.uniform(40, 160) + fresh.random())),
+        "builds": white + 0.012 * (fresh.random(count) < 0.5),
+        "weekly": white + 0.01 * np.sin(2 * np.pi * (when / 7 + fresh.random())),
+        "outliers": white + np.abs(fresh.normal(size=count)) * 0.15 * (fresh.random(count) < 0.1),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["AR", "heat", "builds", "weekly", "outliers"])
+def test_a_step_is_found_under_noise_that_alone_is_no_change(kind):
+    false = seen = 0
+    for seed in range(25):
+        drawn = planted(kind, seed)
+        false += bool(changes(history(np.exp(drawn), 0.0)))
+        step = changes(history(np.exp(drawn + np.log(1.06) * (np.arange(80) >= 48)), 0.0))
+        seen += any(abs(change.index - 48) <= 2 for change in step)
+    assert (false <= 1, seen >= 22) == (True, True)
+
+
+def test_results_that_say_little_weigh_little():
+    """A row of wide intervals that are off is no level; the same results with narrow ones are."""
+    factors = [1.0] * 12 + [1.08] * 4 + [1.0] * 12
+    points = history(factors, 0.002)
+    wide = [
+        replace(each, low_s=0.8 * each.median_s, high_s=1.2 * each.median_s) if 12 <= at < 16 else each
+        for at, each in enumerate(points)
+    ]
+    assert [change.index for change in changes(points)] == [12, 16]
+    assert changes(wide) == ()
+
+
+def test_a_long_history_has_all_its_changes():
+    levels = np.repeat([1.0, 1.05, 1.0, 1.2], 600)
+    assert [change.index for change in changes(history(levels, 0.006))] == [600, 1200, 1800]
+
+
+def test_the_students_deviate_is_that_of_the_normal_distribution():
+    """Against scipy: z at which a normal tail has Student's probability."""
+    fit = _Fit(np.array([0.0, 0.01, 0.0, 0.03, 0.05, 0.04, 0.05, 0.06]), np.ones(8), [3], 0, 1e-9)
+    rss = fit.rss[:, None] * np.exp(np.linspace(0.1, 4, 9))
+    t = np.sqrt(fit.freedom * np.expm1(np.linspace(0.1, 4, 9)))
+    expected = -special.ndtri(special.stdtr(fit.freedom, -t))
+    assert fit._better_than(rss) == pytest.approx(expected, rel=0.01)
+
+
+def test_noise_is_white_after_its_whitener():
+    whiteners, _, logdets = _whiteners(20)
+    lag = np.abs(np.subtract.outer(np.arange(20), np.arange(20)))
+    for (phi, white), whitener, logdet in zip(KINDS, whiteners, logdets, strict=True):
+        memory = np.cos(2 * np.pi * lag / 7) if phi == 7 else phi**lag
+        covariance = white * np.eye(20) + (1 - white) * memory
+        assert whitener @ covariance @ whitener.T == pytest.approx(np.eye(20), abs=1e-6)
+        assert logdet[-1] == pytest.approx(np.linalg.slogdet(covariance)[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(("count", "of", "probability"), [(0, 5, 0.3), (3, 4, 0.01), (40, 2000, 0.02), (9, 9, 0.5)])
+def test_the_binomial_tail_is_that_of_scipy(count, of, probability):
+    assert _at_least(count, of, probability) == pytest.approx(float(stats.binom.sf(count - 1, of, probability)))
 
 
 def test_epochs_are_not_mixed_and_results_that_are_not_trusted_say_nothing():

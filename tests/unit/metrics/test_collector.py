@@ -222,6 +222,12 @@ def test_prometheus_reads_every_value_of_the_page(lab, accept, read):
     assert len(samples) > 300
 
 
+def test_a_series_of_results_that_stopped_has_the_age_of_its_last_result(tmp_path):
+    age = {("net", "pixel", "bench-1"): 90000.0}
+    sources = Sources(version="1", epoch=1, state_dir=tmp_path, views=tuple, results_late=lambda: age)
+    assert FarmCollector(sources).read().values["farm_results_late_seconds"] == age
+
+
 def test_every_metric_of_the_catalogue_is_announced(lab):
     body, _ = rendered(lab.read())
     announced = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}

@@ -34,6 +34,12 @@ def test_a_cell_has_the_newest_result_and_the_last_change():
     assert (cell.change, cell.slower, len(cell.sparkline.split())) == ("+12.0% since 2026-11-08", True, 10)
 
 
+def test_a_cell_says_that_a_regression_was_fixed():
+    rows = [row(number, 0.0112 if 7 <= number <= 10 else 0.01) for number in range(1, 15)]
+    ((cell,),) = [line.cells for line in board_of(rows).rows]
+    assert (cell.change, cell.slower) == ("-10.7% (back) since 2026-11-12", False)
+
+
 def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
     ((cell,),) = [line.cells for line in board_of([row(1, 0.02), row(2, epoch="x/y:15")]).rows]
     assert (cell.median, cell.results, cell.sparkline) == ("10.00", 1, "")

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import subprocess
+from datetime import timedelta
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -15,6 +16,7 @@ from tests.support import history_rows
 from tests.support.history_rows import DAY
 from tests.support.needs import need
 
+CHANGE = "farm_result_level_change_ratio"
 REFERENCE = {"kernel": "k", "median_s": 0.001, "nominal_s": 0.001}
 
 
@@ -47,7 +49,14 @@ def test_other_programs_read_them():
     assert [each["model"] for each in lines] == ['net, "new"'] * 5
     assert json.loads(written("bencher", ROWS))
     families = {each.name for each in text_string_to_metric_families(written("openmetrics", ROWS).decode())}
-    assert families == {f"farm_result_{name}_seconds" for name in ("median", "low", "high")}
+    assert families == {*(f"farm_result_{name}_seconds" for name in ("median", "low", "high")), CHANGE}
+
+
+def test_a_change_of_level_is_at_the_first_result_of_the_new_level():
+    rows = [row(number, 0.01 if number < 9 else 0.011) for number in range(1, 13)]
+    families = {each.name: each for each in text_string_to_metric_families(written("openmetrics", rows).decode())}
+    (sample,) = families[CHANGE].samples
+    assert (sample.value, float(sample.timestamp)) == (pytest.approx(1.1), (DAY + timedelta(days=9)).timestamp())
 
 
 @pytest.mark.parametrize(
