@@ -132,10 +132,7 @@ class Daemon:
         running: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the listeners are closed
         stack.push_async_callback(lambda: end_tasks(*running))
         scheduling = await open_scheduling(config, stack, persistence, workers, phones, own_gate)
-        stopped = StoppedResults(
-            persistence.store, persistence.events, phones.fleet.views, scheduling.head.reservations,
-            lambda: bool(scheduling.head.drained),
-        )  # fmt: skip
+        stopped = StoppedResults(persistence.store, persistence.events, phones.fleet.views, scheduling.head)
         problems.sources += (
             stopped.problems,
             workers.problems,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from farm.common.durations import format_duration
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.head.head import Head
 from farm.model.device import DeviceView, Life, Service
 from farm.model.job import MEASURING_KINDS
 from farm.results.silence_rules import MAX_GAPS, rhythm
-from farm.store.leases import ReservationRecord
 from farm.store.store import Store
 
 LOOK_EVERY_S = 60.0
@@ -59,11 +59,9 @@ class StoppedResults:
         store: Store,
         events: EventLog,
         views: Callable[[], Sequence[DeviceView]],
-        reservations: Callable[[], Awaitable[Sequence[ReservationRecord]]],
-        drained: Callable[[], bool],
+        head: Head,
     ) -> None:
-        self._store, self._events, self._views = store, events, views
-        self._reservations, self._drained = reservations, drained
+        self._store, self._events, self._views, self._head = store, events, views, head
         self._series: dict[SeriesName, _Series] = {}
         self._newest = 0  # measurement that was read
         self.stopped: Mapping[SeriesName, StoppedSeries] = {}
@@ -92,7 +90,7 @@ class StoppedResults:
             series.at_s.append(at.timestamp())
             series.job, self._newest = job, max(seq, self._newest)
         now = self._store.now()
-        reserved = [each for each in await self._reservations() if each.starts_at <= now < each.ends_at]
+        reserved = [each for each in await self._head.reservations() if each.starts_at <= now < each.ends_at]
         selectors = [Selector.parse(each.selector) for each in reserved]
         views = {view.name: view for view in self._views() if view.adopted}
         found: dict[SeriesName, StoppedSeries] = {}
@@ -101,7 +99,7 @@ class StoppedResults:
             if (
                 view is None
                 or view.service is not Service.IN
-                or self._drained()
+                or self._head.drained
                 or any(each.matches(view.labels, view.aliases) for each in selectors)
             ):
                 series.excused_s = now.timestamp()

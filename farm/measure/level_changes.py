@@ -78,7 +78,7 @@ def level_changes(log_s: FloatArray, own: FloatArray) -> list[LevelChange]:
     """
     if log_s.size < 2 * MIN_RESULTS:
         return []
-    results = _Results(log_s, own)
+    results = _LogTimes(log_s, own)
     found = _eliminated(results, _segmented(results))
     changes = []
     for place, (index, effect, errors) in enumerate(found):
@@ -88,7 +88,7 @@ def level_changes(log_s: FloatArray, own: FloatArray) -> list[LevelChange]:
     return changes
 
 
-class _Results:
+class _LogTimes:
     """The results, their scatter, their weights and which of them are outliers."""
 
     def __init__(self, log_s: FloatArray, own: FloatArray) -> None:
@@ -135,7 +135,7 @@ def _scatter(x: FloatArray) -> float:
     return max(float(np.quantile(np.abs(x[lag:] - x[:-lag]), SPREAD)) for lag in lags) / SPREAD_OF_NORMAL
 
 
-def _segmented(results: _Results) -> list[int]:
+def _segmented(results: _LogTimes) -> list[int]:
     """The first results of levels (without the first level) by least capped squares, each change at a price."""
     x, sigma = results.log_s, results.sigma
     step = sigma / 2
@@ -159,7 +159,7 @@ def _segmented(results: _Results) -> list[int]:
     return _settled(results, edges[::-1])
 
 
-def _settled(results: _Results, edges: list[int]) -> list[int]:
+def _settled(results: _LogTimes, edges: list[int]) -> list[int]:
     """The edges, moved past outliers beside them, which cost nothing: an outlier joins the level that is nearer."""
     x, outlier = results.log_s, results.outlier
     ends = [0, *edges, x.size]
@@ -174,7 +174,7 @@ def _settled(results: _Results, edges: list[int]) -> list[int]:
     return ends[1:-1]
 
 
-def _eliminated(results: _Results, edges: list[int]) -> list[tuple[int, float, float]]:
+def _eliminated(results: _LogTimes, edges: list[int]) -> list[tuple[int, float, float]]:
     """(edge, effect, standard errors) of the edges that hold."""
     n = results.log_s.size
     more = math.log10(max(n, MIN_SURE_AT) / SURE_AT)
@@ -224,7 +224,7 @@ def _without_worst(edges: list[int], spare: list[float]) -> list[int]:
     return [edge for edge, own, least in zip(edges, spare, worst, strict=True) if own >= 0 or own > least]
 
 
-def _holds(results: _Results, medians: list[float], ends: list[int], i: int) -> bool:
+def _holds(results: _LogTimes, medians: list[float], ends: list[int], i: int) -> bool:
     """Whether level `i` has enough results, and more than it has by chance if results stray as often as elsewhere."""
     x, outlier, n, low, high = results.log_s, results.outlier, ends[-1], ends[i], ends[i + 1]
     inliers, newest = int((~outlier[low:high]).sum()), high == n
@@ -258,7 +258,7 @@ def _at_least(count: int, of: int, probability: float) -> float:
     return min(total, 1.0)
 
 
-def _fits(results: _Results, clean: FloatArray, edges: list[int], known: dict[object, _Fit]) -> list[tuple[_Fit, int]]:
+def _fits(results: _LogTimes, clean: FloatArray, edges: list[int], known: dict[object, _Fit]) -> list[tuple[_Fit, int]]:
     """For each edge the fit of the window around it, and its place there. One window where there are few results."""
     n, found, span = clean.size, [], WINDOW if clean.size > 2 * WINDOW else clean.size
     for low in range(0, n, span):

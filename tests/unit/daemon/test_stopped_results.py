@@ -17,7 +17,7 @@ START = datetime(2026, 11, 2, 2, 0, tzinfo=UTC)
 NIGHTS = 14
 
 
-class Farm:
+class NightlyBench:
     """A store with a result each night, and the watch over it."""
 
     def __init__(self):
@@ -25,13 +25,11 @@ class Farm:
         self.results = []
         self.jobs_ = []
         self.view = view()
-        self.reserved, self.drained, self.events = [], False, []
+        self.reserved, self.drained, self.events = [], "", []
         log = EventLog()
         log.subscribe(self.events.append)
         store = SimpleNamespace(measurements=self, jobs=self, now=lambda: self.now)
-        self.watch = StoppedResults(
-            store, log, lambda: [self.view] if self.view else [], self.reservations, self.is_drained
-        )
+        self.watch = StoppedResults(store, log, self.views, self)
 
     async def in_thread(self, read, *args, **kwargs):
         return read(*args, **kwargs)
@@ -41,9 +39,6 @@ class Farm:
 
     async def reservations(self):
         return self.reserved
-
-    def is_drained(self):
-        return self.drained
 
     def times(self, after):
         return [each for each in reversed(self.results) if each[0] > after]
@@ -67,7 +62,7 @@ class Farm:
 
 @pytest.fixture
 async def farm():
-    found = Farm()
+    found = NightlyBench()
     await found.nights(NIGHTS)
     assert found.kinds == []
     return found
@@ -115,8 +110,8 @@ async def test_a_removed_or_reserved_phone_and_a_drained_farm_are_never_an_alert
     farm.reserved = [ReservationRecord("r", "device=pixel", "ann", START, farm.now + timedelta(days=3))]
     farm.view = replace(whole, labels={**whole.labels, "device": "pixel"})
     await farm.nights(3, results=False)
-    farm.drained = True
+    farm.drained = "an operator"
     await farm.nights(3, results=False)
-    farm.drained = False
+    farm.drained = ""
     await farm.nights(1)
     assert farm.kinds == []

@@ -8,8 +8,8 @@ from farm.metrics.catalogue import METRICS, UNITS, Kind, Metric
 
 BOUNDED = {
     "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "host", "hub",
-    "kind", "model", "outcome", "pool", "action", "sensor", "soc", "source", "state", "to", "toolchain", "topic",
-    "user", "version", "where",
+    "kind", "model", "outcome", "pool", "action", "result_job", "sensor", "soc", "source", "state", "to", "toolchain",
+    "topic", "user", "version", "where",
 }  # fmt: skip
 
 
