@@ -84,6 +84,8 @@ class StoppedResults:
 
     async def look(self) -> None:
         """Read new results, and report the series that stopped or have results again."""
+        if self._store.problem:
+            return
         measurements = self._store.measurements
         for seq, job, name, device, at in reversed(await measurements.in_thread(measurements.times, self._newest)):
             series = self._series.setdefault((name, device), _Series())

@@ -28,7 +28,7 @@ class NightlyBench:
         self.reserved, self.drained, self.events = [], "", []
         log = EventLog()
         log.subscribe(self.events.append)
-        store = SimpleNamespace(measurements=self, jobs=self, now=lambda: self.now)
+        store = SimpleNamespace(problem="", measurements=self, jobs=self, now=lambda: self.now)
         self.watch = StoppedResults(store, log, self.views, self)
 
     async def in_thread(self, read, *args, **kwargs):
