@@ -57,6 +57,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.starting = {}  # job -> phone
         self.running = {}  # job -> phone
         self.stopping = {}  # job -> how it was told to end
+        self.ended = {}  # running job -> how its attempt ended
         self.writing = {}  # job -> what is being written
         self.began = {}  # array -> phone -> job
         self.starts = {}  # job -> attempts begun
@@ -95,6 +96,8 @@ class QueueMachine(RuleBasedStateMachine):
         if outcome.state is AttemptState.DONE:  # committed with the attempt's end
             self.stored[job] = succeeded(self.stored[job], self.now.at)
             self.ends[job] += 1
+        else:
+            self.ended[job] = outcome
         self.perform(self.queue.attempt_ended(job, outcome, self.now))
         assert (job in self.writing) == (outcome.state is not AttemptState.DONE)
 
@@ -229,11 +232,33 @@ class QueueMachine(RuleBasedStateMachine):
         outcome = Outcome(told or outcome.state, UNWANTED if told else outcome.error, phone, another_phone)
         self.attempt_ended(job, outcome)
 
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES[1:]))
+    def end_attempt_of_which_no_head_hears(self, data, outcome):
+        job = data.draw(st.sampled_from(sorted(self.running)))
+        self.ended[job] = replace(outcome, device=self.running.pop(job))
+        self.another_head()
+
+    @rule()
+    def another_head(self):
+        """It knows what is stored: attempts under way continue, all else that was to be written is decided again."""
+        for doing in (self.asked, self.offered, self.waits_again, self.starting, self.stopping, self.writing):
+            doing.clear()
+        self.queue, self.began = JobQueue(), {}
+        for job in self.stored.values():
+            if job.state not in FINAL:
+                ended = {name: how for name in job.after if (how := self.known_end(name)) is not None}
+                self.perform(self.queue.job_added(job, ended, self.now))
+        for job, outcome in self.ended.items():
+            self.attempt_ended(job, outcome)
+        self.wait(0.0)
+
     @precondition(lambda self: self.writing)
     @rule(data=st.data(), refused=st.sampled_from((False,) * 9 + (True,)))
     def answer_write(self, data, refused):
         job = data.draw(st.sampled_from(sorted(self.writing)))
         becomes = self.writing.pop(job)
+        self.ended.pop(job, None)
         self.stored[job] = failed_instead(becomes, UNWANTED, self.now.at) if refused else becomes
         if self.stored[job].state in FINAL:
             self.ends[job] += 1
