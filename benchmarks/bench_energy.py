@@ -15,8 +15,7 @@ from benchmarks.harness import Context, Figure
 from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import Random
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, added, cycles_of, joules
-from farm.kinds.energy.gauge import NAPS_PER_PERIOD
-from farm.kinds.energy.meter import step_of
+from farm.kinds.energy.meter import NAPS_PER_PERIOD, step_of
 from farm.measure.energy import (
     EnergyCycle,
     EnergyEstimate,
@@ -28,7 +27,7 @@ from farm.measure.energy import (
 )
 from farm.measure.gauge import SETTLE_PERIODS, GaugeLine, GaugeScale, GaugeUpdates, period_s, recognised
 from farm.measure.rails import POLL_S, PowerRail, UptimeClock, readings_of
-from farm.measure.rails import SETTLE_PERIODS as RAILS_SETTLE
+from farm.measure.rails import RAILS_SETTLE_PERIODS as RAILS_SETTLE
 from farm.measure.series import FloatArray
 
 RUNS = 2400

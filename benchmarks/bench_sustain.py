@@ -17,7 +17,7 @@ from benchmarks.harness import Context, Figure
 from benchmarks.rates import Case, Goal, rates
 from benchmarks.simulated_runs import NOISE, TRUE_S, Noise, Random, ar
 from farm.kinds.sustain.compare import compare_ends
-from farm.kinds.sustain.course import Course, report
+from farm.kinds.sustain.worker import Course, report
 from farm.measure.comparison import MIN_EFFECT
 from farm.measure.conditions import PhoneCondition
 from farm.measure.series import FloatArray, SampleSeries, series

@@ -67,19 +67,19 @@ if TYPE_CHECKING:
     from farm.client import AsyncClient, Client
     from farm.client.tuning import FarmBuilder, FarmRunner
     from farm.common.errors import FarmError, HostError, NoPhoneError, PhoneError, UserError
-    from farm.kinds.bench.spec import BenchSpec
-    from farm.kinds.lease.spec import LeaseSpec
-    from farm.kinds.run.spec import RunSpec
-    from farm.kinds.shell.spec import ShellSpec
+    from farm.kinds.bench import BenchSpec
+    from farm.kinds.lease import LeaseSpec
+    from farm.kinds.run import RunSpec
+    from farm.kinds.shell import ShellSpec
 else:
     _HOMES = {
         "farm.client": ("AsyncClient", "Client"),
         "farm.client.tuning": ("FarmBuilder", "FarmRunner"),  # with TVM
         "farm.common.errors": ("FarmError", "HostError", "NoPhoneError", "PhoneError", "UserError"),
-        "farm.kinds.bench.spec": ("BenchSpec",),
-        "farm.kinds.lease.spec": ("LeaseSpec",),
-        "farm.kinds.run.spec": ("RunSpec",),
-        "farm.kinds.shell.spec": ("ShellSpec",),
+        "farm.kinds.bench": ("BenchSpec",),
+        "farm.kinds.lease": ("LeaseSpec",),
+        "farm.kinds.run": ("RunSpec",),
+        "farm.kinds.shell": ("ShellSpec",),
     }
 
     def __getattr__(name: str) -> object:

@@ -25,8 +25,7 @@ from farm.common.errors import HostError, NotAllowedError
 from farm.common.tasks import at_most, end_tasks
 from farm.compiler.files import drop_unused, locked
 from farm.lab.identity import LabIdentity, open_identity
-from farm.tuning.build_identity import build_identities
-from farm.tuning.build_process import LocalBuilds, started_server
+from farm.tuning.build_process import LocalBuilds, build_identities, started_server
 
 SLOT = "slot"  # dask's resource beside the identities: a candidate takes one, or all when it must be alone
 TIMEOUT_S = 60.0  # of a candidate, for noticing a server that hangs; each order has its own

@@ -23,7 +23,6 @@ from typing import IO
 
 from pydantic import TypeAdapter
 
-from farm.bundle.archive import pack, unpack
 from farm.bundle.closure import inspect
 from farm.bundle.folder import read_files, read_folder
 from farm.bundle.golden import GoldenCompiler, read_golden
@@ -44,7 +43,9 @@ from farm.bundle.storage import (
     copy_hashed,
     host_errors,
     locked,
+    pack,
     sweep,
+    unpack,
 )
 from farm.bundle.versions import bundle_versions
 from farm.common.errors import Code, HostError, UserError

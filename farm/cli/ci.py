@@ -19,8 +19,8 @@ from farm.cli.spec_options import spec_options, with_one_placement
 from farm.cli.stored_results import stored_results
 from farm.common.errors import ExitCode, HostError, NoPhoneError, UserError
 from farm.common.files import check_writable, checked_file
-from farm.kinds.bench.spec import BenchSpec
-from farm.kinds.compare.spec import CompareSpec
+from farm.kinds.bench import BenchSpec
+from farm.kinds.compare import CompareSpec
 
 if TYPE_CHECKING:
     from farm.client import Client, Submitted
@@ -119,7 +119,7 @@ def _bench_again(
 
 def _judged(outcome: Outcome, model: str, baseline: str, limit: FailLimit) -> CiCase:
     """A bench against the baseline among the newest results of its phone."""
-    from farm.results.baseline_rules import judged
+    from farm.results.ci import judged
 
     if not outcome.ok:
         return _failed(outcome, model)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.common.errors import UserError
-from farm.results.baseline_rules import DIRTY
+from farm.results.ci import DIRTY
 
 GIT_LIMIT_S = 30.0
 BASELINE = "main"

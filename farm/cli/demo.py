@@ -158,7 +158,7 @@ def _one_host(
 
 def _second_runtime(farm: VirtualFarm, progress: DemoProgress, network: Path) -> None:
     """The network on one phone under ONNX Runtime beside TVM, where its package is installed."""
-    from farm.runtime.runner import PACKAGES, packaged_library
+    from farm.runtime.server import PACKAGES, packaged_library
 
     package = PACKAGES["ort"]
     if packaged_library(package) is None:

@@ -99,9 +99,8 @@ def summary_lines(
         stays: whether it stays up now, as the first advice is.
     """
     from farm.kinds.bench.command import result_lines
-    from farm.kinds.compare.outcome import CompareOutcome
-    from farm.kinds.tune.outcome import TuneOutcome
-    from farm.results.columns import runtime_words
+    from farm.kinds.outcomes import CompareOutcome, TuneOutcome
+    from farm.results.series import runtime_words
 
     yield f"== In {took_s:.0f} s, on {len(phones)} virtual phones that were found, set up and checked =="
     benches = [each for each in outcomes if each.job.kind == "bench" and each.ok]

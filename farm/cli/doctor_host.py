@@ -104,7 +104,7 @@ def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Diagnosi
 
 def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
     """Phones on USB, and whether users other than root may open them (udev): for when no daemon reports it."""
-    from farm.devices.power.usb import ADB, judge_phones, phones_on_usb
+    from farm.devices.power.switchboard import ADB, judge_phones, phones_on_usb
 
     plugged_in = phones_on_usb(sysfs)
     phones = [phone.folder for phone in plugged_in if phone.interface == ADB]

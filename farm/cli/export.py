@@ -65,7 +65,7 @@ def export(
         raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
     rows = _measured(model, device, since, trusted=trusted or format == BENCHER)
     if format == MLFLOW:
-        from farm.results.mlflow import log_runs, shown_uri
+        from farm.results.formats import log_runs, shown_uri
 
         logged, present = log_runs(rows, to, experiment)
         there = f"; {many(present, 'run')} there already" if present else ""

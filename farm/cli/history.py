@@ -17,8 +17,7 @@ from farm.common.durations import in_one_unit, many, range_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
-from farm.results.columns import runtime_words, traits_of
-from farm.results.series import COMPARABLE_BY, changes_in, has_interval, series_of, times_of
+from farm.results.series import COMPARABLE_BY, changes_in, has_interval, runtime_words, series_of, times_of, traits_of
 
 if TYPE_CHECKING:
     from farm.measure.regression import Change

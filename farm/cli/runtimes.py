@@ -74,8 +74,7 @@ def _upload(folder: Path) -> str:
         UserError: it cannot be one.
         HostError: it cannot be read.
     """
-    from farm.bundle.archive import pack_folder
-    from farm.bundle.storage import host_errors
+    from farm.bundle.storage import host_errors, pack_folder
 
     read_folder(folder).accepted(str(folder))
     with tempfile.TemporaryDirectory() as made, work.client() as farm:

@@ -42,11 +42,7 @@ from farm.model.specs import JobSpec, kind_named
 
 if TYPE_CHECKING:
     from farm.client.model import Outcome
-    from farm.kinds.bench.outcome import BenchOutcome
-    from farm.kinds.compare.outcome import CompareOutcome
-    from farm.kinds.run.outcome import RunOutcome
-    from farm.kinds.shell.outcome import ShellOutcome
-    from farm.kinds.tune.outcome import TuneOutcome
+    from farm.kinds.outcomes import BenchOutcome, CompareOutcome, RunOutcome, ShellOutcome, TuneOutcome
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 

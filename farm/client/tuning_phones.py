@@ -22,7 +22,7 @@ from farm.common.files import short_hash
 from farm.common.selector import Selector
 from farm.common.tasks import end_tasks
 from farm.devices.identity.naming_rules import differences
-from farm.kinds.lease.spec import LeaseSpec
+from farm.kinds.lease import LeaseSpec
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
 HOLD_S = 900.0  # a script that is killed outright keeps its phones so long

@@ -7,5 +7,5 @@ is a compiled model with what checks it, in one file; `records` and `record_file
 
 `inputs`, `model`, `package`, `records` and `record_files` import no TVM: clients use them, too. Nothing read
 here is trusted: archives are bounded, TVM's JSON is read by lists of nodes (`nodes`), and a Python program runs only
-where its user imports it (`relax_script`).
+where its user imports it (`relax_model.run_script`).
 """

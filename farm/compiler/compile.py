@@ -45,8 +45,7 @@ from farm.compiler.targets import (
     target_from,
     target_text,
 )
-from farm.compiler.texture.build import with_textures
-from farm.compiler.texture.check import OperatorCheck, checks_of, save_checks
+from farm.compiler.texture.check import OperatorCheck, checks_of, save_checks, with_textures
 from farm.compiler.texture.layout import LEGALIZED
 from farm.compiler.texture.lowering import register
 from farm.compiler.texture.network import on_first_device

@@ -32,8 +32,8 @@ from farm.compiler.model import (
 )
 from farm.compiler.onnx_data import model_bytes
 from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.relax_model import refuse_script
 from farm.compiler.relax_passes import dimensions, without_clips
-from farm.compiler.relax_script import refuse_script
 from farm.compiler.shape_option import check_dtype
 
 IMPORT = 2  # raise it when the same file becomes another module: what was kept by key is then not used

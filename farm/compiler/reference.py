@@ -27,7 +27,7 @@ from farm.compiler.files import replaced
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Evaluated, ImportedModel, Reference, TensorSpec, typed
 from farm.compiler.relax_passes import FLOAT32
-from farm.results.columns import OWN_REFERENCE
+from farm.results.series import OWN_REFERENCE
 
 REFERENCE = 1  # raise it when references are computed otherwise: older kept ones are then not used
 HOST_TARGET = {"kind": "llvm"}

@@ -28,8 +28,7 @@ from farm.devices.health.probe_round import read_conditions
 from farm.devices.health.series import FleetReadings
 from farm.devices.identity.naming_rules import aliases_of
 from farm.devices.power.power_rules import PowerConfig
-from farm.devices.power.switchboard import Switchboard
-from farm.devices.power.usb import judge_phones, phones_on_usb
+from farm.devices.power.switchboard import Switchboard, judge_phones, phones_on_usb
 from farm.devices.registry import Aliases
 from farm.devices.rollouts import Rollouts
 from farm.devices.thermal.thermal_gates import ThermalGates

@@ -42,8 +42,7 @@ from farm.devices.lifecycle.messages import listed
 from farm.devices.lifecycle.recovery import RecoveryConfig
 from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.power.power_rules import UsbConfig
-from farm.devices.power.switchboard import Switchboard
-from farm.devices.power.usb import UsbFaults, place_of
+from farm.devices.power.switchboard import Switchboard, UsbFaults, place_of
 from farm.devices.quiesce import QuiesceController
 from farm.devices.recovery_control import RecoveryController, RecoveryLog
 from farm.devices.registry import DeviceRegistry

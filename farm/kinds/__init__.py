@@ -5,17 +5,18 @@ Another package names a kind only for what it does for that one alone: the resul
 farm/worker/zygote.py), the others are imported later.
 
 `farm/kinds/<kind>/` holds
-    spec.py      THE declaration of its fields: bounds, units, help. The command's options, the client's arguments,
-                 control messages, the stored row, the worker's task and the reference are made of it
+    __init__.py  `<Kind>Spec`, THE declaration of its fields: bounds, units, help. The command's options, the client's
+                 arguments, control messages, the stored row, the worker's task and the reference are made of it
     executor.py  what the daemon does with an attempt: `<Kind>Executor(parts)`
     worker.py    what runs in the worker: `main(payload, daemon)`; the only part that may import TVM
-    command.py   its command, a function of the kind's name or `app`; `print_job` or
+    command.py   its command, a function of the kind's name; `print_job` or
                  `print_results` for `farm job show`
-    outcome.py   what came of a job, for the client; without one it is a plain `Outcome`
     trace.py     `trace_of` and `span_of`: a result as a trace for Perfetto; without it `farm job output` makes none
     page.py      the plots on the web page of a job: `PAGE`, a `farm.web.plots.KindPage`; without one there are none
     page.html    what that page says of a result, blocks of farm/web/templates/job_result.html; without one the plain
                  values of the result are listed
+
+What clients get of a job is `<Kind>Outcome` in `farm/kinds/outcomes.py`, else a plain `Outcome`.
 
 A part is imported when it is first asked for: `farm status` pays for none of them. How a `farm bench` goes through
 its forms: command line -> BenchSpec (client) -> JSON of `job.submit` -> BenchSpec (daemon; checked here) -> the stored
@@ -47,7 +48,7 @@ class JobKind:
     about: str  # in `farm --help`: below 60 characters, so that a terminal of 80 columns shows it
     section: str = "Models"  # heading in `farm --help`
     package: str = ""  # "": farm.kinds.<name>
-    function: str = ""  # in its command.py; "": of the kind's name
+    where: str = ""  # of its command, module:name; "": in its command.py, the function of the kind's name
 
     @property
     def folder(self) -> str:
@@ -78,23 +79,22 @@ class JobKind:
     @property
     def command(self) -> str:
         """Where its command is: module:name."""
-        return f"{self.home('command')}:{self.function or self.name}"
+        return self.where or f"{self.home('command')}:{self.name}"
 
     @property
     def spec(self) -> type[JobSpec]:
         """Its declaration."""
-        found: type[JobSpec] = getattr(self.part("spec"), f"{self.name.capitalize()}Spec")
+        found: type[JobSpec] = getattr(import_module(self.folder), f"{self.name.capitalize()}Spec")
         return found
 
     @property
     def outcome(self) -> type[Outcome]:
         """The outcome of one of its jobs."""
-        if self.has("outcome"):
-            found: type[Outcome] = getattr(self.part("outcome"), f"{self.name.capitalize()}Outcome")
-            return found
         from farm.client.model import Outcome
+        from farm.kinds import outcomes
 
-        return Outcome
+        found: type[Outcome] = getattr(outcomes, f"{self.name.capitalize()}Outcome", Outcome)
+        return found
 
     def executor(self, parts: ExecutorParts) -> Executor:
         """The executor of its attempts in the daemon."""
@@ -131,7 +131,9 @@ class KindRegistry(Mapping[str, "type[JobSpec]"]):
 
 KINDS = KindRegistry(
     JobKind("bench", "Time a model on phones, and say whether to trust it"),
-    JobKind("program", "Time a model under another runtime, by its own program", function="app"),
+    JobKind(
+        "program", "Time a model under another runtime, by its own program", where="farm.kinds.program.command:app"
+    ),
     JobKind("memory", "Say how long a model takes to load, and its memory"),
     JobKind("energy", "Say how many joules an inference takes"),
     JobKind("untethered", "Say how many joules a program takes without the cable"),
@@ -141,5 +143,5 @@ KINDS = KindRegistry(
     JobKind("run", "Run a model once, on a phone or here; keep its outputs"),
     JobKind("tune", "Search for fast schedules of a model's operators"),
     JobKind("shell", "Run a line in the shells of phones", section="Jobs"),
-    JobKind("lease", "A phone of your own for a while; who holds which", section="Phones", function="app"),
+    JobKind("lease", "A phone of your own for a while; who holds which", section="Phones", where="farm.cli.lease:app"),
 )

@@ -147,10 +147,6 @@ class PhoneWork:
         """The report of a worker (the module whose `main` runs), with the known facts about its phone.
 
         `host`: answers the worker. `limit_s`: of the worker; None: its job's.
-
-        Raises:
-            UserError: TVM and FFI of the toolchain are known not to work with those on the phone.
-            FarmError: the error that the worker reported, or that describes its end.
         """
         toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
         await self._check_versions(context, toolchain, host)
@@ -170,11 +166,7 @@ class PhoneWork:
             context.log(warning, "warning")
 
     def target(self, context: AttemptContext, text: str) -> Any:
-        """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.
-
-        Raises:
-            UserError: as `farm.devices.identity.targets.target_on`.
-        """
+        """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict."""
         identity = context.view.identity
         return target_on(text, identity.targets if identity else {}, context.view.name)
 
@@ -268,11 +260,7 @@ class MeasuringHost(LeaseHost):
 
 
 def placement_on(spec: Any, view: DeviceView) -> tuple[ThreadPlacement, ...]:
-    """What the fields `threads`, `cores` and `top_app` of a spec mean on a phone; () where none is given.
-
-    Raises:
-        UserError: the phone has no such cores, or too few.
-    """
+    """What the fields `threads`, `cores` and `top_app` of a spec mean on a phone; () where none is given."""
     if not (spec.threads or spec.cores or spec.top_app):
         return ()
     clusters = view.identity.cpu if view.identity else ()
@@ -287,11 +275,7 @@ def epoch_of(view: DeviceView) -> str:
 async def measured(
     work: PhoneWork, context: AttemptContext, worker: str, payload: Mapping[str, Any], host: MeasuringHost
 ) -> Mapping[str, Any]:
-    """The report of a worker that measures, with the phone in its certificate.
-
-    Raises:
-        FarmError: as `PhoneWork.run`.
-    """
+    """The report of a worker that measures, with the phone in its certificate."""
     try:
         report = {"target": payload["spec"].get("target"), **await work.run(context, worker, payload, host)}
     finally:
@@ -315,24 +299,14 @@ class ModelExecutor(Executor):
     parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report, with the phone in its certificate.
-
-        Raises:
-            UserError: the model or its inputs cannot be used, or the phone has no such target or cores.
-            PhoneError: the phone failed, or computed wrong numbers.
-            HostError: the worker died.
-        """
+        """The worker's report, with the phone in its certificate."""
         task = await self.task(context)
         host = MeasuringHost(context, self.parts, quiet_lease(self.parts, context))
         worker = f"farm.kinds.{context.spec.kind}.worker"
         return await measured(self.parts.work, context, worker, task.to_wire(), host)
 
     async def task(self, context: AttemptContext) -> ModelTask[Any]:
-        """The worker's task.
-
-        Raises:
-            UserError: the phone has no such target or cores.
-        """
+        """The worker's task."""
         return ModelTask(**self.model(context))
 
     def model(self, context: AttemptContext) -> dict[str, Any]:

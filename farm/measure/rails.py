@@ -20,7 +20,9 @@ from farm.measure.energy import PowerReading
 
 POLL_S = 0.25  # of the phone's perfetto; it polls ten times a second at most
 MIN_CHANGES = 4  # of a rail's counter, from which its period is known
-SETTLE_PERIODS = 1.0  # a reading is exact from one count to the next; this covers how well two clocks are compared
+RAILS_SETTLE_PERIODS = (
+    1.0  # a reading is exact from one count to the next; this covers how well two clocks are compared
+)
 MAX_W = 25.0  # of a phone
 MAX_APART_S = 2.0  # between the counts' time and the phone's uptime
 _COUNTED = re.compile(r"CPU|GPU|G3D|TPU|NPU|DDR|MEM|MIF|VDDQ|VDD2", re.IGNORECASE)

@@ -91,11 +91,7 @@ class Places:
 
 
 def read_description(text: bytes, where: str) -> ProgramDescription:
-    """A description in TOML; `where` names it in errors.
-
-    Raises:
-        UserError: it is too large or no TOML, a field is wrong, or a placeholder has no value.
-    """
+    """A description in TOML; `where` names it in errors."""
     from farm.common.toml import parse_toml  # not at the top: completion has no use for it
 
     if len(text) > MAX_DESCRIPTION_BYTES:
@@ -108,11 +104,7 @@ def read_description(text: bytes, where: str) -> ProgramDescription:
 
 
 def checked_description(table: Mapping[str, Any], where: str) -> ProgramDescription:
-    """A description in fields.
-
-    Raises:
-        UserError: as `read_description`.
-    """
+    """A description in fields."""
     from pydantic import TypeAdapter, ValidationError
 
     if "kind" in table:
@@ -132,11 +124,7 @@ def checked_description(table: Mapping[str, Any], where: str) -> ProgramDescript
 
 
 def builtin_description(runtime: str) -> tuple[ProgramDescription, bytes]:
-    """The description of a known runtime, and its text.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """The description of a known runtime, and its text."""
     if runtime not in RUNTIMES:
         hint = did_you_mean(runtime, RUNTIMES, f"known: {', '.join(RUNTIMES)}; others: farm program run SPEC.toml")
         raise program_error(f"there is no description of a runtime {runtime[:40]!r}", hint)
@@ -145,11 +133,7 @@ def builtin_description(runtime: str) -> tuple[ProgramDescription, bytes]:
 
 
 def with_settings(description: ProgramDescription, given: Mapping[str, str]) -> dict[str, str]:
-    """The description's settings with the given ones in place of its own.
-
-    Raises:
-        UserError: there is no such setting, or one without a default is not given.
-    """
+    """The description's settings with the given ones in place of its own."""
     known = tuple(description.settings)
     for name in given:
         if name not in known:
@@ -162,11 +146,7 @@ def with_settings(description: ProgramDescription, given: Mapping[str, str]) -> 
 
 
 def check_model(description: ProgramDescription, model: str) -> None:
-    """Whether the program takes a model file of that name; "": there is none.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Whether the program takes a model file of that name; "": there is none."""
     if not model and any("{model" in word for word in (*description.command, *description.report)):
         raise program_error(f"{description.name} needs a model: `model` names no file", "--model FILE")
     if model and description.models and not model.endswith(description.models):

@@ -1,4 +1,6 @@
-"""A program as one artifact: a plain .tar of its description, its files and the numbers expected of it.
+"""A program as one artifact, and whether its files run on a phone.
+
+The artifact is a plain .tar of the program's description, its files and the numbers expected of it:
 
 program.toml                 the description
 files/NAME, ABI/NAME         for every phone, or for phones of one ABI
@@ -10,18 +12,21 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
+from farm.bundle.closure import identify, missing_libraries
 from farm.bundle.folder import MAX_FILES, SAFE_NAME
-from farm.bundle.model import Abi
+from farm.bundle.model import Abi, FolderFile, Platform
 from farm.programs.description import ProgramDescription, program_error, read_description
 
 DESCRIPTION, FILES, REFERENCE = "program.toml", "files", "reference.npy"
 MAX_FILE_BYTES = 2 << 30  # of one file
 _FOLDERS = (FILES, *Abi)
+RUNTIME = "{runtime}"
+DATA_MODE = 0o644  # permission bits of files that no phone starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,7 @@ def is_packed(path: Path | str) -> bool:
 
 
 def packed_file(path: Path) -> bytes:
-    """Pack the program that a description beside its files describes. Blocking.
-
-    Raises:
-        UserError: the description is wrong, or a file that it names is missing.
-    """
+    """Pack the program that a description beside its files describes. Blocking."""
     text = _read(path)
     description = read_description(text, path.name)
     if "{runtime}" in description.command[0] and not description.files:
@@ -64,9 +65,6 @@ def packed(text: bytes, description: ProgramDescription, folder: Path | None, be
         description: the same, read.
         folder: of its files, or of folders of them that are named like ABIs; None: it has none.
         beside: where `expected.reference` is.
-
-    Raises:
-        UserError: a file is missing, or cannot be pushed.
     """
     content: dict[str, bytes] = {DESCRIPTION: text}
     if folder is not None:
@@ -85,12 +83,7 @@ def packed(text: bytes, description: ProgramDescription, folder: Path | None, be
 
 
 def unpacked(archive: Path, place: Path, abi: str) -> UnpackedProgram:
-    """Unpack the files for phones of an ABI into an empty folder. Blocking.
-
-    Raises:
-        UserError: it is no packed program, or has no files for that ABI.
-        OSError: it cannot be read, or there is no room.
-    """
+    """Unpack the files for phones of an ABI into an empty folder. Blocking."""
     folder, text = place / FILES, b""
     reference: Path | None = None
     folder.mkdir()
@@ -173,3 +166,44 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise program_error(f"cannot read {path}: {error.strerror}", "paths are relative to the description") from error
+
+
+def check_files(
+    description: ProgramDescription, files: Sequence[FolderFile], abi: str, platform: Platform, phone: str
+) -> None:
+    """Whether the files are for a phone of that ABI and platform, with all libraries that they need."""
+    named = {file.name: file for file in files}
+    for command in filter(None, (description.command, description.report)):
+        program = PurePosixPath(command[0])
+        if str(program.parent) != RUNTIME:
+            continue
+        if (file := named.get(program.name)) is None:
+            raise program_error(
+                f"{description.name} has no file {program.name}, which its command starts",
+                f"put {program.name} for {abi} into its folder",
+            )
+        if file.problem is None and mode_of(file) == DATA_MODE:
+            raise program_error(
+                f"{program.name}, which the command of {description.name} starts, is no program",
+                f"an ELF file for {abi}; a script begins with #!, such as #!/system/bin/sh",
+            )
+    for file in files:
+        if file.problem is not None:
+            raise program_error(file.problem.message, file.problem.hint)
+        if file.elf is None:
+            continue
+        own_abi, own_platform = identify(file.elf, file.name)
+        if own_abi != abi or own_platform not in (None, platform):
+            is_for = f"{own_abi}, {own_platform}" if own_platform else own_abi
+            raise program_error(
+                f"{file.name} is built for {is_for}; {phone} is {abi}, {platform}",
+                f"build it for that phone, or use a selector such as --on abi={own_abi}",
+            )
+    missing = missing_libraries(files, Abi(abi), platform)
+    if missing:
+        raise program_error(f"{description.name}: {missing[0].message}", missing[0].hint)
+
+
+def mode_of(file: FolderFile) -> int:
+    """Its permission bits on the phone."""
+    return 0o755 if file.elf is not None or file.interpreter else DATA_MODE

@@ -12,8 +12,7 @@ from farm.common.durations import NO_INTERVAL, digits, interval_words
 from farm.common.files import short_hash
 from farm.common.selector import natural
 from farm.measure.conditions import common_estimate, reasons_of
-from farm.results.columns import traits_of
-from farm.results.series import ResultSeries, changes_in, has_interval, series_of
+from farm.results.series import ResultSeries, changes_in, has_interval, series_of, traits_of
 
 MS = 1000
 WIDTH, HEIGHT = 96, 24  # of a sparkline, CSS pixels

@@ -6,7 +6,7 @@ whole or not at all; `build` puts a folder together that `farm bundle add` takes
 
 `farm bundle build` calls `build_from_wheels`: it takes the parts from the cache or makes them, and returns a folder
 in which `tvm_rpc` lies beside its own loader and C library, so that it needs nothing of the phone's system.
-With an NDK it calls `ndk_build.build_with_ndk`, which compiles TVM: `checkout` judges TVM's sources, `ndk` the NDK,
-`clml` Qualcomm's SDK, and `cmake` runs CMake on ndk_project.
+With an NDK it calls `ndk_build.build_with_ndk`, which judges the NDK and compiles TVM by CMake on ndk_project;
+`checkout` judges TVM's sources.
 `farm.simulation` takes single parts for virtual phones.
 """

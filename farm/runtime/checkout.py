@@ -61,11 +61,7 @@ class HostTvm:
 
 
 def find_host_tvm(owner: str, python: str, version: str, ffi_version: str) -> HostTvm:
-    """Where an interpreter has its TVM; TVM itself is not imported.
-
-    Raises:
-        HostError: it does not run, or has no TVM.
-    """
+    """Where an interpreter has its TVM; TVM itself is not imported."""
     failed = partial(_python_error, python)
     output = output_of([python, "-c", _PROGRAM], _PYTHON_LIMIT_S, failed, Path("/"))  # no `tvm` of the working folder
     try:
@@ -76,12 +72,7 @@ def find_host_tvm(owner: str, python: str, version: str, ffi_version: str) -> Ho
 
 
 def check_whole(checkout: Path, submodules: Sequence[str] = ()) -> None:
-    """Refuse a folder that is no checkout of TVM, or lacks submodules that are to be built; of which version is open.
-
-    Raises:
-        UserError: it is none, or lacks some.
-        HostError: it cannot be read.
-    """
+    """Refuse a folder that is no checkout of TVM of any version, or lacks submodules that are to be built."""
     with name_unreadable_file():
         if not (checkout / "CMakeLists.txt").is_file() or not (checkout / _VERSION_FILE).is_file():
             raise checkout_error(f"{checkout} is no checkout of TVM 0.25 or newer", hint=f"{CLONE} {checkout}")
@@ -98,10 +89,6 @@ def check_checkout(checkout: Path, host: HostTvm, submodules: Sequence[str] = ()
         checkout: of TVM's repository.
         host: the toolchain's.
         submodules: that are needed (TVM_FFI, OPENCL_HEADERS).
-
-    Raises:
-        UserError: it is no checkout, lacks submodules, or is of another version or changed.
-        HostError: it cannot be read.
     """
     check_whole(checkout, submodules)
     with name_unreadable_file():
@@ -111,11 +98,7 @@ def check_checkout(checkout: Path, host: HostTvm, submodules: Sequence[str] = ()
 
 
 def content_of(checkout: Path) -> str:
-    """The SHA-256 over all that a runtime is built from: the same for the same files, wherever they lie.
-
-    Raises:
-        HostError: a file cannot be read.
-    """
+    """The SHA-256 over all that a runtime is built from: the same for the same files, wherever they lie."""
     digest = hashlib.sha256()
     with name_unreadable_file():
         for file in _files(checkout, _BUILT_FROM):

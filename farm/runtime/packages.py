@@ -110,11 +110,7 @@ class TvmWheel:
 
 
 def architecture_of(abi: Abi) -> Architecture:
-    """The machine of an ABI that TVM has wheels for.
-
-    Raises:
-        UserError: it has none.
-    """
+    """The machine of an ABI that TVM has wheels for."""
     if abi not in _ARCHITECTURES:
         raise UserError(
             f"TVM has no wheel for {abi}, so its runtime cannot be taken from one",
@@ -124,11 +120,7 @@ def architecture_of(abi: Abi) -> Architecture:
 
 
 def check_versions(versions: Mapping[str, str], owner: str) -> dict[str, str]:
-    """The versions of the wheels to fetch, out of those of an interpreter's packages.
-
-    Raises:
-        DownloadError: its TVM is not installed from wheels.
-    """
+    """The versions of the wheels to fetch, out of those of an interpreter's packages."""
     missing = [package for package in _WHEELS if not versions.get(package)]
     if missing:
         raise DownloadError(
@@ -139,12 +131,7 @@ def check_versions(versions: Mapping[str, str], owner: str) -> dict[str, str]:
 
 
 def tvm_wheel(cache: Path, abi: Abi, versions: Mapping[str, str], report: Report) -> TvmWheel:
-    """TVM's libraries and headers for an ABI: a part of its own for each wheel.
-
-    Raises:
-        DownloadError: no network, no pip, no such wheel, another hash, or a library is not in it.
-        HostError: the cache cannot be written.
-    """
+    """TVM's libraries and headers for an ABI: a part of its own for each wheel."""
     machine = architecture_of(abi)
     roots = []
     for package, version in versions.items():
@@ -156,23 +143,13 @@ def tvm_wheel(cache: Path, abi: Abi, versions: Mapping[str, str], report: Report
 
 
 def debian_libraries(cache: Path, abi: Abi, report: Report) -> Path:
-    """A part with the loader, C_LIBRARY and COMPILER_LIBRARIES for an ABI.
-
-    Raises:
-        DownloadError: no apt, no network, no such package, or a library is not where it should be.
-        HostError: the cache cannot be written.
-    """
+    """A part with the loader, C_LIBRARY and COMPILER_LIBRARIES for an ABI."""
     machine = architecture_of(abi)
     return part(cache, _debian_part(machine), partial(_fetch_debian, machine, report), report)
 
 
 def check_apt(cache: Path, abi: Abi) -> None:
-    """Refuse a host that needs Debian's packages and cannot fetch them, before 100 MB of wheels are downloaded.
-
-    Raises:
-        UserError: TVM has no wheel for that ABI.
-        DownloadError: it has no apt.
-    """
+    """Refuse a host that needs Debian's packages and cannot fetch them, before 100 MB of wheels are downloaded."""
     if not (cache / _debian_part(architecture_of(abi))).is_dir():
         _apt_programs()
 
@@ -192,11 +169,7 @@ def _apt_programs() -> tuple[str, str]:
 
 
 def host_libraries(library: Path) -> list[Path]:
-    """COMPILER_LIBRARIES as the host's loader finds them for a library of this host.
-
-    Raises:
-        HostError: it does not find them, or ldd does not run.
-    """
+    """COMPILER_LIBRARIES as the host's loader finds them for a library of this host."""
     found = {}
     for line in output_of(["ldd", str(library)], _LIST_LIMIT_S, partial(_ldd_error, library)).splitlines():
         match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)

@@ -49,10 +49,6 @@ def part(
 
     `make` fills an empty folder, may use another for scratch, and returns what its files came from, with the SHA-256.
     `report` is called when another maker has the cache, which is waited for.
-
-    Raises:
-        HostError: the cache cannot be written.
-        FarmError: as `make`.
     """
     folder = cache / name
     try:
@@ -117,10 +113,6 @@ def output_of(
     """The output of a program on the host, which works in `folder` and puts temporary files there.
 
     `failed` makes the error of a program that did not end well; it gets what the program said.
-
-    Raises:
-        HostError: it failed, or does not run, or takes too long.
-        OSError: the disk of `folder` is full.
     """
     environment = {**os.environ, "LC_ALL": "C"} | ({"TMPDIR": str(folder)} if folder else {})
     try:
@@ -144,11 +136,7 @@ def output_of(
 
 
 def check_room(folder: Path, code: int, said: str) -> None:
-    """Whether a program that writes to a folder failed because it may write no more.
-
-    Raises:
-        OSError: the disk or a quota is full, or its file became too large (`ulimit -f`).
-    """
+    """Whether a program that writes to a folder failed because it may write no more."""
     number = next((each for each in _NO_ROOM if os.strerror(each) in said), EFBIG if code == -signal.SIGXFSZ else 0)
     if number:
         raise OSError(number, os.strerror(number), str(folder))

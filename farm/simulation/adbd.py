@@ -154,22 +154,14 @@ class DeviceConnection:
         self._decoder.wrote(count)
 
     def next_event(self) -> Event | None:
-        """The host's next action, or None when more bytes are needed.
-
-        Raises:
-            ProtocolError: the host broke a rule; the connection must be dropped.
-        """
+        """The host's next action, or None when more bytes are needed."""
         while (packet := self._decoder.next_packet()) is not None:
             if (event := self._receive(packet)) is not None:
                 return event
         return None
 
     def receive(self, data: Buffer) -> list[Event]:
-        """Take received bytes, copying them in, and return everything they complete.
-
-        Raises:
-            ProtocolError: the host broke a rule; the connection must be dropped.
-        """
+        """Take received bytes, copying them in, and return everything they complete."""
         events: list[Event] = []
         for _ in pieces(data, self):
             while (event := self.next_event()) is not None:
@@ -354,11 +346,7 @@ class PublicKey:
 
 
 def parse_public_key(text: bytes) -> PublicKey:
-    """Read a host's key from AUTH(3), without its closing NUL.
-
-    Raises:
-        ProtocolError: it is not an adb key.
-    """
+    """Read a host's key from AUTH(3), without its closing NUL."""
     encoded, _, _user_at_host = text.partition(b" ")
     try:
         blob = base64.b64decode(encoded, validate=True)

@@ -72,11 +72,7 @@ class Tools:
 
 
 def find_tools(which: Callable[[str], str | None] = shutil.which) -> Tools:
-    """Look for everything at once.
-
-    Raises:
-        Arm64ToolsError: something is missing; says what, and which packages bring it.
-    """
+    """Look for everything at once."""
     if platform.machine() not in ("x86_64", "AMD64"):
         raise Arm64ToolsError(
             f"arm64 virtual phones are emulated on x86-64 hosts only, this one is {platform.machine()}"
@@ -103,13 +99,7 @@ def find_tools(which: Callable[[str], str | None] = shutil.which) -> Tools:
 
 
 def arm64_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
-    """The folder described above, made when it is not there: a minute at most, nearly all of it downloads (100 MB).
-
-    Raises:
-        Arm64ToolsError: a program is missing.
-        HostError: TVM is not installed, or there is no compiler, or it failed, or the cache cannot be written.
-        DownloadError: a package could not be had.
-    """
+    """The folder described above, made when it is not there: a minute at most, nearly all of it downloads (100 MB)."""
     tools, compiler = find_tools(), find_compiler(Abi.ARM64)
     wheel = tvm_wheel(default_cache(), Abi.ARM64, installed_versions(), report)
     system = debian_libraries(default_cache(), Abi.ARM64, report)
@@ -122,11 +112,7 @@ def arm64_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of TVM's packages installed here, since host and phone must have the same TVM.
-
-    Raises:
-        DownloadError: TVM is not installed from a wheel.
-    """
+    """Versions of TVM's packages installed here, since host and phone must have the same TVM."""
     try:
         return check_versions({each: metadata.version(each) for each in ("apache-tvm", "apache-tvm-ffi")}, "TVM here")
     except metadata.PackageNotFoundError as error:

@@ -229,10 +229,6 @@ def running_lab(
 
     `places` are the USB places of some: name -> `1-4.2`. `owns_adb`: the adb server is this process's and must not
     outlive it: the lab ends it.
-
-    Raises:
-        HostError: it did not come up; evidence is what it said.
-        UserError: an argument of ours made no sense to it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-P", "-m", "farm.simulation.lab", "--lifeline", "--dir", os.fspath(directory)]

@@ -164,11 +164,7 @@ FAULTS: Mapping[str, PhoneFault] = {
 
 
 def parse_fault(name: str, given: Mapping[str, object]) -> dict[str, float | str | bool | None]:
-    """The complete arguments of a fault, with defaults filled in.
-
-    Raises:
-        UserError: no such fault or argument, one is missing, or one has the wrong type.
-    """
+    """The complete arguments of a fault, with defaults filled in."""
     fault = FAULTS.get(name)
     if fault is None:
         raise UserError(f"no such fault: {name}", hint=did_you_mean(name, FAULTS, f"use {', '.join(sorted(FAULTS))}"))

@@ -86,12 +86,7 @@ class Lab:
         self._phones: dict[str, tuple[LabPhone, FaultInjector]] = {}
 
     def add(self, name: str, profile: str, place: str = "") -> LabPhone:
-        """Boot one more phone, on that USB place if any.
-
-        Raises:
-            UserError: a name that cannot be one, or is taken; no such profile.
-            HostError: it does not boot.
-        """
+        """Boot one more phone, on that USB place if any."""
         if not name or not set(name) <= _PIECE or name.startswith((".", "-")):
             raise UserError(f"a phone cannot be called {name!r}", hint="use lower case letters, digits, . _ -")
         if name in self._phones:
@@ -137,11 +132,7 @@ class Lab:
         self._watcher.close()
 
     async def perform(self, message: dict[str, Any]) -> object:
-        """Perform one control message.
-
-        Raises:
-            FarmError: with a message for the person who asked.
-        """
+        """Perform one control message."""
         action = message.get("do")
         if action == "status":
             return [asdict(phone.status()) for phone, _ in self._phones.values()]
@@ -253,11 +244,7 @@ async def _answer(lab: Lab, line: bytes) -> dict[str, object]:
 
 
 async def run_lab(lab: Lab, phones: Sequence[tuple[str, str, str]]) -> None:
-    """Boot the phones, say that all are up, and serve until told to end.
-
-    Raises:
-        FarmError: a phone cannot be booted, or the control socket cannot be made.
-    """
+    """Boot the phones, say that all are up, and serve until told to end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lab.done.set)
@@ -318,11 +305,7 @@ def _control_socket(directory: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def only_lab_in(directory: Path) -> Iterator[None]:
-    """Keep a second lab out of the same folder; the kernel lets go of the lock when this process ends.
-
-    Raises:
-        UserError: there is another lab.
-    """
+    """Keep a second lab out of the same folder; the kernel lets go of the lock when this process ends."""
     with (directory / "lab.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -332,11 +315,7 @@ def only_lab_in(directory: Path) -> Iterator[None]:
 
 
 def parse_phone(text: str) -> tuple[str, str, str]:
-    """Name, profile and USB place (or none) of NAME=PROFILE[@PLACE] from the command line.
-
-    Raises:
-        UserError: another form.
-    """
+    """Name, profile and USB place (or none) of NAME=PROFILE[@PLACE] from the command line."""
     name, equals, rest = text.partition("=")
     profile, _, place = rest.partition("@")
     if not equals or not name or not profile:

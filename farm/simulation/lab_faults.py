@@ -56,12 +56,7 @@ class FaultInjector:
         self._replay: asyncio.Task[None] | None = None
 
     async def perform(self, name: str, given: Mapping[str, object]) -> object:
-        """Cause a fault; returns its answer (the number of processes, the keys accepted).
-
-        Raises:
-            UserError: no such fault, or wrong arguments.
-            PhoneError: the phone is in no state for it.
-        """
+        """Cause a fault; returns its answer (the number of processes, the keys accepted)."""
         arguments = parse_fault(name, given)
         method: Callable[..., Awaitable[object]] = getattr(self, f"_do_{name}")
         result = await method(**arguments)
@@ -374,11 +369,7 @@ def _fill(ballast: Path, free_bytes: int) -> None:
 
 
 def install_stuck_driver(phone_directory: Path) -> None:
-    """Put it where the phone's programs find it, set-uid root. For phones whose shell is another user than the lab.
-
-    Raises:
-        HostError: there is no C compiler, or it fails.
-    """
+    """Put it where the phone's programs find it, set-uid root. For phones whose shell is another user than the lab."""
     target = state_folder(phone_directory) / "stuck_driver"
     if target.exists():
         return

@@ -74,11 +74,7 @@ class LabPhone:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Boot the phone and plug it in. Blocks for the boot (tens of milliseconds).
-
-        Raises:
-            HostError: it does not boot.
-        """
+        """Boot the phone and plug it in. Blocks for the boot (tens of milliseconds)."""
         properties = self._profile.properties(self.spec.serial)
         settings = PhoneSettings(
             name=self.spec.name,
@@ -320,11 +316,7 @@ class LabPhone:
         self._booted.line.send(json.dumps(message).encode())
 
     async def ask(self, message: dict[str, Any]) -> Any:
-        """Have the phone's adbd do something; returns what it answers.
-
-        Raises:
-            PhoneError: the phone is off, does not answer, or says why not.
-        """
+        """Have the phone's adbd do something; returns what it answers."""
         if not self.powered:
             raise PhoneOffError(f"virtual phone {self.spec.name} is off", hint="boot it first")
         self._last_request += 1

@@ -142,11 +142,7 @@ class Watcher:
         asyncio.get_running_loop().add_reader(self._descriptor, self._on_event)
 
     def watch(self, folder: Path, written: Callable[[str], None], *, moved: bool = False) -> int:
-        """Call `written(name)` when a file of the folder was written, or `moved` there; returns an id for `unwatch`.
-
-        Raises:
-            HostError: it cannot be watched.
-        """
+        """Call `written(name)` when a file of the folder was written, or `moved` there; returns an id for `unwatch`."""
         mask = _CLOSE_WRITE | (_MOVED_TO if moved else 0)
         number: int = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), mask)
         if number < 0:

@@ -126,11 +126,7 @@ def bind(options: Options, log: LauncherLog) -> socket.socket | None:
 
 
 def handshake(connection: socket.socket, key: str) -> float | None:
-    """Check who connects; returns the session's time limit in seconds (0: none), or None for a stranger.
-
-    Raises:
-        OSError: the peer went away or kept silent.
-    """
+    """Check who connects; returns the session's time limit in seconds (0: none), or None for a stranger."""
     connection.settimeout(_HANDSHAKE_LIMIT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if struct.unpack("<i", _receive(connection, 4))[0] != _MAGIC:

@@ -78,11 +78,7 @@ class DiskQuota:
     left_bytes: int | None = None
 
     def take(self, count: int) -> None:
-        """Account for a write.
-
-        Raises:
-            OSError: ENOSPC, when the disk would be full.
-        """
+        """Account for a write."""
         if self.left_bytes is None:
             return
         if count > self.left_bytes:
@@ -121,12 +117,7 @@ class LabLine:
         return self._end.fileno()
 
     def receive(self) -> Received | None:
-        """The next message and the socket that came along, if any; None when the other end is gone.
-
-        Raises:
-            BlockingIOError: nothing is waiting.
-            OSError: the other end died with messages of ours unread.
-        """
+        """The next message and the socket that came along, if any; None when the other end is gone."""
         data, descriptors, _, _ = socket.recv_fds(self._end, MESSAGE_LIMIT_BYTES, 1)
         connection = socket.socket(fileno=descriptors[0]) if descriptors else None
         if not data and connection is None:
@@ -134,13 +125,7 @@ class LabLine:
         return data, connection
 
     def send(self, message: bytes, connection: socket.socket | None = None) -> None:
-        """Send a message of 1 byte to 64 KiB; the caller's copy of the socket may be closed afterwards.
-
-        Raises:
-            ValueError: the message is empty or too long for the receiver.
-            BlockingIOError: the other end does not read.
-            OSError: it is gone.
-        """
+        """Send a message of 1 byte to 64 KiB; the caller's copy of the socket may be closed afterwards."""
         if not 0 < len(message) <= MESSAGE_LIMIT_BYTES:
             raise ValueError(f"a message of {len(message)} bytes; 1 to {MESSAGE_LIMIT_BYTES} go through")
         if connection is None:

@@ -87,11 +87,7 @@ def set_process_name(name: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags` for new ones.
-
-    Raises:
-        OSError: not permitted, or the kernel lacks one of them.
-    """
+    """Leave the namespaces named by `flags` for new ones."""
     _check(_libc.unshare(flags), "unshare")
 
 
@@ -104,11 +100,7 @@ def become_root_of_user_namespace(uid: int, gid: int) -> None:
 
 
 def mount(source: str | Path, target: str | Path, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Attach a file system.
-
-    Raises:
-        OSError: with the target as its file name.
-    """
+    """Attach a file system."""
     arguments = (str(source).encode(), os.fsencode(target), kind.encode() or None)
     if _libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None) != 0:
         number = ctypes.get_errno()
@@ -188,11 +180,7 @@ class RootPlan:
 
 
 def enter_root(plan: RootPlan) -> None:
-    """Build the phone's root in this mount namespace and move into it. The caller is pid 1 of its pid namespace.
-
-    Raises:
-        OSError: a mount was refused.
-    """
+    """Build the phone's root in this mount namespace and move into it. The caller is pid 1 of its pid namespace."""
     mount("none", "/", flags=Mount.RECURSIVE | Mount.PRIVATE)
     root = plan.mount_point
     mount("tmpfs", root, "tmpfs", Mount.NO_SUID | Mount.NO_DEV, "size=16m,mode=755")
@@ -296,11 +284,7 @@ def detect_isolation() -> Isolation:
 
 
 def enter_machine(isolation: Isolation) -> None:
-    """Give this process mounts of its own that the host never sees, and the right to make more.
-
-    Raises:
-        OSError: the host does not allow it.
-    """
+    """Give this process mounts of its own that the host never sees, and the right to make more."""
     if isolation is Isolation.USER:
         become_root_of_user_namespace(os.getuid(), os.getgid())
     unshare(CLONE_NEWNS)
@@ -308,11 +292,7 @@ def enter_machine(isolation: Isolation) -> None:
 
 
 def enter_phone() -> None:
-    """Let the *next* child be pid 1 of a phone: no processes, an empty network, its own names and uptime.
-
-    Raises:
-        OSError: the host does not allow it.
-    """
+    """Let the *next* child be pid 1 of a phone: no processes, an empty network, its own names and uptime."""
     unshare(_PHONE_NAMESPACES)
     restart_boot_clock()
 

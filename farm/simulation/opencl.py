@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from farm.bundle.elf import read_elf
 from farm.common.errors import HostError
 from farm.common.files import hash_file
-from farm.runtime.opencl import LIBRARY_OPTIONS, OPENCL_LIBRARY, compile_opencl, opencl_headers
+from farm.runtime.build import LIBRARY_OPTIONS, OPENCL_LIBRARY, compile_opencl, opencl_headers
 from farm.runtime.parts import part
 from farm.runtime.server import Compiler
 from farm.simulation.machine import DRIVER_FOLDER, VENDOR_DRIVER, VENDOR_HOST, VENDOR_OPENCL
@@ -91,9 +91,6 @@ def find_driver(vendors: Path) -> HostDriver:
 
     Args:
         vendors: a folder of such files, or one of them.
-
-    Raises:
-        OpenclDriverError: there is none, or its library is missing, or needs one that no phone sees.
     """
     files = [vendors] if vendors.is_file() else sorted(vendors.glob("*.icd"), key=lambda each: each.name != _PREFERRED)
     if not files:
@@ -114,12 +111,7 @@ def find_driver(vendors: Path) -> HostDriver:
 
 
 def opencl_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
-    """The driver's folder (module docstring), made when it is not there.
-
-    Raises:
-        OpenclDriverError: there is no driver, or something that it needs.
-        HostError: the compiler failed, or the cache cannot be written.
-    """
+    """The driver's folder (module docstring), made when it is not there."""
     compiler = shutil.which("gcc") or shutil.which("g++")
     if platform.machine() != "x86_64" or not _ICD_LOADER.exists():
         raise OpenclDriverError("this host has no OpenCL for its CPU", hint=f"apt install {_PACKAGES}")
@@ -138,12 +130,7 @@ def opencl_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
 
 
 def opencl_runtime(report: Callable[[str], None] = lambda _line: None) -> Path:
-    """The library of TVM's OpenCL runtime from opencl_device.cc, for bundles of virtual phones without a TVM checkout.
-
-    Raises:
-        OpenclDriverError: there is no compiler.
-        HostError: TVM or OpenCL's headers are not installed, or the compiler failed, or the cache cannot be written.
-    """
+    """TVM's OpenCL runtime from opencl_device.cc, for bundles of virtual phones without a TVM checkout."""
     path = shutil.which("g++")
     if path is None:
         raise OpenclDriverError("the OpenCL runtime of virtual phones needs a compiler", hint="apt install g++")

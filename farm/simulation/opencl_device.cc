@@ -1,4 +1,4 @@
-// OpenCL for TVM on virtual phones, where no checkout of TVM gives TVM's own library (farm/runtime/opencl.py).
+// OpenCL for TVM on virtual phones, where no checkout of TVM gives TVM's own library (farm/runtime/build.py).
 //
 // What the OpenCL that TVM generates needs of a runtime: buffers, images (memory scopes `global.texture*`), kernels
 // from source, and a timer that adds up the driver's times. One device, one thread: a session's. Other layouts of a

@@ -144,11 +144,7 @@ class PacketDecoder:
         return [packet for _ in pieces(data, self) for packet in iter(self.next_packet, None)]
 
     def next_packet(self) -> Packet | None:
-        """The next complete packet, or None when more bytes are needed.
-
-        Raises:
-            ProtocolError: the bytes are not a packet. The connection cannot be used any further.
-        """
+        """The next complete packet, or None when more bytes are needed."""
         if self._pending is not None:
             if self._filled < len(self._payload):
                 return None

@@ -39,11 +39,7 @@ def missing_packages() -> list[str]:
 
 
 def check_programs() -> None:
-    """Check that this host can start a server, and farm can use it.
-
-    Raises:
-        HostError: a package is missing; the hint is the command that installs it.
-    """
+    """Check that this host can start a server, and farm can use it."""
     if packages := " ".join(missing_packages()):
         raise HostError(
             "this needs a PostgreSQL server's programs, which are not installed",
@@ -89,11 +85,7 @@ class PostgresServer:
         return self._process.pid
 
     def run(self, program: str, *arguments: str | Path) -> None:
-        """Run one of PostgreSQL's programs as the server's user.
-
-        Raises:
-            HostError: it failed; evidence is its output.
-        """
+        """Run one of PostgreSQL's programs as the server's user."""
         done = subprocess.run(
             [*as_server_user(), self._program(program), *map(str, arguments)], check=False, timeout=START_TIMEOUT_S,
             cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -102,11 +94,7 @@ class PostgresServer:
             raise HostError(f"PostgreSQL's {program} ended with {done.returncode}", evidence=done.stderr)
 
     def start(self, options: str = "") -> None:
-        """Start it; returns when it accepts connections.
-
-        Raises:
-            HostError: it did not come up; evidence is the end of its log.
-        """
+        """Start it; returns when it accepts connections."""
         tcp = f"listen_addresses={self.address if self.port else ''}"
         settings = [tcp, f"unix_socket_directories={self.folder}", *[f"port={self.port}"] * bool(self.port)]
         every = [word for setting in settings for word in ("-c", setting)]
@@ -205,9 +193,6 @@ def new_server(
         options: further options of postgres(1).
         superuser: name of its first role.
         address: of this host.
-
-    Raises:
-        HostError: it cannot be made or did not come up.
     """
     with server_folder() as folder:
         server, data = PostgresServer(folder, port, superuser, address), folder / "data"

@@ -83,9 +83,6 @@ def apply_state(
 
     `captured` files, by their path under the phone's directory, say what they say instead.
     `leave(name, text)`: whether a file that says this now stays as it is; returns which did.
-
-    Raises:
-        OSError: the phone's directory cannot be written.
     """
     return write_files(phone_directory, render(profile, state) | dict(captured or {}), leave)
 

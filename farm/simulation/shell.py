@@ -59,11 +59,7 @@ class ShellRequest:
 
 
 def parse_shell(service: str) -> ShellRequest:
-    """Read `shell:CMD`, `shell,v2,raw:CMD`, `exec:CMD`.
-
-    Raises:
-        ProtocolError: an unknown argument.
-    """
+    """Read `shell:CMD`, `shell,v2,raw:CMD`, `exec:CMD`."""
     head, _, command = service.partition(":")
     name, *arguments = head.split(",")
     if name == "exec":

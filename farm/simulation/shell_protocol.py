@@ -51,11 +51,7 @@ class ShellDecoder:
         self._stdin_left = 0
 
     def feed(self, data: Buffer) -> list[ShellPiece]:
-        """Take bytes and return every piece they complete; STDIN comes in as many pieces as it arrives in.
-
-        Raises:
-            ProtocolError: not a shell packet.
-        """
+        """Take bytes and return every piece they complete; STDIN comes in as many pieces as it arrives in."""
         self._buffer += data
         pieces: list[ShellPiece] = []
         while (piece := self._next()) is not None:
@@ -94,11 +90,7 @@ class ShellDecoder:
 
 
 def parse_window_size(data: bytes) -> tuple[int, int, int, int]:
-    """Rows, columns, x pixels and y pixels of a WINDOW_SIZE packet.
-
-    Raises:
-        ProtocolError: the text has another form.
-    """
+    """Rows, columns, x pixels and y pixels of a WINDOW_SIZE packet."""
     try:
         cells, pixels = data.rstrip(b"\0").decode("ascii").split(",")
         rows, columns = (int(number) for number in cells.split("x"))

@@ -30,11 +30,7 @@ Address = tuple[socket.AddressFamily, tuple[str, int] | str]
 
 
 def parse_address(spec: str, translate: Callable[[bytes], bytes] = bytes) -> Address:
-    """Where a socket name of adb leads on this phone; `translate` is its machine's, for names that are paths.
-
-    Raises:
-        ProtocolError: in adbd's words, because it ends up in a FAIL.
-    """
+    """Where a socket name of adb leads on this phone; `translate` is its machine's, for names that are paths."""
     kind, colon, rest = spec.partition(":")
     if not colon:
         raise ProtocolError(f"unknown socket specification: {spec}")
@@ -175,11 +171,7 @@ class SocketService:
 
 
 def listen(address: Address) -> socket.socket:
-    """A listening socket for a reverse forward.
-
-    Raises:
-        OSError: the address is taken or cannot be bound.
-    """
+    """A listening socket for a reverse forward."""
     family, target = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -156,11 +156,7 @@ def state_folder(phone_directory: Path) -> Path:
 
 
 def write_state(phone_directory: Path, state: PhoneState) -> None:
-    """Replace the files of a phone's state.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Replace the files of a phone's state."""
     folder = state_folder(phone_directory)
     folder.mkdir(parents=True, exist_ok=True)
     record = asdict(state)
@@ -183,22 +179,13 @@ def write_state(phone_directory: Path, state: PhoneState) -> None:
 
 
 def read_state(folder: Path) -> PhoneState:
-    """Read the state back from the *state folder*, on the host or inside the phone.
-
-    Raises:
-        OSError: there is no state yet.
-        ValueError: the file is not ours.
-    """
+    """Read the state back from the *state folder*, on the host or inside the phone."""
     record = json.loads((folder / "state.json").read_text("utf-8"))
     return PhoneState(**changes_from_record(record))
 
 
 def changes_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a state, some or all, as they stand in state.json.
-
-    Raises:
-        ValueError: a field that no state has, or a value that it cannot have.
-    """
+    """Fields of a state, some or all, as they stand in state.json."""
     unknown = set(record) - {item.name for item in fields(PhoneState)}
     if unknown:
         raise ValueError(f"unknown fields of a state: {sorted(unknown)}")

@@ -98,11 +98,7 @@ class SyncDecoder:
         self._piece_left = 0
 
     def feed(self, data: Buffer) -> Iterator[Message]:
-        """Yield every message that `data` completes; take them all before feeding again.
-
-        Raises:
-            ProtocolError: in the words adbd puts into its FAIL.
-        """
+        """Yield every message that `data` completes; take them all before feeding again."""
         rest = memoryview(data)
         while rest:
             if self._piece_left:

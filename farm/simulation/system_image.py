@@ -70,11 +70,7 @@ exec {shell} -c "$*"
 
 @cache
 def build_system(folder: Path, userland: Userland) -> Path:
-    """The image for this userland, built at most once per `folder`; returns its root, to be mounted on /system.
-
-    Raises:
-        HostError: a library of the userland cannot be found, or `folder` cannot be written.
-    """
+    """The image for this userland, built at most once per `folder`; returns its root, to be mounted on /system."""
     programs = device_programs()
     tools = {"sh": userland.mksh, "toybox": userland.toybox} | _plain_host_tools()
     digest = hashlib.sha256(repr((sorted(programs.items()), sorted(tools), C_LIBRARY, _GROUPS)).encode())

@@ -47,9 +47,6 @@ def parse_trace(text: str) -> tuple[Moment, ...]:
     """Read a trace.
 
     A last line that is incomplete (`torn_line`) is left out.
-
-    Raises:
-        UserError: a line is none of a trace, times go back, or there is nothing in it.
     """
     moments: list[Moment] = []
     whole, _ = torn_line(text)

@@ -70,11 +70,7 @@ class HostProgramOutput:
 
 
 def parent_of(place: str) -> tuple[str, int]:
-    """Hub and port of a device: `1-4.2` is port 2 of hub `1-4`, `1-4` is port 4 of root hub `1`.
-
-    Raises:
-        UserError: no such place can be.
-    """
+    """Hub and port of a device: `1-4.2` is port 2 of hub `1-4`, `1-4` is port 4 of root hub `1`."""
     if not _PLACE.fullmatch(place):
         raise UserError(f"{place!r} is no USB place", hint="as in 1-4.2: bus 1, port 4, port 2 of the hub there")
     cut = max(place.rfind("."), place.rfind("-"))
@@ -108,11 +104,7 @@ class Hubs:
         self._numbers = 1
 
     def add(self, phone: LabPhone, place: str) -> None:
-        """A phone hangs on that place.
-
-        Raises:
-            UserError: no such place can be, or another phone is there.
-        """
+        """A phone hangs on that place."""
         parent_of(place)
         if place in self._phones or place in hubs_above(self._phones) or hubs_above([place]).keys() & self._phones:
             raise UserError(f"USB place {place} is taken", hint="choose another port")
@@ -130,11 +122,7 @@ class Hubs:
         await self._spread()
 
     async def set_plugged(self, hub: str, *, plugged: bool) -> None:
-        """Pull a hub's own cable, or put it back.
-
-        Raises:
-            UserError: the lab has no such hub.
-        """
+        """Pull a hub's own cable, or put it back."""
         if hub not in hubs_above(self._phones) or "-" not in hub:
             raise UserError(f"there is no hub {hub}", hint=f"hubs: {', '.join(hubs_above(self._phones)) or 'none'}")
         (self._unplugged.discard if plugged else self._unplugged.add)(hub)

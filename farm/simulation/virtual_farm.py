@@ -61,11 +61,7 @@ class DaemonProcess(FarmProcess):
         super().__init__(folder / "daemon.log", "serve", "--config", str(self.config), *folders)
 
     def start(self) -> ControlClient:
-        """Start it and wait until it answers; returns a client of it.
-
-        Raises:
-            HostError: it did not come up; evidence is the end of its log.
-        """
+        """Start it and wait until it answers; returns a client of it."""
         process = self.launch()
         client = ControlClient(self.runtime / "control.sock", silent_after_s=PATIENCE_S)
         try:
@@ -112,11 +108,7 @@ class VirtualFarm:
         return tracker["host"], tracker["port"]
 
     def events(self, since: int = 0, *, timeout_s: float = READY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
-        """Events after `since` as they happen.
-
-        Raises:
-            TimeoutError: `timeout_s` has passed; says what the last event was.
-        """
+        """Events after `since` as they happen."""
         event = None
         with ControlClient(self.socket, silent_after_s=PATIENCE_S) as client:
             try:
@@ -132,9 +124,6 @@ class VirtualFarm:
 
         `since`: the number of an event, from which phones of all hosts of a lab count. None: the start of this run, and
         this daemon's phones.
-
-        Raises:
-            HostError: they did not become ready in time.
         """
         ready: set[str] = set()
         # Events outlive the daemon, what they say of phones does not: only those of this run count.
@@ -175,11 +164,7 @@ class VirtualFarm:
 
 
 def phones_of(profiles: Iterable[str]) -> dict[str, str]:
-    """A virtual phone's name in the lab for each profile, or profile+arm64 (docs/virtual-phone.md).
-
-    Raises:
-        UserError: there is no such profile.
-    """
+    """A virtual phone's name in the lab for each profile, or profile+arm64 (docs/virtual-phone.md)."""
     from farm.simulation.profiles import ARM64_SUFFIX, OPENCL_SUFFIX, ROOT_SUFFIX, choose, list_profiles
 
     phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
@@ -228,12 +213,8 @@ def virtual_farm(
             ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
         physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
         bundles: a bundle library's `objects` of an earlier farm: what is in it needs no golden kernels compiled.
-        opencl: TVM's OpenCL runtime (farm.runtime.opencl) for the phones; None: farm's own where one has +opencl.
+        opencl: TVM's OpenCL runtime (farm.runtime.build) for the phones; None: farm's own where one has +opencl.
         report: hears what is being done, a line at a time.
-
-    Raises:
-        UserError: there is no such isolation.
-        HostError: TVM is missing, the daemon or the lab did not come up, or this host cannot have such phones.
     """
     from farm.adb.program import find_adb
     from farm.simulation.control import running_lab

@@ -41,11 +41,7 @@ class VirtualHosts:
         (folder / "head.toml").write_text(f"{lab}[web]\nhead_port = 0\n", encoding="utf-8")
 
     def wait_ready(self, on_step: Callable[[Mapping[str, Any]], None]) -> None:
-        """Return when every phone of every host is ready; `on_step` takes each `device.*` event of the lab.
-
-        Raises:
-            HostError: they did not become ready in time.
-        """
+        """Return when every phone of every host is ready; `on_step` takes each `device.*` event of the lab."""
         first = next(iter(self.farms.values()))  # every host has the events of all
         first.wait_ready(sum(len(farm.lab.status()) for farm in self.farms.values()), on_step, since=0)
 
@@ -61,9 +57,6 @@ def virtual_hosts(
         config: further TOML for each daemon, first for `[lab]`.
         isolation: as `virtual_farm` takes it.
         report: takes a line about each step.
-
-    Raises:
-        HostError: a program of PostgreSQL is missing, or a part of the lab did not come up.
     """
     check_programs()
     with contextlib.ExitStack() as stack:

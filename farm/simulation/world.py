@@ -89,11 +89,7 @@ class Booted:
         return self.pid != 0
 
     def start(self) -> None:
-        """Switch the phone on: fresh namespaces, new boot id, same /data.
-
-        Raises:
-            HostError: it did not come up; evidence says why.
-        """
+        """Switch the phone on: fresh namespaces, new boot id, same /data."""
         _begin_boot(self.spec)
         ours, theirs = line_pair()
         with theirs:
@@ -110,22 +106,13 @@ class Booted:
 
     @property
     def line(self) -> LabLine:
-        """The lab's end of the line to adbd.
-
-        Raises:
-            HostError: the phone is off.
-        """
+        """The lab's end of the line to adbd."""
         if self._line is None:
             raise HostError(f"virtual phone {self.spec.name} is off")
         return self._line
 
     def pass_connection(self, connection: socket.socket) -> None:
-        """Give a connected socket to adbd; the caller still has to close its own copy.
-
-        Raises:
-            HostError: the phone is off.
-            OSError: adbd is gone, or does not take connections (BlockingIOError).
-        """
+        """Give a connected socket to adbd; the caller still has to close its own copy."""
         self.line.send(CONNECTION_MESSAGE, connection)
 
     def fileno(self) -> int:
@@ -133,19 +120,11 @@ class Booted:
         return self._control.fileno()
 
     def read_event(self) -> None:
-        """Take the event that made `fileno()` readable: the phone ended by itself; `exit_code` says how.
-
-        Raises:
-            HostError: the phone's hardware process is gone.
-        """
+        """Take the event that made `fileno()` readable: the phone ended by itself; `exit_code` says how."""
         self._went_down(self._next_event(0.0))
 
     def kill(self) -> None:
-        """Power cut: every process of the phone dies at once, /data stays. Returns when it is down.
-
-        Raises:
-            HostError: the kernel did not end it in time.
-        """
+        """Power cut: every process of the phone dies at once, /data stays. Returns when it is down."""
         if not self.running:
             return
         # It may have gone down by itself a moment ago: then its event is on the way.
@@ -194,10 +173,6 @@ def boot(spec: WorldSpec, main: Callable[[ConnectionSource], None]) -> Booted:
 
     Call from a thread that lives as long as the phone shall (the main thread): the kernel kills the phone with it.
     `main` must have imported everything it needs beforehand: inside, Python's own files are out of sight.
-
-    Raises:
-        HostError: the host does not allow it.
-        UserError: no such profile.
     """
     isolation = spec.isolation or detect_isolation()
     plan = _prepare(spec, isolation)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import itertools
+import json
 import os
 import select
 import signal
@@ -20,11 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.common.errors import ProtocolError
+from farm import RELEASE
+from farm.bundle.model import Abi, Platform
+from farm.common.errors import HostError, ProtocolError
 from farm.common.frames import FrameReader, frame
+from farm.compiler.link import Linker, find_linker
 from farm.compiler.tvm_errors import die_with_parent
 from farm.tuning.build_server import BuildServer, import_tvm, processors
-from farm.tuning.host_faults import CannotBuildError, cannot_build_error
+from farm.tuning.candidate import CannotBuildError, cannot_build_error
 
 CLOSE_WAIT_S = 5.0
 ANSWER_BYTES = 1 << 16
@@ -33,6 +39,8 @@ MAX_DEATHS = 3  # of build servers, one after the other without a single answer:
 SERVER_HANG_S = 90.0
 POLL_S = 1.0
 MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is at fault
+RECIPE = 2  # raise it when candidates are built differently: what is cached, and who has another one, is then not used
+VERSION_LIMIT_S = 10.0
 
 
 class BuildError(Exception):
@@ -181,11 +189,7 @@ class LocalBuilds:
             self._ended(number, error)
 
     def _restart_server(self) -> Exception | None:
-        """The server has died. Start another one and repeat its orders; returns why not once the work is over.
-
-        Raises:
-            OSError: this host starts no process.
-        """
+        """The server has died. Start another one and repeat its orders; returns why not once the work is over."""
         with self._lock:
             self._deaths += 1
             if self.over is not None:
@@ -226,3 +230,42 @@ class LocalBuilds:
             waiting = list(self._unanswered)
         for number in waiting:
             self._finish(number, self.over)
+
+
+@functools.cache
+def build_identity(abi: Abi, platform: Platform) -> tuple[str, Mapping[str, Any]]:
+    """The identity of this host for candidates for that ABI and platform, and its facts. Imports TVM."""
+    import tvm
+    import tvm_ffi
+
+    linker = find_linker(abi, platform)
+    facts = {
+        "recipe": RECIPE,
+        "tvm": str(tvm.__version__),
+        "ffi": str(tvm_ffi.__version__),
+        "linker": linker.name,
+        "linker_version": _version(linker),
+        "farm": RELEASE,
+        "abi": str(abi),
+        "platform": str(platform),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(), facts
+
+
+def build_identities() -> dict[str, Mapping[str, Any]]:
+    """Those of everything that this host can build, with their facts."""
+    found = []
+    for abi, platform in itertools.product(Abi, Platform):
+        with contextlib.suppress(HostError):
+            found.append(build_identity(abi, platform))
+    return dict(found)
+
+
+def _version(linker: Linker) -> str:
+    try:
+        done = subprocess.run(
+            [*linker.command, "--version"], capture_output=True, text=True, timeout=VERSION_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.partition("\n")[0].strip()

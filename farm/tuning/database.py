@@ -32,7 +32,7 @@ from farm.compiler.records import (
 from farm.compiler.targets import records_for
 from farm.compiler.tvm_errors import first_line
 from farm.model.identity import target_key
-from farm.tuning.host_faults import host_errors_reported
+from farm.tuning.candidate import host_errors_reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,6 @@ class TuningDatabase:
             folder: where this run's records are; made if need be.
             target: tvm.target.Target of all of them.
             prior: records of other runs: known, and no trials of this one.
-
-        Raises:
-            HostError: another process tunes there.
         """
         self.memory = ms.database.MemoryDatabase()
         self.target = target
@@ -171,9 +168,6 @@ class TuningDatabase:
             candidate: which schedule of it; ms.MeasureCandidate.
             run_s: scaled seconds of each run; None when it failed (`origin.error`).
             origin: who measured it; key and time are filled in.
-
-        Raises:
-            HostError: the disk is full.
         """
         seconds = list(run_s) if run_s else [FAILED_S]
         tuned = ms.database.TuningRecord(

@@ -99,11 +99,7 @@ def read_nominal(folder: Path, kernel: str) -> float | None:
 
 
 def write_nominal(folder: Path, kernel: str, nominal_s: float) -> None:
-    """Keep it with the records.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Keep it with the records."""
     new = folder / f".{SCALE_FILE}"
     new.write_text(json.dumps({"kernel": kernel, "nominal_s": nominal_s}) + "\n")
     new.replace(folder / SCALE_FILE)
@@ -152,10 +148,6 @@ class SpeedJudge:
         Args:
             device: the phone's name.
             session: an open `tvm.rpc.RPCSession` to it, which nothing else uses meanwhile.
-
-        Raises:
-            ValueError: the phone's clock gave no valid time.
-            Exception: what TVM raises when the session breaks.
         """
         known = self.scales.get(device)
         if known is not None and self._clock() - known.read_s < self._every_s:

@@ -70,11 +70,7 @@ class PhoneSource(Protocol):
         """The phones there are now. Cheap: asked every 0.2 s."""
 
     def open_session(self, lease: str) -> SessionOffer:
-        """A way to one phone, good for one session.
-
-        Raises:
-            FarmError: the phone is not (or no longer) this run's, or cannot serve now: ask `state` again.
-        """
+        """A way to one phone, good for one session."""
 
     def abort_session(self, lease: str, reason: str) -> None:
         """Cut the session and kill its processes on the phone, which comes back under its lease when it is ready."""
@@ -149,19 +145,11 @@ class HostPhones:
         return PoolState(running, len(self._servers), waits)
 
     def open_session(self, lease: str) -> SessionOffer:
-        """The server's own port and key.
-
-        Raises:
-            HostError: it does not run now.
-        """
+        """The server's own port and key."""
         return self._servers[lease].offer()
 
     def abort_session(self, lease: str, reason: str) -> None:
-        """Kill the server with all its sessions and start another one.
-
-        Raises:
-            HostError: it does not start after STARTS attempts; `state` reports it from then on.
-        """
+        """Kill the server with all its sessions and start another one."""
         del reason
         self._servers[lease].restart()
 

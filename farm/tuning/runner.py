@@ -24,8 +24,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFutu
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.os_errors import host_errno
-from farm.tuning.candidate import CandidateError, CandidateTries, Measured, TryEnd, after_try
-from farm.tuning.host_faults import cannot_build_error
+from farm.tuning.candidate import CandidateError, CandidateTries, Measured, TryEnd, after_try, cannot_build_error
 from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
 from farm.tuning.phone_speed import JudgeOf
 from farm.tuning.phones import PhoneSource, PooledPhone, PoolState

@@ -34,11 +34,7 @@ REFUSED = re.compile("cannot find server that matches|Broken pipe|Connection res
 
 
 def connect(offer: SessionOffer) -> Any:
-    """A TVM session through the gate. No error has the match key: whoever knows it gets the phone.
-
-    Raises:
-        ConnectionError: the phone or the gate took no session.
-    """
+    """A TVM session through the gate. No error has the match key: whoever knows it gets the phone."""
     try:
         return rpc.connect(offer.host, offer.port, key=offer.key)
     except Exception as error:  # noqa: BLE001 - TVM has several for it
@@ -151,11 +147,7 @@ def bytes_of(args_info: ArgsInfo) -> int:
 
 
 def args_info_from(given: Sequence[Any]) -> ArgsInfo:
-    """MetaSchedule's ArgInfo objects as plain values.
-
-    Raises:
-        ValueError: an argument is no tensor; MetaSchedule itself knows no other kind.
-    """
+    """MetaSchedule's ArgInfo objects as plain values."""
     if unknown := [type(each).__name__ for each in given if not isinstance(each, TensorInfo)]:
         raise ValueError(f"arguments of kind {unknown[0]} cannot be made up")
     return tuple(("TENSOR", str(each.dtype), tuple(each.shape)) for each in given)

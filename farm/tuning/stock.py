@@ -52,11 +52,7 @@ class ArchiveLinker:
         weakref.finalize(self, shutil.rmtree, self._stubs, ignore_errors=True)
 
     def __call__(self, artifact: bytes) -> bytes:
-        """The library in an artifact: itself, or the link of its object files.
-
-        Raises:
-            CandidateError: it cannot be linked.
-        """
+        """The library in an artifact: itself, or the link of its object files."""
         if not is_archive(artifact):
             return artifact
         try:
@@ -99,11 +95,7 @@ def is_archive(artifact: bytes) -> bool:
 
 
 def objects_in(artifact: bytes, most_bytes: int = MAX_BYTES) -> list[bytes]:
-    """The object files in an archive, in its order.
-
-    Raises:
-        TarError: it is damaged, holds something else, or is larger than `most_bytes`.
-    """
+    """The object files in an archive, in its order."""
     data = _inflated(artifact, most_bytes) if artifact.startswith(_GZIP) else artifact
     found = []
     for name, content in tar_members(data, skip_folders=True):

@@ -19,8 +19,7 @@ from farm.common.errors import FarmError
 from farm.measure.conditions import moved_nominal
 from farm.model.identity import target_words
 from farm.results.board import HEIGHT, WIDTH, Board, board_of
-from farm.results.columns import runtime_words, traits_of
-from farm.results.series import BUILD, has_interval, has_median, times_of
+from farm.results.series import BUILD, has_interval, has_median, runtime_words, times_of, traits_of
 from farm.web.job_views import lenient
 from farm.web.page import PageRoute, ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of

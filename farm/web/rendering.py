@@ -25,7 +25,7 @@ from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
 from farm.measure.conditions import ratio_words, reasons_of, versus_fastest
-from farm.results.columns import checked_against
+from farm.results.series import checked_against
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
 SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain

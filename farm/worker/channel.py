@@ -57,11 +57,7 @@ class DaemonChannel:
             self._client.close()
 
     def call(self, verb: str, /, **fields: Any) -> dict[str, Any]:
-        """Ask the daemon. From any thread, one call at a time.
-
-        Raises:
-            FarmError: the daemon refused the request, or is gone.
-        """
+        """Ask the daemon. From any thread, one call at a time."""
         with self._lock:
             return self._client.call(verb, **fields)
 
@@ -74,11 +70,7 @@ class DaemonChannel:
         self.call("progress", step=step, **facts)
 
     def open_session(self, lease: str = "") -> SessionOffer:
-        """Ask for a way to the attempt's phone, or to that of one of its leases.
-
-        Raises:
-            PhoneError: (`not_in_pool`) the phone has left the attempt's pool.
-        """
+        """Ask for a way to the attempt's phone, or to that of one of its leases."""
         offer = self.call("session.open", lease=lease)
         return SessionOffer(offer["host"], offer["port"], offer["key"])
 
@@ -96,11 +88,7 @@ class DaemonChannel:
         self.call("pool.search", on=on)
 
     def give_back(self, lease: str) -> None:
-        """Let others have a phone of the pool; another one is asked for by itself.
-
-        Raises:
-            PhoneError: (`not_in_pool`) it is not in the pool any more.
-        """
+        """Let others have a phone of the pool; another one is asked for by itself."""
         self.call("pool.give_back", lease=lease)
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
@@ -137,11 +125,7 @@ class DaemonChannel:
         return int(kept["version"])
 
     def use_bundle(self, bundle: str) -> None:
-        """Have the phone's RPC server start from that bundle (a hash), with no session open; returns when it is ready.
-
-        Raises:
-            PhoneError: it does not run with it, and gets its own back.
-        """
+        """Start the phone's RPC server from that bundle (a hash), with no session open; returns when it is ready."""
         self.call("bundle.use", bundle=bundle)
 
     def conditions(self) -> PhoneCondition:
@@ -168,12 +152,7 @@ class DaemonChannel:
             return self._client.put_artifact(source)
 
     def succeed(self, value: dict[str, Any]) -> None:
-        """Report the attempt's result.
-
-        Raises:
-            UserError: it is too large; nothing was reported.
-            ProtocolError: it is no JSON; nothing was reported.
-        """
+        """Report the attempt's result."""
         check_report(value)
         self.call("result", value=value)
 

@@ -18,10 +18,6 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Run the bundle's golden kernels: for the CPU, and for OpenCL if it has any and the phone a driver.
 
     A phone without an OpenCL driver is a healthy phone; the detail says so.
-
-    Raises:
-        PhoneError: the phone failed in the session.
-        HostError: the bundle's golden files are damaged.
     """
     daemon.progress("opening a session")
     with opened(daemon.open_session()) as session:

@@ -90,11 +90,7 @@ def host_target(abi: Abi, platform: Platform) -> dict[str, object]:
 
 
 def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path) -> dict[str, str]:
-    """Fill `out` with golden.json and, for each kind, a shared library and an .npz; returns TVM's version and linker.
-
-    Raises:
-        HostError: no TVM in this interpreter, or no linker for the ABI.
-    """
+    """Fill `out` with golden.json and, for each kind, a library and an .npz; returns TVM's version and linker."""
     try:
         import tvm
     except ImportError as error:
@@ -145,9 +141,6 @@ def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> C
     """Run a bundle's golden kernels over an open `tvm.rpc` session and compare the outputs.
 
     What TVM raises (a dead session, no OpenCL on the phone) passes through: it says something else than wrong numbers.
-
-    Raises:
-        HostError: the bundle has no kernels for `device_kind`, or its golden files are damaged.
     """
     import numpy as np
     import tvm

@@ -25,8 +25,7 @@ from farm.compiler.model import format_of
 from farm.compiler.onnx_data import in_parts, model_bytes
 from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
-from farm.compiler.relax_model import saved
-from farm.compiler.relax_script import run_script
+from farm.compiler.relax_model import run_script, saved
 from farm.compiler.targets import (
     OWN_TEXTURES,
     TargetRefusedError,
@@ -44,12 +43,7 @@ from farm.worker.outputs import check_labels, output_fields, read_labels, save_a
 
 
 def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Compile a model file into a package.
-
-    Raises:
-        FarmError: as `farm.compiler.build.make_package`.
-        TargetRefusedError: nothing here can check what TVM makes of the target.
-    """
+    """Compile a model file into a package."""
     target = _target(request)
     path = Path(request["model"])
     data = model_bytes(path)
@@ -87,12 +81,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model file or a package once on this machine; returns the report of `farm run` about a phone.
-
-    Raises:
-        FarmError: as `farm.compiler.build.build`.
-        ModelError: it failed while it ran.
-    """
+    """Run a model file or a package once on this machine; returns the report of `farm run` about a phone."""
     path = Path(request["model"])
     target = _target(request)
     check_here(target)
@@ -139,11 +128,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a model file; while its shapes are open, the part known without them.
-
-    Raises:
-        ModelError: as `farm.compiler.load.load`.
-    """
+    """The content of a model file; while its shapes are open, the part known without them."""
     path = Path(request["model"])
     parts = in_parts(path)
     source = read(file_bytes(path) if parts is None else parts.whole(), path.name)
@@ -154,12 +139,7 @@ def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a model as the farm's file of an imported model. TVMScript is run: it is a program of who asks.
-
-    Raises:
-        ModelError: as `farm.compiler.load.load` and `farm.compiler.relax_script.run_script`.
-        UserError: it cannot be written there.
-    """
+    """Write a model as the farm's file of an imported model. TVMScript is run: it is a program of who asks."""
     path = Path(request["model"])
     data = model_bytes(path)
     source = run_script(path) if format_of(data, path.name) == "script" else read(data, path.name)

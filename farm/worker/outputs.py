@@ -64,11 +64,7 @@ labels_error = partial(ModelError, code=Code.BAD_LABELS)
 
 
 def read_labels(data: bytes) -> tuple[str, ...]:
-    """One label per line; the end of the last line is no further label.
-
-    Raises:
-        ModelError: it is no text, or there are none.
-    """
+    """One label per line; the end of the last line is no further label."""
     try:
         labels = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines())
     except UnicodeDecodeError as error:
@@ -80,11 +76,7 @@ def read_labels(data: bytes) -> tuple[str, ...]:
 
 
 def check_labels(labels: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
-    """Whether some output has a class, along its last axis, for each label.
-
-    Raises:
-        ModelError: none has; says how many each has.
-    """
+    """Whether some output has a class, along its last axis, for each label."""
     classes = {spec.name: spec.shape[-1] if spec.shape else 1 for spec in outputs}
     if len(labels) not in classes.values():
         had = ", ".join(f"{name!r} has {count}" for name, count in classes.items())

@@ -11,8 +11,7 @@ import numpy as np
 from farm.common.errors import Code, UserError
 from farm.compiler.inputs import read_array
 from farm.programs.description import ExpectedNumbers, ProgramDescription, checked_description
-from farm.programs.outputs import grouped, read_output
-from farm.programs.outputs.readings import ProgramOutput, ProgramSamples
+from farm.programs.outputs import ProgramOutput, ProgramSamples, grouped, read_output
 from farm.worker.channel import DaemonChannel
 from farm.worker.timing import SamplingPlan, Timer
 
@@ -31,12 +30,7 @@ class PhoneProgram:
         self._use, self._daemon, self._side = use, daemon, side
 
     def call(self) -> ProgramSamples:
-        """Call it once.
-
-        Raises:
-            UserError: it failed, or printed no times.
-            PhoneError: the phone failed.
-        """
+        """Call it once."""
         printed = self._daemon.call("program.run", side=self._side)
         output = ProgramOutput(printed["stdout"], printed["stderr"])
         return read_output(self.description.output, output, self.description.skip)
@@ -45,9 +39,6 @@ class PhoneProgram:
         """Call it once before the samples, which shows whether it prints each run.
 
         Returns the largest error of its numbers; None: its description expects none.
-
-        Raises:
-            UserError: as `call`; its numbers are not those expected.
         """
         first = self.call()
         if first.runs == 1:
@@ -91,9 +82,6 @@ def check_numbers(expected: ExpectedNumbers, reference: bytes, written: bytes) -
         expected: what the description says.
         reference: a .npy file.
         written: raw numbers of the reference's type, or a .npy file.
-
-    Raises:
-        UserError: the reference is no .npy file of numbers; the program wrote other numbers, or another count.
     """
     wanted = _array(reference, expected.reference).ravel()
     npy = written.startswith(b"\x93NUMPY")

@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from farm.common.errors import Code, FarmError, ModelError, PhoneError
+from farm.common.errors import Code, FarmError, ModelError, PhoneError, UserError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import Fill
@@ -26,10 +26,10 @@ from farm.compiler.targets import unpack_records
 from farm.compiler.tvm_errors import end_of, first_line
 from farm.jobs.attempt import SessionOffer
 from farm.model.identity import target_key
+from farm.model.placement import ThreadPlacement
 from farm.model.specs import ModelTask
 from farm.tuning.session import connect
 from farm.worker.channel import DaemonChannel
-from farm.worker.driver_errors import KernelRefusal, kernel_refusal, memory_refusal
 
 # What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's
 # low memory killer ends the process instead, nothing is said: that is a worker which died.
@@ -38,15 +38,22 @@ _OUT_OF_MEMORY = re.compile(
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
 _ENDED = re.compile(r"kShutdown|RPCCode::kReturn\) is false: code=1\b")  # the answer "shut down" in place of a value
-
 ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
-
 # Kernels and their local memory in the OpenCL source that TVM keeps in a library.
 _LOCAL_LINE = re.compile(rb"// Function: (\w+)|__local ([a-z]+)(\d*) \w+\[(\d+)\];")
 _DTYPE_BYTES = {
     b"bool": 1, b"char": 1, b"uchar": 1, b"short": 2, b"ushort": 2, b"half": 2, b"int": 4, b"uint": 4, b"float": 4,
     b"long": 8, b"ulong": 8, b"double": 8,
 }  # fmt: skip
+# TVM's words, then the driver's log.
+_BUILD_FAILED = re.compile(r"OpenCL build error|the OpenCL driver cannot build")
+_BUILD_ERROR = re.compile(r"^\W*(?:\S+: )?error: (?:\S+:\d+:\d+: )?(.+)", re.MULTILINE)
+# OpenCL's names of errors, or the words of the virtual phones' runtime.
+_IMAGE = re.compile(r"CL_INVALID_IMAGE_(?:SIZE|FORMAT_DESCRIPTOR)|CL_IMAGE_FORMAT_NOT_SUPPORTED")
+_WORK_GROUP = re.compile(r"CL_INVALID_WORK_(?:GROUP|ITEM)_SIZE")
+_LOCAL_MEMORY = re.compile(r"(\S+ needs \d+ bytes of local memory, and the GPU has \d+)")
+_MEMORY_HINT = "another phone, --target cpu, or a target whose max_shared_memory_per_block is what this GPU has"
+FASTEST_FIRST = 1  # TVM's mode kBig: a thread per core, from the one of the highest clock on
 
 
 class PhoneProcessError(PhoneError):
@@ -63,12 +70,7 @@ class PhoneSession:
         self.alone = True  # whether one library at most was loaded
 
     def device(self, name: str) -> Any:
-        """The phone's device by TVM's name (`cpu`, `opencl`, `vulkan`).
-
-        Raises:
-            ModelError: the phone has none, which another try does not change.
-            PhoneError: the session ended over the question.
-        """
+        """The phone's device by TVM's name (`cpu`, `opencl`, `vulkan`)."""
         if name != "cpu" and not self.has_device(name):
             raise ModelError(
                 f"the phone has no {name} device, or its driver does not load",
@@ -78,11 +80,7 @@ class PhoneSession:
         return self.raw.device(name, 0)
 
     def has_device(self, name: str) -> bool:
-        """Whether the phone has a device by TVM's name, and its driver loads.
-
-        Raises:
-            PhoneError: the session ended over the question.
-        """
+        """Whether the phone has a device by TVM's name, and its driver loads."""
         try:
             return bool(self.raw.device(name, 0).exist)
         except Exception:  # noqa: BLE001 - without libOpenCL.so TVM's runtime raises instead of answering no
@@ -123,11 +121,7 @@ class PhoneSession:
 
 @contextlib.contextmanager
 def opened(offer: SessionOffer) -> Iterator[PhoneSession]:
-    """Connect through the gate with the offered match key; close in the end.
-
-    Raises:
-        PhoneError: the phone did not take the session.
-    """
+    """Connect through the gate with the offered match key; close in the end."""
     with on_phone("opening the session"):
         begun_s = time.monotonic()
         raw = connect(offer)
@@ -143,10 +137,6 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     """Turn whatever TVM raises while talking to a phone into one error that names the step.
 
     `needs_bytes`: memory that the step is known to need, 0 when unknown.
-
-    Raises:
-        ModelError: `kernel_refused`: the GPU or its driver refuses the model's kernel, as it will each time.
-        PhoneError: `out_of_memory`: the phone said so; `session_failed`: all else.
     """
     try:
         yield
@@ -171,12 +161,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
 
 
 def check_local_memory(built: Build, device: Any) -> None:
-    """Refuse a build with a kernel that needs more local memory than the phone's GPU has, before it runs there.
-
-    Raises:
-        ModelError: it has one.
-        PhoneError: the GPU does not answer.
-    """
+    """Refuse a build with a kernel that needs more local memory than the phone's GPU has, before it runs there."""
     if built.device != "opencl":
         return
     with on_phone("asking the GPU for its local memory"):
@@ -232,10 +217,6 @@ def prepare(
         fill: what inputs are made of that it does not give.
         require_all_inputs: refuse an .npz that gives only some.
         refused: operators that must not use textures, each with the reason.
-
-    Raises:
-        ModelError: the library has killed what ran it, twice.
-        FarmError: as `farm.compiler.build.build`.
     """
     daemon.progress("reading the model")
     wanted = BuildRequest(
@@ -265,11 +246,7 @@ def prepare(
 
 @contextlib.contextmanager
 def session_to_phone(daemon: DaemonChannel) -> Iterator[PhoneSession]:
-    """A session of the attempt. When the phone fails in it, the daemon looks at the phone.
-
-    Raises:
-        PhoneError: it did.
-    """
+    """A session of the attempt. When the phone fails in it, the daemon looks at the phone."""
     suspect = ""
     try:
         with opened(daemon.open_session()) as session:
@@ -287,10 +264,6 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
     """Upload the library and run the model once; `report` is called with each step.
 
     `side` distinguishes libraries of one session: a loaded one must not be written again, even with the same bytes.
-
-    Raises:
-        ModelError: the phone's GPU or its driver refuses a kernel.
-        PhoneError: it does not fit into the phone, or the phone failed.
     """
     device = session.device(built.device)
     check_local_memory(built, device)
@@ -334,3 +307,66 @@ def _records(task: ModelTask[Any], daemon: DaemonChannel) -> Path | None:
     for line in unpack_records(daemon.artifact(task.spec.records), task.target, folder, "the tuning records"):
         daemon.log(f"tuning records: {line}", "warning")
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRefusal:
+    """Why a GPU cannot run a kernel, and what to do."""
+
+    reason: str
+    hint: str
+
+
+def kernel_refusal(error: Exception) -> KernelRefusal | None:
+    """What TVM's error says about a kernel; None: it is about something else."""
+    text = str(error)
+    if _BUILD_FAILED.search(text):
+        found = _BUILD_ERROR.search(text)
+        return KernelRefusal(
+            f"the GPU's driver cannot build a kernel: {found[1].strip() if found else first_line(error)}",
+            "the evidence has the driver's words (--json); another phone, --target cpu or --precision float32",
+        )
+    if _IMAGE.search(text):
+        return KernelRefusal(
+            f"the GPU has no such image: {first_line(error)}",
+            "leave out --texture, or give the target a texture_spatial_limit that fits this GPU",
+        )
+    if _WORK_GROUP.search(text):
+        return KernelRefusal(
+            f"the GPU has no such work group: {first_line(error)}",
+            "another phone, --target cpu, or a target whose max_threads_per_block is what this GPU has",
+        )
+    if found := _LOCAL_MEMORY.search(text):
+        return KernelRefusal(f"a kernel is too large: {found[1]}", _MEMORY_HINT)
+    return None
+
+
+def memory_refusal(kernel: str, needed_bytes: int, room_bytes: int) -> KernelRefusal | None:
+    """Of a kernel that needs more local memory than a GPU has; None: it fits."""
+    if needed_bytes <= room_bytes:
+        return None
+    return KernelRefusal(
+        f"a kernel is too large: {kernel} needs {needed_bytes} bytes of local memory, and the GPU has {room_bytes}",
+        _MEMORY_HINT,
+    )
+
+
+def place(session: PhoneSession, daemon: DaemonChannel, placement: ThreadPlacement) -> ThreadPlacement:
+    """Set the pool's threads, then their cores; returns the placement with the number of threads in force.
+
+    The pool's threads begin with its first use, and TVM binds each to a core: a mask counts only after that.
+    """
+    wanted = placement.threads or placement.mask.bit_count()
+    with on_phone("setting the threads"):
+        if wanted:
+            session.raw.get_function("runtime.config_threadpool")(FASTEST_FIRST, wanted)
+        threads = int(session.raw.get_function("runtime.NumThreads")())
+    if placement.threads > threads:
+        raise UserError(
+            f"TVM's pool on this phone has {threads} thread{'s' * (threads != 1)}, too few for {placement.threads}",
+            Code.NO_SUCH_CORES,
+            hint=f"--threads {threads}; on x86 phones TVM takes half of the cores",
+        )
+    if placement.mask or placement.top_app:
+        daemon.call("place", mask=placement.mask, top_app=placement.top_app)
+    return ThreadPlacement(threads, placement.mask, placement.top_app)

@@ -36,10 +36,6 @@ def checked_textures(
     The outcome is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
     kept of a GPU that does not state both, nor of a check that did not end. `rebuild` makes the build without textures
     for the operators (name and reason) that its argument `refused` has.
-
-    Raises:
-        PhoneError: the phone failed, or an operator crashed its RPC worker.
-        FarmError: as `farm.worker.session.prepare`.
     """
     if built.compiled.checks is None:
         return built
@@ -71,11 +67,7 @@ def gpu_of(device: Any) -> str:
 
 
 def wrong_operators(checks: Sequence[OperatorCheck], run: Run, precision: str, device: str) -> dict[str, str]:
-    """Functions that must not use textures on this device, each with the reason.
-
-    Raises:
-        FarmError: the device is lost.
-    """
+    """Functions that must not use textures on this device, each with the reason."""
     wrong: dict[str, str] = {}
     for each in checks:
         if each.function in wrong:

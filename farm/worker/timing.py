@@ -121,11 +121,7 @@ def timer_of(machine: Any, device: Any) -> Timer:
 
 
 def _checked_time(seconds: float, what: str) -> float:
-    """A time by the phone's clock, seconds. A clock with long ticks, or without any, says that no time passed.
-
-    Raises:
-        PhoneError: it is none.
-    """
+    """A time by the phone's clock, seconds. A clock with long ticks, or without any, says that no time passed."""
     if not MIN_S <= seconds <= MAX_S:
         raise PhoneError(
             f"the phone's clock says that {what} took {seconds:g} s: no number comes of that", Code.PHONE_CLOCK_WRONG
@@ -179,9 +175,6 @@ def measure(
         clock: monotonic seconds.
         on_assessed: sees each standing between two rounds of samples, while the phone has nothing to do.
         look: reads the phone's condition; called every 5 s between two blocks of samples. None: it is not read.
-
-    Raises:
-        PhoneError: the phone failed.
     """
     first_s = first_runs(model, 1 if plan.number else FIRST_RUNS)
     taken = TakenSamples(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
@@ -249,9 +242,6 @@ def time_pairs(
         min_effect: smaller differences are none.
         shuffled: False: each round is A B B A after one first run of each, for builds between which a change is slow.
         clock: monotonic seconds.
-
-    Raises:
-        PhoneError: the phone failed.
     """
     most = FIRST_RUNS if shuffled else 1
     number_a, number_b = equal_runs(min(first_runs(a, most)), min(first_runs(b, most)))
@@ -337,11 +327,7 @@ def at_speed(block: TimedBlock, nominal_s: float) -> float:
 
 
 def check_versions(bundles: Sequence[BundleUse], tvm: str) -> None:
-    """Whether libraries of this TVM run under all of them. Pure.
-
-    Raises:
-        UserError: one is of another version; both are named.
-    """
+    """Whether libraries of this TVM run under all of them. Pure."""
     for bundle in bundles:
         if bundle.tvm != tvm:
             raise UserError(

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from farm.client import Client
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.shell import ShellSpec
 from tests.support.other_users import ELSEWHERE, key_of
 from tests.support.whole_farm import Story, until_ready
 

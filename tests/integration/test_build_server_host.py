@@ -22,7 +22,7 @@ pytest.importorskip("tvm")
 
 from farm.tuning.build_process import started_server
 from farm.tuning.builder import FarmBuilder
-from farm.tuning.host_faults import CannotBuildError
+from farm.tuning.candidate import CannotBuildError
 
 PATIENCE_S = 60.0
 

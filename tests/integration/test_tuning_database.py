@@ -19,9 +19,8 @@ from farm.compiler.record_files import LOCK, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS, WORKLOADS, Origin, merge, pruned
 from farm.jobs.attempt import YieldedError
 from farm.kinds.tune.run import TUNING, _drop_unused
-from farm.tuning.candidate import CandidateError, Measured
+from farm.tuning.candidate import CandidateError, CannotBuildError, Measured, cannot_build_error
 from farm.tuning.database import TuningDatabase
-from farm.tuning.host_faults import CannotBuildError, cannot_build_error
 from farm.tuning.search import Search, SearchOptions
 from farm.tuning.stock import load_intrinsics
 

@@ -14,7 +14,7 @@ import pytest
 from farm.bundle.model import Abi
 from farm.common.errors import FarmError
 from farm.common.install import TVM_SOURCE_VARIABLE
-from farm.runtime.opencl import build_opencl
+from farm.runtime.build import build_opencl
 from farm.runtime.parts import default_cache
 from farm.runtime.server import find_compiler
 from farm.simulation.opencl import opencl_folder, opencl_runtime

@@ -19,7 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from farm.adb import push_script
+from farm.adb import push
 from farm.adb.shell import ShellResult
 from farm.bundle.model import Bundle, BundleFile
 from farm.common.errors import FarmError
@@ -28,7 +28,7 @@ from farm.devices.quiesce import QuiesceController
 from farm.devices.quiesce_policy import Level
 from farm.devices.server.provision import installed_command
 from farm.devices.server.rpc_server import RpcServer
-from farm.kinds.lease import holding
+from farm.kinds.lease import command as lease_command
 from farm.programs.description import Places, ProgramDescription, command_line, report_line
 from tests.support.waiting import HANG_S
 
@@ -55,7 +55,7 @@ HOSTILE = [
 # Where farm asks a phone's shell for something. A new place belongs here, and what it asks into the tests below: what
 # is built from constants, hashes and numbers of our own needs none.
 ASKING = {
-    "farm/adb/push.py",  # push_script
+    "farm/adb/push.py",
     "farm/adb/tools.py",  # constants, a name of our own
     "farm/adb/watch.py",  # true
     "farm/devices/battery_control.py",  # charge.sh and one of its own words
@@ -67,9 +67,9 @@ ASKING = {
     "farm/devices/server/rpc_server.py",
     "farm/devices/server/session_cores.py",  # cores.sh and a number of our own
     "farm/devices/agent_work.py",  # constant
-    "farm/kinds/energy/phone.py",  # gauge.sh and a number of our own; constants
+    "farm/kinds/energy/executor.py",  # gauge.sh and a number of our own; constants
     "farm/kinds/memory/executor.py",  # memory.sh and numbers of our own
-    "farm/kinds/program/phone.py",  # command_line, report_line; constants
+    "farm/kinds/program/executor.py",  # command_line, report_line; constants
     "farm/kinds/untethered/executor.py",  # command_line, quoted; untethered.sh and numbers of our own
     "farm/kinds/shell/executor.py",  # a user's own line, for the phone they hold
 }
@@ -117,7 +117,7 @@ def test_what_would_show_a_hole_does(phone: RealShell) -> None:
 
 def test_paths_of_a_push(phone: RealShell, value: str) -> None:
     path = f"{phone.folder}/{value}"
-    phone.run(push_script.inspect([path, f"{path}2"]))
+    phone.run(push.inspect([path, f"{path}2"]))
     for line in lines_of_a_push(path):
         phone.run(line)
     assert phone.unharmed()
@@ -125,8 +125,8 @@ def test_paths_of_a_push(phone: RealShell, value: str) -> None:
 
 def lines_of_a_push(path: str) -> list[str]:
     """Every other line that is made of paths."""
-    moves = push_script.install([(push_script.temporary_name(path), path, 0o755)])
-    return [*moves, *push_script.change_modes([(path, 0o644)]), push_script.remove(path)]
+    moves = push.install([(push.temporary_name(path), path, 0o755)])
+    return [*moves, *push.change_modes([(path, 0o644)]), push.remove(path)]
 
 
 def test_names_in_a_bundle(phone: RealShell, value: str) -> None:
@@ -168,10 +168,10 @@ def test_the_call_of_a_program(phone: RealShell, value: str) -> None:
 
 def test_what_a_lease_exports(phone: RealShell, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     held = SimpleNamespace(environment={"FARM_LEASE": value})
-    monkeypatch.setattr(holding, "_to_its_end", lambda acquired: acquired.close() or held)
-    monkeypatch.setattr(holding, "until", lambda _: "")
+    monkeypatch.setattr(lease_command, "_to_its_end", lambda acquired: acquired.close() or held)
+    monkeypatch.setattr(lease_command, "until", lambda _: "")
     app = typer.Typer()
-    app.add_typer(holding.app, name="lease")
+    app.add_typer(lease_command.app, name="lease")
     said = CliRunner().invoke(app, ["lease", "acquire", "--on", "android", "--env"]).stdout
     assert said.startswith("export FARM_LEASE=")
     phone.run(f"eval {quoted(said)}; :")

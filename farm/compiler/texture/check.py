@@ -6,7 +6,7 @@ kernel of the model and copies its result back. So a wrong operator is reported 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,17 @@ from tvm import relax, te
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array
 from farm.compiler.relax_passes import is_constant
-from farm.compiler.texture.layout import fixed_shape
+from farm.compiler.texture.layout import fixed_shape, to_pixel_layout
 from farm.compiler.texture.lowering import UnsafeKernelError
 from farm.compiler.texture.network import (
     Kernels,
     TextureDecision,
     calls_of,
+    decide_textures,
     read_network,
     with_scopes_applied,
 )
-from farm.compiler.texture.scopes import BUFFER, Limits, Scopes, TensorScopes
+from farm.compiler.texture.scopes import BUFFER, Limits, Scopes, TensorScopes, TextureReport
 
 SEED = 17
 
@@ -159,3 +160,32 @@ def load_checks(path: Path) -> list[OperatorCheck]:
                 inputs.append(file[key])
             found.append(OperatorCheck(str(function), name, tuple(inputs), file[f"{name}_expected"]))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class TextureBuild:
+    """What becomes of a model."""
+
+    module: Any  # functions with textures are scheduled, the others not yet
+    checks: CheckModule
+    report: TextureReport
+
+
+def with_textures(module: Any, target: Any, refused: Mapping[str, str], fuse: Callable[[Any], Any]) -> TextureBuild:
+    """Decide which operators use textures, and build them.
+
+    Args:
+        module: of a model, simplified.
+        target: an OpenCL target.
+        refused: functions that must not use textures, with the reason of each.
+        fuse: legalises and fuses, as for a build without textures.
+
+    Raises:
+        Exception: TVM's own kinds.
+    """
+    with target:
+        fused = relax.transform.RewriteDataflowReshape()(fuse(to_pixel_layout(module)))  # views: they take buffers
+        decided = decide_textures(fused, target, refused)
+        checks = check_module(fused, decided)
+        made = with_scopes_applied(fused, decided)
+        return TextureBuild(relax.transform.DeadCodeElimination()(made), checks, decided.report())

@@ -11,9 +11,8 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.relax_passes import is_constant
-from farm.compiler.texture.layout import fixed_shape, visited
+from farm.compiler.texture.layout import fixed_shape, schedules, visited
 from farm.compiler.texture.lowering import register
-from farm.compiler.texture.schedules import schedules
 from farm.compiler.texture.scopes import (
     BUFFER,
     TEXTURES,

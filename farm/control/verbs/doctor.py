@@ -25,8 +25,7 @@ from farm.control.callers import Role
 from farm.control.verbs import VerbGroup
 from farm.devices.power.power import PortStatus, PowerError
 from farm.devices.power.power_rules import PowerConfig
-from farm.devices.power.switchboard import Switchboard
-from farm.devices.power.usb import unplaced
+from farm.devices.power.switchboard import Switchboard, unplaced
 from farm.model.device import DeviceView
 from farm.store.store import Store
 

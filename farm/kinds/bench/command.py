@@ -29,15 +29,15 @@ from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
 from farm.common.selector import natural
 from farm.kinds import KINDS
-from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.bench import BenchSpec
 from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
 from farm.model.specs import OUTPUT, RUNTIME, fields_of
 from farm.programs.description import RUNTIMES
-from farm.results.columns import checked_against
+from farm.results.series import checked_against
 
 if TYPE_CHECKING:
     from farm.client.model import Outcome, Submitted
-    from farm.kinds.bench.outcome import BenchOutcome
+    from farm.kinds.outcomes import BenchOutcome
     from farm.model.specs import JobSpec
 
 TVM = "tvm"
@@ -133,11 +133,7 @@ def bench(
 
 
 def _fields_of_sweep(fields: Mapping[str, Any], runtime: str, spec: type[JobSpec]) -> dict[str, Any]:
-    """The options of a bench as fields of the sweep that several --threads or --cores make of it.
-
-    Raises:
-        UserError: an option is given that a sweep has not.
-    """
+    """The options of a bench as fields of the sweep that several --threads or --cores make of it."""
     asked = "several --threads or --cores"
     if runtime != TVM:
         raise UserError(
@@ -153,11 +149,7 @@ def _fields_of_sweep(fields: Mapping[str, Any], runtime: str, spec: type[JobSpec
 
 
 def check_runtime_options(runtime: str, **given: object) -> None:
-    """Refuse options of another runtime's program, by their flags, where TVM is the runtime.
-
-    Raises:
-        UserError: one is given.
-    """
+    """Refuse options of another runtime's program, by their flags, where TVM is the runtime."""
     flag = next((name for name, value in given.items() if value), None)
     if runtime == TVM and flag:
         raise UserError(

@@ -17,18 +17,18 @@ from farm.common.durations import in_one_unit
 from farm.common.errors import UserError
 from farm.common.files import checked_file, short_hash
 from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, notes_of
-from farm.kinds.compare.spec import CompareSpec
+from farm.kinds.compare import CompareSpec
 from farm.kinds.program.command import packed_runtime
 from farm.measure.conditions import ROUGHLY, ratio_words, reasons_of
 from farm.model.job import MEASURING_KINDS
 from farm.model.specs import RUNTIME, SIDE_B
 from farm.programs.description import RUNTIMES
-from farm.results.columns import checked_against, runtime_words
+from farm.results.series import checked_against, runtime_words
 
 if TYPE_CHECKING:
     from farm.client import Client
     from farm.client.model import Outcome, Submitted
-    from farm.kinds.compare.outcome import CompareOutcome
+    from farm.kinds.outcomes import CompareOutcome
     from farm.measure.comparison import Comparison
     from farm.model.specs import JobSpec
 
@@ -127,11 +127,7 @@ def _finish(submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec,
 
 
 def _check_differs(model: str, fields: Mapping[str, Any]) -> None:
-    """Refuse two builds of one model by TVM that are one.
-
-    Raises:
-        UserError: nothing differs.
-    """
+    """Refuse two builds of one model by TVM that are one."""
     named = ("target_b", "precision_b", "texture", "texture_b", "records", "records_b", "bundle_b")
     if not any(map(fields.get, named)):
         raise UserError(
@@ -231,18 +227,14 @@ def _doubts(compared: Mapping[str, Any]) -> list[str]:
 
 
 def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why: bool) -> None:
-    """Compare two results that are there.
-
-    Raises:
-        UserError: they are no benches that may be compared.
-    """
+    """Compare two results that are there."""
     from farm.measure.comparison import compare_stored, two_models
 
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
     if outcomes[0].job.id == outcomes[1].job.id:
         raise UserError(f"A and B are one result, {outcomes[0].job.id}", hint="two ids of `farm history MODEL`")
     if all(each.job.kind == "sustain" for each in outcomes):
-        from farm.kinds.sustain.compare_command import compare_stored_runs
+        from farm.kinds.sustain.compare import compare_stored_runs
 
         compare_stored_runs(outcomes[0], outcomes[1], min_effect, json=json, why=why)
         return

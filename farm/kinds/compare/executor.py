@@ -13,9 +13,9 @@ from farm.common.errors import Code, ProtocolError, UserError
 from farm.common.verbs import verb
 from farm.jobs.attempt import Text
 from farm.jobs.executor import AttemptContext
-from farm.kinds.compare.spec import CompareSpec, CompareTask
+from farm.kinds.compare import CompareSpec, CompareTask
 from farm.kinds.execution import MeasuringHost, ModelExecutor, measured, quiet_lease
-from farm.kinds.program.phone import ProgramHost, WantedProgram, install_programs, with_traces
+from farm.kinds.program.executor import ProgramHost, WantedProgram, install_programs, with_traces
 from farm.model.identity import DeviceIdentity
 from farm.model.specs import BundleUse
 
@@ -26,12 +26,7 @@ class CompareExecutor(ModelExecutor):
     """Runs attempts of kind compare."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report: which of the two is faster on this phone.
-
-        Raises:
-            UserError: the two bundles cannot be compared there.
-            FarmError: as of a bench; a message says which of the two it is about.
-        """
+        """The worker's report: which of the two is faster on this phone."""
         spec, parts, work = context.spec, self.parts, self.parts.work
         assert isinstance(spec, CompareSpec)
         if spec.program or spec.program_b:
@@ -86,11 +81,7 @@ class BundleHost(MeasuringHost):
 
 
 def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str) -> None:
-    """Whether one library runs on the phone under both, and there is something to compare. Pure.
-
-    Raises:
-        UserError: they are one bundle, for other phones, or of different TVM versions.
-    """
+    """Whether one library runs on the phone under both, and there is something to compare. Pure."""
     if a.hash == b.hash:
         raise bundle_pair_error(f"{label(a)} and {label(b)} are the same bundle", hint="farm bundle list")
     for bundle in (a, b):

@@ -16,14 +16,14 @@ import tvm
 from farm.common.errors import FarmError
 from farm.compiler.build import Build
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.kinds.compare.spec import CompareSpec, CompareTask
-from farm.kinds.program.spec import ProgramUse
+from farm.kinds.compare import CompareSpec, CompareTask
+from farm.kinds.program import ProgramUse
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
 from farm.measure.interval import summarise
 from farm.model.specs import BundleUse, ModelTask, task_from_wire
-from farm.worker.certificate import VIRTUAL, about_build, about_conditions, latency_ms, plain
 from farm.worker.channel import DaemonChannel
+from farm.worker.measuring import VIRTUAL, about_build, about_conditions, latency_ms, plain
 from farm.worker.outputs import differences
 from farm.worker.programs import PhoneProgram
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
@@ -35,12 +35,7 @@ BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC serv
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Compare two builds on one phone.
-
-    Raises:
-        ModelError: one of them or its inputs cannot be used, or TVM compiles it wrongly.
-        PhoneError: the phone failed, or computed wrong numbers.
-    """
+    """Compare two builds on one phone."""
     task = task_from_wire(CompareTask, payload)
     if task.programs:
         return _runtimes(task, task.programs, daemon)

@@ -8,7 +8,7 @@ from typing import Any
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import digits, in_one_unit, range_words
-from farm.kinds.energy.spec import EnergySpec
+from farm.kinds.energy import EnergySpec
 
 MJ = 1e3
 

@@ -11,29 +11,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from farm.kinds.energy import EnergyTask
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
-from farm.kinds.energy.gauge import GaugeMeter
-from farm.kinds.energy.meter import PowerMeter
-from farm.kinds.energy.rails import RailsMeter, opened_meter
-from farm.kinds.energy.spec import EnergyTask
+from farm.kinds.energy.meter import GaugeMeter, PowerMeter, RailsMeter, opened_meter
 from farm.measure.conditions import Conditions
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
 from farm.model.specs import task_from_wire
-from farm.worker.certificate import VIRTUAL
 from farm.worker.channel import DaemonChannel
-from farm.worker.checked_model import checked_model, circumstances
+from farm.worker.measuring import VIRTUAL, checked_model, circumstances
 from farm.worker.timing import Timer, first_runs
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Measure the joules of one inference on one phone.
-
-    Raises:
-        ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, stopped reporting its power, or computed wrong numbers.
-        HostError: the power meter failed.
-        UserError: the phone's fuel gauge does not show its power.
-    """
+    """Measure the joules of one inference on one phone."""
     task = task_from_wire(EnergyTask, payload)
     with checked_model(task, daemon) as model, opened_meter(task.power, daemon) as meter:
         daemon.progress("reading the power")

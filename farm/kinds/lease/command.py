@@ -1,30 +1,197 @@
-"""`farm lease ...`: a phone of one's own for a while, and who holds which."""
+"""`farm lease acquire`, `run` and `show`: wait for a phone, use it, and release it, whatever ends the command."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from farm.cli import complete, work
-from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import now_of, print_json, print_line, print_table, when
-from farm.common.durations import format_duration, parse_duration
+from farm.cli import work
+from farm.cli.connection import JsonFlag
+from farm.cli.lease import Which
+from farm.cli.output import print_json, print_line, print_note, when
+from farm.cli.spec_options import spec_options
+from farm.client import AsyncClient, AsyncLease
+from farm.client.lease import HeldPhone
+from farm.common.durations import format_duration
+from farm.common.errors import ExitCode, FarmError, UserError
+from farm.common.tasks import end_tasks
+from farm.kinds.lease import LeaseSpec
 
 if TYPE_CHECKING:
-    from farm.client.lease import AsyncLease, HeldPhone
-    from farm.kinds.lease.outcome import LeaseOutcome
+    from farm.kinds.outcomes import LeaseOutcome
 
-app = typer.Typer(help="A phone of your own for a while: TVM key, adb server; who holds which phone.")
-# Commands with the spec's options, which cost 0.25 s to import.
-LAZY = dict.fromkeys(("acquire", "run"), "farm.kinds.lease.holding:app")
+T = TypeVar("T")
 
-Which = Annotated[
-    str, typer.Argument(help="A lease's id, its job's, or the device's name.", autocompletion=complete.leases)
-]
+NOT_FOUND, NOT_EXECUTABLE, SIGNALLED = 127, 126, 128  # exit codes as shells give them
+END_LIMIT_S = 10.0  # for a command whose lease has ended: then it is killed
+
+
+app = typer.Typer()  # joined to the commands of farm/cli/lease.py
+NOT_OFFERED = ("devices", "timeout_s", "deadline_s", "max_attempts", "after", "hold")  # options of jobs in the queue
+
+
+@app.command()
+@spec_options(LeaseSpec, leave_out=NOT_OFFERED)
+def acquire(
+    fields: dict[str, Any],
+    wait: work.Wait = None,
+    env: Annotated[
+        bool, typer.Option("--env", help='Print shell exports: eval "$(farm lease acquire ... --env)"')
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Wait for a phone and hold it until its time is over or it is released. Ctrl-C while waiting withdraws.
+
+    No other user gets the phone meanwhile; afterwards it is cleaned and checked.
+    """
+    if env and json:
+        raise UserError("--env and --json exclude each other", hint="choose one")
+    limit_s = work.wait_s(wait)
+
+    async def acquired() -> AsyncLease:
+        async with AsyncClient(on_notice=print_note) as farm:
+            return await _acquire(farm, fields, limit_s, quiet=json)
+
+    held = _to_its_end(acquired())  # a client that gives up waiting leaves no job
+    if json:
+        print_json(facts_of(held))
+    elif env:
+        for name, value in held.environment.items():
+            print_line(f"export {name}={quote(value)}")
+        print_note(until(held))
+    else:
+        print_lease(held)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+@spec_options(LeaseSpec, leave_out=(*NOT_OFFERED, "tuning"))
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
+    fields: dict[str, Any],
+    wait: work.Wait = None,
+) -> None:
+    """Run a command that has a phone: adb and TVM find it in the environment. Its exit code is this command's.
+
+    The phone is released when the command ends; the command is ended when the lease is.
+    """
+    limit_s = work.wait_s(wait)
+    if shutil.which(command[0]) is None and not os.access(command[0], os.F_OK):  # before a phone is waited for
+        print_note(f"error: {command[0]}: command not found")
+        raise typer.Exit(NOT_FOUND)
+
+    async def ran() -> int:
+        async with AsyncClient(on_notice=print_note) as farm:
+            held = await _acquire(farm, {**fields, "note": fields["note"] or command[0]}, limit_s, quiet=False)
+            print_note(until(held))
+            try:
+                return await _run(held, command)
+            finally:
+                await _give_back(held)
+
+    raise typer.Exit(_to_its_end(ran()))
+
+
+def until(held: AsyncLease) -> str:
+    """The holder of the phone, and for how long."""
+    return f"{held.device} is yours until {when(held.expires_at, held.now)} (lease {held.lease})"
+
+
+async def _acquire(farm: AsyncClient, fields: Mapping[str, Any], limit_s: float | None, *, quiet: bool) -> AsyncLease:
+    """Wait for the phone; why there is none yet goes to stderr."""
+    on_wait = None if quiet else lambda reason: print_note(f"waits: {reason}")
+    try:
+        return await farm.acquire(**fields, on_wait=on_wait, wait_s=limit_s, for_operator=limit_s is not None)
+    except asyncio.CancelledError:
+        print_note("cancelled 1 job")
+        raise
+
+
+def _to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """Its result. Ctrl-C, `kill` and a closed terminal end it in order, so that no lease stays behind unknown."""
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with _on_signals(lambda _: task.cancel(), signal.SIGTERM, signal.SIGHUP):
+            return await main
+
+    try:
+        return asyncio.run(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+async def _run(held: AsyncLease, command: list[str]) -> int:
+    """The command's exit code, as a shell would give it."""
+
+    def pass_on(number: signal.Signals) -> None:
+        if number is not signal.SIGINT:  # the terminal's Ctrl-C reaches the command by itself
+            process.send_signal(number)
+
+    with _on_signals(pass_on, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        try:
+            # At once: the loop cannot handle a signal before it knows the process that it is for.
+            process = subprocess.Popen(command, env={**os.environ, **held.environment})  # noqa: ASYNC220
+        except OSError as error:
+            print_note(f"error: {command[0]}: {error.strerror}")
+            return NOT_EXECUTABLE
+        lease = asyncio.ensure_future(_over(held, command[0]))
+        child = asyncio.ensure_future(asyncio.to_thread(process.wait))
+        try:
+            await asyncio.wait((lease, child), return_when=asyncio.FIRST_COMPLETED)
+            if not child.done() and lease.result():
+                print_note(f"the lease on {held.device} has ended: {command[0]} is ended too")
+                process.terminate()
+                await asyncio.wait((child,), timeout=END_LIMIT_S)
+                if not child.done():
+                    process.kill()
+            code = await child
+        finally:
+            await end_tasks(lease)
+    return code if code >= 0 else SIGNALLED - code
+
+
+async def _over(held: AsyncLease, command: str) -> bool:
+    """Whether the lease is over; False: that cannot be known any more."""
+    try:
+        await held.ended()
+    except FarmError as error:
+        print_note(f"{error.message}; {command} continues, though its phone may be lost")
+        return False
+    return True
+
+
+async def _give_back(held: AsyncLease) -> None:
+    """The command has its own exit code, whatever becomes of this."""
+    try:
+        await held.release()
+    except FarmError as error:
+        print_note(f"{held.device} is not given back: {error.message}; its lease ends when its time is over")
+
+
+@contextmanager
+def _on_signals(handle: Callable[[signal.Signals], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Let the loop handle signals; one that is ignored (nohup) stays so."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, lambda came, _: loop.call_soon_threadsafe(handle, signal.Signals(came)))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @app.command()
@@ -38,67 +205,8 @@ def show(lease: Which, json: JsonFlag = False) -> None:
         print_lease(held.inner)
 
 
-@app.command()
-def extend(
-    lease: Which,
-    duration: Annotated[str, typer.Option("--for", help="How much longer: 30m, 2h.")],
-    json: JsonFlag = False,
-) -> None:
-    """Keep a phone longer."""
-    answer = call("lease.extend", lease=lease, seconds=parse_duration(duration))
-    if json:
-        print_json(answer)
-    else:
-        print_line(f"{answer['lease']} ends {when(datetime.fromisoformat(answer['expires_at']), now_of(answer))}")
-
-
-@app.command()
-def release(lease: Which, json: JsonFlag = False) -> None:
-    """Give a phone back: it is cleaned and checked for the next user."""
-    call_and_emit("lease.release", "released {lease}", json=json, lease=lease)
-
-
-@app.command("list")
-def list_leases(json: JsonFlag = False) -> None:
-    """Leased phones and waiting requests."""
-    answer = call("lease.list")
-    if json:
-        print_json(answer)
-        return
-    now = now_of(answer)
-    hosts = any("host" in row for row in answer["leases"])  # of a lab
-    print_table(
-        ("DEVICE", *(("HOST",) if hosts else ()), "LEASE", "USER", "SOURCE", "NOTE", "HELD", "ENDS", "SESSION"),
-        (
-            (
-                row["device"], *((row.get("host", ""),) if hosts else ()), row["id"], row["user"], row["source"],
-                row["note"] or row["key"] or row["job"] or "-", format_duration(row["held_s"]),
-                when(datetime.fromisoformat(row["expires_at"]), now) if row["expires_at"] else "-",
-                "open" if row["session"] else "-",
-            )
-            for row in answer["leases"]
-        ),
-        none="no leases: farm lease acquire --on SELECTOR",
-    )  # fmt: skip
-    for row in answer["waiting"]:
-        print_line(f"waiting: {row['user']} for {row['selector']}, {format_duration(row['waited_s'])}")
-    if answer["waiting_more"]:
-        print_line(f"waiting: {answer['waiting_more']} more")
-
-
-@app.command()
-def kick(
-    device: Annotated[str, typer.Argument(help="A device's name, or a lease's id.", autocompletion=complete.leases)],
-    json: JsonFlag = False,
-) -> None:
-    """End a lease now (operators): its session is cut, the phone is cleaned and checked."""
-    call_and_emit("lease.kick", "ended lease {id} on {device}", json=json, device=device)
-
-
 def facts_of(held: HeldPhone) -> dict[str, Any]:
     """A lease as JSON, its key included."""
-    from farm.client.lease import HeldPhone
-
     facts = {field.name: getattr(held, field.name) for field in fields(HeldPhone)}
     return {**facts, "expires_at": held.expires_at.isoformat()}
 

@@ -31,7 +31,7 @@ from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup
 from farm.jobs.executor import AttemptContext, Executor
 from farm.kinds.execution import ExecutorParts
-from farm.kinds.lease.spec import LeaseSpec
+from farm.kinds.lease import LeaseSpec
 from farm.leasing.model import view_when
 from farm.leasing.sessions import digest
 from farm.model.device import Life
@@ -136,9 +136,6 @@ class LeaseExecutor(Executor):
 
         Args:
             name: a lease's id, its job's, or its device.
-
-        Raises:
-            NoSuchLeaseError: there is none now.
         """
         current = self._find(name)
         async with current.writing:
@@ -157,20 +154,12 @@ class LeaseExecutor(Executor):
         return False
 
     def adb_of(self, name: str) -> LeasedAdb:
-        """The adb server of a lease.
-
-        Raises:
-            NoSuchLeaseError: there is none now.
-        """
+        """The adb server of a lease."""
         return self._find(name).adb
 
     @run_to_completion
     async def extend(self, name: str, seconds: float) -> datetime:
-        """Let a lease last `seconds` longer; returns its new end, once that is kept.
-
-        Raises:
-            UserError: there is no such lease now, or it would last longer than any lease may.
-        """
+        """Let a lease last `seconds` longer; returns its new end, once that is kept."""
         current = self._find(name)
         async with current.writing:
             now = time.monotonic()
@@ -189,32 +178,20 @@ class LeaseExecutor(Executor):
             return expires_at
 
     def release(self, name: str, reason: str) -> str:
-        """Give a phone back before its time; returns the job's id. Its job is then done.
-
-        Raises:
-            NoSuchLeaseError: there is none now.
-        """
+        """Give a phone back before its time; returns the job's id. Its job is then done."""
         current = self._find(name)
         current.released = current.released or reason
         current.changed.set()
         return current.context.job.id
 
     def holder(self, name: str) -> str:
-        """The user who holds the lease.
-
-        Raises:
-            NoSuchLeaseError: there is none now.
-        """
+        """The user who holds the lease."""
         return self._find(name).context.job.user
 
     # -- below --
 
     def _find(self, name: str) -> _Current:
-        """A lease by its own id, its job's (their beginning will do), or its device's name.
-
-        Raises:
-            NoSuchLeaseError: there is none now, or several begin so.
-        """
+        """A lease by its own id, its job's (their beginning will do), or its device's name."""
         every = tuple(self._current.values())
         for current in every:
             if name in (current.lease.id, current.context.job.id, current.lease.device):
@@ -364,12 +341,7 @@ class PersonalLeaseVerbs(VerbGroup):
         return {"lease": lease, "job": self._leases.release(lease, reason)}
 
     def _may(self, caller: Caller, lease: str) -> str:
-        """The lease's holder, if `caller` may act for them.
-
-        Raises:
-            NoSuchLeaseError: there is none now.
-            NotAllowedError: it is another user's.
-        """
+        """The lease's holder, if `caller` may act for them."""
         holder = self._leases.holder(lease)
         if caller.role < Role.OPERATOR and caller.user != holder:
             raise NotAllowedError(f"lease {lease} is {holder}'s", hint="its holder or an operator may do that")

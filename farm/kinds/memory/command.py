@@ -8,7 +8,7 @@ from typing import Any
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import range_words, with_unit
-from farm.kinds.memory.spec import MemorySpec
+from farm.kinds.memory import MemorySpec
 
 MB = 1e6
 

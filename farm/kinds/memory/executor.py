@@ -22,13 +22,7 @@ class MemoryExecutor(ModelExecutor):
     """Runs attempts of kind memory."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report, with the phone and its quiet.
-
-        Raises:
-            UserError: the model or its inputs cannot be used, or the phone has no such target.
-            PhoneError: the phone failed, computed wrong numbers, or does not show its processes.
-            HostError: the worker died.
-        """
+        """The worker's report, with the phone and its quiet."""
         task = await self.task(context)
         host = MemoryHost(context, self.parts, quiet_lease(self.parts, context))
         try:
@@ -58,10 +52,6 @@ async def read_memory(client: AdbClient, serial: str, *, gpu: bool, since_s: int
         serial: the phone's.
         gpu: also the GPU's.
         since_s: report apps that were killed since then, by the phone's clock; 0: none.
-
-    Raises:
-        PhoneError: the phone does not show the session's processes.
-        AdbError: phone or link failed.
     """
     words = ["gpu" if gpu else "cpu", *([str(since_s)] if since_s else [])]
     said = await client.shell(serial, f"sh {MEMORY} {' '.join(words)}", timeout_s=READ_LIMIT_S)

@@ -14,6 +14,7 @@ import tvm
 
 from farm.compiler.build import Build
 from farm.compiler.reference import flatten
+from farm.kinds.memory import MemorySpec
 from farm.kinds.memory.phases import (
     FIRST_LOAD,
     FIRST_RUN,
@@ -26,10 +27,9 @@ from farm.kinds.memory.phases import (
     notes_on,
     peak_bytes,
 )
-from farm.kinds.memory.spec import MemorySpec
 from farm.model.specs import ModelTask, task_from_wire
-from farm.worker.certificate import VIRTUAL
 from farm.worker.channel import DaemonChannel
+from farm.worker.measuring import VIRTUAL
 from farm.worker.session import PhoneSession, check_local_memory, on_phone, prepare, session_to_phone
 from farm.worker.textures import checked_textures
 from farm.worker.timing import SamplingPlan, measure, timer_of
@@ -61,12 +61,7 @@ class PhaseWatch:
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Take one model through its phases on one phone.
-
-    Raises:
-        ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, computed wrong numbers, or does not show its processes.
-    """
+    """Take one model through its phases on one phone."""
     task = task_from_wire(ModelTask[MemorySpec], payload)
     build = partial(prepare, task, daemon, inputs=task.spec.inputs, require_all_inputs=True)
     built = build()

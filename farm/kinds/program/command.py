@@ -17,7 +17,7 @@ from farm.cli.spec_options import spec_options
 from farm.common.errors import UserError
 from farm.common.files import checked_file, write_durably
 from farm.kinds.bench.command import TVM, Plot, Require, finish_bench, own_fields, print_results
-from farm.kinds.program.spec import ProgramSpec
+from farm.kinds.program import ProgramSpec
 from farm.programs.description import (
     RUNTIMES,
     PackagedRuntime,
@@ -28,10 +28,10 @@ from farm.programs.description import (
     with_settings,
 )
 from farm.programs.packing import packed, packed_file
-from farm.results.columns import runtime_words
+from farm.results.series import runtime_words
 
 if TYPE_CHECKING:
-    from farm.kinds.program.outcome import ProgramOutcome
+    from farm.kinds.outcomes import ProgramOutcome
 
 FOLDERS = "FARM_RUNTIMES"  # environment variable: a folder that has one folder for each runtime, with its files
 DEFAULT_FOLDERS = "~/.local/share/farm/runtimes"
@@ -62,11 +62,7 @@ def run_program(
 
 
 def described(spec: Path, model: Path | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a job that takes a described program, and its model, to phones.
-
-    Raises:
-        UserError: the description is wrong, a file is missing, or the program takes no such model or setting.
-    """
+    """The fields of a job that takes a described program, and its model, to phones."""
     description = read_description(checked_file(spec).read_bytes(), spec.name)
     if model is None and description.model:
         model = spec.parent / description.model
@@ -113,7 +109,7 @@ def make(
     Its small runner is compiled by gcc, or by Zig where ziglang is installed. A wheel's library is for this host's ABI
     and C library, so it runs on virtual phones alone.
     """
-    from farm.runtime.runner import make_program
+    from farm.runtime.server import make_program
 
     try:
         made = make_program(runtime, folder)
@@ -132,9 +128,6 @@ def packed_runtime(runtime: str, folder: Path | None, model: Path, settings: Map
         folder: with the program's files; None: `$FARM_RUNTIMES/NAME`, or what the description says.
         model: the model file.
         settings: of the description.
-
-    Raises:
-        UserError: there is no such runtime or setting, its files are not there, or it takes no such model.
     """
     if runtime == TVM:
         return None
@@ -159,20 +152,13 @@ def bench_with(runtime: str, folder: Path | None, model: Path, fields: Mapping[s
         model: the model file.
         fields: options of the bench.
         shown: how its outcomes are waited for and printed.
-
-    Raises:
-        UserError: an option is for TVM alone, or the program's files are not there.
     """
     program = packed_runtime(runtime, folder, model, fields["settings"])
     _finish({**program_fields(fields, runtime), "program": program, "model": model, "name": model.name}, **shown)
 
 
 def program_fields(fields: Mapping[str, Any], runtime: str) -> dict[str, Any]:
-    """The options of a bench as fields of a program job.
-
-    Raises:
-        UserError: an option is given that a program job has not.
-    """
+    """The options of a bench as fields of a program job."""
     given, others = own_fields(fields, ProgramSpec)
     if others:
         where = f"{runtime} has" if runtime.endswith(".toml") else f"farm program show {runtime} lists"

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.kinds.program.spec import ProgramTask
+from farm.kinds.program import ProgramTask
 from farm.model.specs import task_from_wire
-from farm.worker.certificate import VIRTUAL
 from farm.worker.channel import DaemonChannel
-from farm.worker.measuring import ReferenceTimer, measure_until_trusted
+from farm.worker.measuring import VIRTUAL, ReferenceTimer, measure_until_trusted
 from farm.worker.programs import PhoneProgram
 from farm.worker.session import on_phone, session_to_phone
 
@@ -22,12 +21,7 @@ UNCHECKED = "the program's numbers were not compared with any: its description e
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Time one program on one phone.
-
-    Raises:
-        UserError: it failed, or printed no times.
-        PhoneError: the phone failed.
-    """
+    """Time one program on one phone."""
     task = task_from_wire(ProgramTask, payload)
     spec, program = task.spec, PhoneProgram(daemon, task.use)
     kernel = reference_kernel(task.target, Path(task.cache))

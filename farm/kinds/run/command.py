@@ -18,14 +18,14 @@ from farm.cli.spec_options import spec_options
 from farm.common.errors import UserError
 from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
-from farm.kinds.run.spec import RunSpec
+from farm.kinds.run import RunSpec
 from farm.model.specs import OUTPUT
-from farm.results.columns import checked_against
+from farm.results.series import checked_against
 
 if TYPE_CHECKING:
     from farm.client import Client
     from farm.client.model import Outcome, Submitted
-    from farm.kinds.run.outcome import RunOutcome
+    from farm.kinds.outcomes import RunOutcome
     from farm.model.specs import JobSpec
 
 

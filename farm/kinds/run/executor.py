@@ -15,13 +15,7 @@ class RunExecutor(ModelExecutor):
     """Runs attempts of kind run."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report with the known facts about the phone; arrays are in artifacts it names.
-
-        Raises:
-            UserError: the model, its inputs or its labels cannot be used, or the phone has no such target.
-            PhoneError: the phone failed, or computed wrong numbers.
-            HostError: the worker died.
-        """
+        """The worker's report with the known facts about the phone; arrays are in artifacts it names."""
         task = await self.task(context)
         report = await self.parts.work.run(context, WORKER, task.to_wire(), LeaseHost(context, self.parts))
         return {**report, "target": task.spec.target}

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.kinds.run.spec import RunSpec
+from farm.kinds.run import RunSpec
 from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
@@ -18,12 +18,7 @@ OUTPUTS = Path("outputs.npz")  # in the attempt's own folder
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Run one model once on one phone.
-
-    Raises:
-        ModelError: the model, its inputs or its labels cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, or computed wrong numbers.
-    """
+    """Run one model once on one phone."""
     task = task_from_wire(ModelTask[RunSpec], payload)
     labels = read_labels(daemon.artifact(task.spec.labels)) if task.spec.labels else ()
     build = partial(prepare, task, daemon, inputs=task.spec.inputs, fill=task.spec.fill)

@@ -15,11 +15,11 @@ from farm.cli.connection import JsonFlag
 from farm.cli.output import OutputError, print_line, print_note
 from farm.cli.spec_options import spec_options
 from farm.common.errors import FarmError, UserError
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.shell import ShellSpec
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
-    from farm.kinds.shell.outcome import ShellOutcome
+    from farm.kinds.outcomes import ShellOutcome
 
 
 @spec_options(ShellSpec)

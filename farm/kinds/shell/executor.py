@@ -20,7 +20,7 @@ from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import AttemptContext, Executor, FailedWithResultError
 from farm.jobs.worker_output import LineSplitter
 from farm.kinds.execution import ExecutorParts, about_phone
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.shell import ShellSpec
 
 TAIL_BYTES = 64 << 10  # of each stream, kept in the result; the log has more
 EVIDENCE_CHARS = 2000
@@ -35,14 +35,7 @@ class ShellExecutor(Executor):
     parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """Run the line to its end; the result has its exit code and the end of its output.
-
-        Raises:
-            FailedWithResultError: its exit code is not 0.
-            AttemptTimeoutError: it did not end in time.
-            PhoneError: the phone or its link went away.
-            HostError: the adb server did.
-        """
+        """Run the line to its end; the result has its exit code and the end of its output."""
         spec = context.spec
         assert isinstance(spec, ShellSpec)
         if "\0" in spec.command:

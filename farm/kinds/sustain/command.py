@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.model_command import model_command
 from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
 from farm.common.durations import digits, format_duration, in_one_unit, range_words
-from farm.kinds.sustain.spec import MINUTE_S, SustainSpec, stretch_words
+from farm.kinds.sustain import MINUTE_S, SustainSpec, stretch_words
 
 if TYPE_CHECKING:
-    from farm.kinds.sustain.outcome import SustainOutcome
+    from farm.kinds.outcomes import SustainOutcome
 
 COURSE_COLUMNS = 60
 MJ = 1e3

@@ -1,30 +1,31 @@
-"""Which of two sustained runs is faster in the first minute, and which at the end: by the intervals of both. Pure.
-
-Both ran on one phone, so no difference between phones is taken for one of builds. The second run may have begun warmer
-than the first: then the result says so.
-"""
+"""Compare two stored `sustain` jobs: `farm compare JOB JOB`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farm.common.durations import format_duration
+from farm.cli.output import fold_reasons, print_json, print_remarks, print_table, print_unlike
+from farm.common.durations import digits, format_duration, in_one_unit
+from farm.common.errors import UserError
 from farm.compiler.inputs import unlike_edges
 from farm.compiler.model import shown
-from farm.kinds.sustain.spec import stretch_words
+from farm.kinds.sustain import stretch_words
 from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
-from farm.measure.conditions import AGAIN, Conditions, PhoneCondition, Reason, Verdict, judge_conditions
+from farm.measure.conditions import AGAIN, Conditions, PhoneCondition, Reason, Verdict, judge_conditions, ratio_words
 from farm.measure.interval import MedianEstimate
+
+if TYPE_CHECKING:
+    from farm.client.model import Outcome
 
 MS = 1e3
 CONFIDENCE = 0.95  # of the intervals in a result
 UNKNOWN_TIMES = 1e6  # the factor to each end of the interval of one sample, of which nothing is known
 # Relative. What differs from run to run is in neither interval, and a smaller difference may be that.
 MIN_EFFECT = 0.05
-
 Stretch = Mapping[str, Any]  # of a result: a row of `buckets`, or the plateau
+RUN_ALIKE = "run both equally long on one phone: farm sustain MODEL --for 30m --on PHONE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,6 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
         a: the result of a sustained run.
         b: another one's, on the same phone.
         min_effect: smaller relative differences are none; below 5 %, 5 % counts.
-
-    Raises:
-        ValueError: they are of different phones or system versions, or not equally long.
     """
     certificates = [each["certificate"] for each in (a, b)]
     check_same_phone(*certificates)
@@ -125,3 +123,59 @@ def _estimate(row: Stretch) -> MedianEstimate:
     if count > 1:
         low_s, high_s = row["low_ms"] / MS, row["high_ms"] / MS
     return MedianEstimate(median_s, low_s, high_s, CONFIDENCE, count, count, 1)
+
+
+def compare_stored_runs(a: Outcome, b: Outcome, min_effect: float, *, json: bool, why: bool) -> None:
+    """Compare two sustained runs that are stored."""
+    from farm.kinds.sustain.compare import compare_courses
+
+    try:
+        found = compare_courses(a.result, b.result, min_effect)
+    except ValueError as error:
+        raise UserError(str(error), hint=RUN_ALIKE) from error
+    except (LookupError, TypeError, ArithmeticError) as error:  # stored by another release
+        raise UserError(
+            f"this farm cannot compare {a.job.id} and {b.job.id} ({type(error).__name__}: {error})",
+            hint=f"as they are stored: farm job show {a.job.id} --json",
+        ) from error
+    if json:
+        print_json(
+            {
+                "ok": True, "a": a.job.id, "b": b.job.id,
+                "device": found.device, "first": found.first.to_wire(), "end": found.end.to_wire(),
+                "unlike": list(found.unlike),
+            }
+        )  # fmt: skip
+    else:
+        print_compared(found, why=why)
+
+
+def print_compared(found: ComparedCourses, *, why: bool) -> None:
+    """A line for each time; below, the reasons for doubt."""
+    powered = any(_watts(found, rows) for _, _, rows in found.moments)
+    print_table(
+        ("WHEN", "VERDICT", "B / A", "99 % RANGE", "A", "B", "A °C", "B °C", *(("A W", "B W") if powered else ())),
+        [
+            (
+                when, compared.answer, ratio_words(compared.ratio),
+                f"{ratio_words(compared.low)} to {ratio_words(compared.high)}",
+                *in_one_unit([row["median_ms"] for row in rows]),
+                *("-" if row["celsius"] is None else f"{row['celsius']:.1f}" for row in rows),
+                *((_watts(found, rows) or ("-", "-")) if powered else ()),
+            )
+            for when, compared, rows in found.moments
+        ],
+    )  # fmt: skip
+    print_remarks(
+        (when, line)
+        for when, compared, _ in found.moments
+        for line in fold_reasons([reason.to_wire() for reason in compared.reasons], why=why)
+    )
+    print_remarks((found.device, note) for note in found.notes)
+    print_unlike([found.unlike])
+
+
+def _watts(found: ComparedCourses, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The watts of A and of B; () unless one source measured both."""
+    watts = [digits(row["busy_w"]) for row in rows if row.get("busy_w") is not None]
+    return tuple(watts) if found.one_source and len(watts) == len(rows) else ()

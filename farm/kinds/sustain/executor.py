@@ -8,10 +8,10 @@ from typing import Any
 
 from farm.common.errors import PhoneError
 from farm.jobs.executor import AttemptContext
+from farm.kinds.energy import PowerSource
 from farm.kinds.energy.executor import PowerExecutor
-from farm.kinds.energy.spec import PowerSource
 from farm.kinds.execution import placement_on
-from farm.kinds.sustain.spec import SustainTask
+from farm.kinds.sustain import SustainTask
 
 BELOW_LIMIT_C = 2.0  # of the finding that takes the phone away: readings are seconds apart
 
@@ -20,11 +20,7 @@ class SustainExecutor(PowerExecutor):
     """Runs attempts of kind sustain."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report, with the phone in its certificate. A power meter that saw a charger is noted.
-
-        Raises:
-            FarmError: as `ModelExecutor.run`.
-        """
+        """The worker's report, with the phone in its certificate. A power meter that saw a charger is noted."""
         task = await self.task(context)
         report = await self.measured(context, task)
         if task.power.meter:
@@ -34,11 +30,7 @@ class SustainExecutor(PowerExecutor):
         return report
 
     async def task(self, context: AttemptContext) -> SustainTask:
-        """The worker's task. A phone whose power nothing measures runs, too.
-
-        Raises:
-            PhoneError: the phone does not answer.
-        """
+        """The worker's task. A phone whose power nothing measures runs, too."""
         placements = placement_on(context.spec, context.view)
         stop_c = self.parts.fleet.findings.battery_hot_c - BELOW_LIMIT_C
         power = await self.source(context.view)

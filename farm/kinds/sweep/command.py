@@ -8,7 +8,7 @@ from typing import Any
 from farm.cli.model_command import model_command
 from farm.cli.output import print_remarks, print_table
 from farm.common.durations import in_one_unit, range_words
-from farm.kinds.sweep.spec import SweepSpec
+from farm.kinds.sweep import SweepSpec
 from farm.measure.conditions import versus_fastest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farm.jobs.executor import AttemptContext
 from farm.kinds.execution import ModelExecutor
-from farm.kinds.sweep.spec import SweepSpec, SweepTask
+from farm.kinds.sweep import SweepSpec, SweepTask
 
 
 class SweepExecutor(ModelExecutor):

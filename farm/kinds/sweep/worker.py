@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from farm.kinds.sweep.spec import SweepSpec, SweepTask
+from farm.kinds.sweep import SweepSpec, SweepTask
 from farm.measure.conditions import Conditions
 from farm.measure.sweep import SettingEstimate, estimates, recommended
 from farm.model.placement import ThreadPlacement
 from farm.model.specs import task_from_wire
-from farm.worker.certificate import VIRTUAL, plain
 from farm.worker.channel import DaemonChannel
-from farm.worker.checked_model import checked_model, circumstances
-from farm.worker.placing import place
+from farm.worker.measuring import VIRTUAL, checked_model, circumstances, plain
+from farm.worker.session import place
 from farm.worker.timing import MIN_SAMPLE_S, MS, ORDER_SEED, Clock, Timer, first_runs, runs_per_sample
 
 BLOCK_SAMPLES = 6
@@ -48,13 +47,7 @@ class SweepRounds:
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Time one model under each setting on one phone.
-
-    Raises:
-        UserError: the phone has no such threads or cores.
-        ModelError: the model or its inputs cannot be used, or TVM compiles the model wrongly.
-        PhoneError: the phone failed, or computed wrong numbers.
-    """
+    """Time one model under each setting on one phone."""
     task = task_from_wire(SweepTask, payload)
     with checked_model(task, daemon) as model:
         daemon.progress(f"timing {len(task.placements)} settings in turns")
@@ -88,9 +81,6 @@ def take_rounds(
         settings: at least one.
         spec: half width and seconds.
         clock: monotonic seconds.
-
-    Raises:
-        UserError, PhoneError: as `set_up` and `timer`.
     """
     taken = SweepRounds([], [[] for _ in settings], [])
     for each in settings:

@@ -22,14 +22,14 @@ from farm.cli.spec_options import spec_options
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
-from farm.kinds.tune.spec import TuneSpec
+from farm.kinds.tune import TuneSpec
 from farm.kinds.tune.summary import Typed, build_options, print_result, task_lines
 from farm.model.specs import OUTPUT
 
 if TYPE_CHECKING:
     from farm.client import Client, Event
     from farm.client.model import Outcome, Submitted
-    from farm.kinds.tune.outcome import TuneOutcome
+    from farm.kinds.outcomes import TuneOutcome
 
 BAR_CELLS = 20
 SEARCH = ("trials", "early_stop", "cost_model", "seed", "candidate_timeout_s")  # fields that a search here reads
@@ -197,11 +197,7 @@ def _write(farm: Client, result: Mapping[str, Any], output: Path | None, plot: P
 
 
 def tune_here(model: Path, fields: Mapping[str, Any], *, output: Path | None, plot: Path | None, json: bool) -> None:
-    """Tune on this machine and print the result.
-
-    Raises:
-        FarmError: as a tune job.
-    """
+    """Tune on this machine and print the result."""
     live = Live(tty=terminal.is_lively(sys.stderr))
     with scratch_folder() as folder:
         scratch = Path(folder)

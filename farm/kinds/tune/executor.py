@@ -16,7 +16,7 @@ from farm.jobs.attempt import SessionOffer, Text, YieldedError
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import Pool, not_in_pool_error
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
-from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
+from farm.kinds.tune import SalvageTask, TuneSpec, TuneTask
 from farm.model.job import Attempt
 from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import BadSetError, check_set
@@ -113,9 +113,6 @@ class PoolHost(RecordsHost):
         """A way to one phone of the pool, good for one session. It is made quiet first, where that is configured.
 
         It is not changed back here: a phone that leaves the pool quiet is cleaned and checked.
-
-        Raises:
-            PhoneError: it has left the pool.
         """
         device = self.pool.check(lease)
         if lease not in self.quiet:
@@ -187,10 +184,6 @@ class TuneExecutor(Executor):
         """The worker's report, with facts about the phones.
 
         What a search that ends the job had measured by then is kept as its end would have been.
-
-        Raises:
-            UserError: the model cannot be used, or the phone has no such target.
-            HostError: the worker died.
         """
         spec, pool = context.spec, context.pool
         assert isinstance(spec, TuneSpec)

@@ -34,8 +34,8 @@ from farm.measure.comparison import FIRST_PAIRS, Comparison
 from farm.model.identity import target_key
 from farm.tuning.build_process import BuildServerProcess
 from farm.tuning.builder import FarmBuilder
+from farm.tuning.candidate import host_errors_reported
 from farm.tuning.database import TuningDatabase
-from farm.tuning.host_faults import host_errors_reported
 from farm.tuning.phone_speed import LIMIT, SpeedJudge, read_nominal, write_nominal
 from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.progress import eta_s, failure_notes, finite, news_due, replayed, standing_line, thinned
@@ -85,12 +85,7 @@ class Prepared:
 
 
 def prepared(plan: TuningPlan, reporter: Reporter) -> Prepared:
-    """Read the model and find its tasks.
-
-    Raises:
-        ModelError: it cannot be read, or there is nothing to tune in it.
-        UserError: nothing can be tuned for the target.
-    """
+    """Read the model and find its tasks."""
     if is_package(plan.data):
         raise UserError(f"{plan.name} is a package: compiled already", hint="tune the model file that it was made from")
     if is_texture(plan.target):
@@ -138,10 +133,6 @@ def searched(
 
     `check` is called often; what it raises ends the search, and nothing that was measured is lost. `server`, where one
     runs already, builds.
-
-    Raises:
-        HostError: another process tunes there, there is no room for records, or nothing can be built.
-        FarmError: as `reporter` raises.
     """
     _drop_unused(plan.cache, ready.folder)
     kernel = reference_kernel(plan.target, plan.cache)
@@ -185,12 +176,7 @@ def searched(
 
 
 def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float, reporter: Reporter) -> dict[str, Any]:
-    """Check the tuned build's numbers on a phone, and time it there in turns with the untuned one.
-
-    Raises:
-        PhoneError: the phone failed, or computed wrong numbers.
-        ModelError: TVM compiles the tuned model wrongly.
-    """
+    """Check the tuned build's numbers on a phone, and time it there in turns with the untuned one."""
     with phone_session(phones, reporter) as (phone, session):
         before = first_run(untuned, session, reporter.progress, side="-untuned")
         after = first_run(tuned, session, reporter.progress, side="-tuned")
@@ -244,11 +230,7 @@ def compare_s(search_s: float, both_s: float) -> float:
 
 
 def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, reporter: Reporter) -> tuple[Build, Build]:
-    """The model with the best records, and without any.
-
-    Raises:
-        UserError: no record is any good.
-    """
+    """The model with the best records, and without any."""
     useful = pruned(records)
     if not any(math.isfinite(each.seconds) for each in records.records):
         errors = [each.error for each in records.origins.values() if each.error]
@@ -267,11 +249,7 @@ def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, reporter: Repo
 
 
 def built(plan: TuningPlan, records: Path | None, reporter: Reporter) -> Build:
-    """The model with the records in a folder, or without any; from the cache if it was built before.
-
-    Raises:
-        FarmError: as farm.compiler.build.build.
-    """
+    """The model with the records in a folder, or without any; from the cache if it was built before."""
     what = "with the best schedules" if records else "without tuning"
     wanted = BuildRequest(recipe=Recipe(plan.target, plan.precision, records), shapes=plan.shapes, dtypes=plan.dtypes)
     return build(plan.data, plan.name, wanted, plan.cache, lambda step: reporter.progress(f"{step} {what}"))
@@ -279,11 +257,7 @@ def built(plan: TuningPlan, records: Path | None, reporter: Reporter) -> Build:
 
 @contextlib.contextmanager
 def phone_session(phones: PhoneSource, reporter: Reporter) -> Iterator[tuple[PooledPhone, PhoneSession]]:
-    """A session with one of the phones; waits for one. When the phone fails in it, the source looks at the phone.
-
-    Raises:
-        PhoneError: it did.
-    """
+    """A session with one of the phones; waits for one. When the phone fails in it, the source looks at the phone."""
     phone = _a_phone(phones, reporter)
     try:
         with opened(phones.open_session(phone.lease)) as session:

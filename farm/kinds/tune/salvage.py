@@ -13,17 +13,13 @@ from farm.common.errors import HostError
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RECORDS, RecordSet, merge
 from farm.compiler.targets import ForeignRecordsError, records_for
+from farm.kinds.tune import SalvageTask
 from farm.kinds.tune.run import MODEL, TUNING, summary
-from farm.kinds.tune.spec import SalvageTask
 from farm.worker.channel import DaemonChannel
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Keep the records in the job's folder, with those of its prior that are about the same operators.
-
-    Raises:
-        BadRecordsError: no line of them can be read.
-    """
+    """Keep the records in the job's folder, with those of its prior that are about the same operators."""
     task = SalvageTask(**payload)
     folder = _folder(Path(task.cache), task.job)
     if folder is None:

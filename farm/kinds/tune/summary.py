@@ -13,7 +13,7 @@ from farm.common.durations import format_duration, in_one_unit, many, with_unit
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
 from farm.measure.conditions import ratio_words
-from farm.results.columns import checked_against
+from farm.results.series import checked_against
 
 MAX_TASKS = 12  # shown while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing

@@ -45,11 +45,7 @@ class Printer:
 
 
 def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Tune a model file on this machine.
-
-    Raises:
-        FarmError: as a tune job.
-    """
+    """Tune a model file on this machine."""
     reporter = Printer()
     path, chosen = Path(asked["model"]), dict(asked["options"])
     timeout_s = chosen.pop("candidate_timeout_s")

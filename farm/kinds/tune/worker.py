@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from typing import Any
 from farm.common.durations import many
 from farm.common.errors import FarmError
 from farm.compiler.build import SMALL_BYTES, make_package
-from farm.compiler.record_files import BadRecordsError, packed, read_records
+from farm.compiler.record_files import BadRecordsError, FolderParts, RecordFolder, packed, read_parts, read_records
 from farm.compiler.records import RecordSet
 from farm.jobs.attempt import YieldedError
-from farm.kinds.tune.parts import kept_in_parts, take_up
+from farm.kinds.tune import TuneTask
 from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, prepared, searched, summary
-from farm.kinds.tune.spec import TuneTask
 from farm.model.specs import task_from_wire
 from farm.tuning.build_process import BuildServerProcess, forked_server
+from farm.tuning.phone_speed import SCALE_FILE
 from farm.tuning.search import SearchOptions
 from farm.worker.channel import DaemonChannel
 
@@ -34,8 +35,11 @@ MARGIN_S = 4.0  # before the attempt's own limit: the result must be out by then
 BUILDS = 3.0  # times what the build without tuning took: the tuned one has more code, and both are started on a phone
 MIN_PART = 0.25  # of the time is for the search, however slow this host compiles
 ASK_S = 10.0  # between two questions whether others lack this worker's slot
-
 _forked: list[BuildServerProcess] = []
+FIRST_S = 2.0  # from the search's begin to the first part
+KEEP_EVERY_S = 15.0  # the second copy of a part takes seconds: at most 30 s of trials are lost with a host
+MAX_COST = 20.0  # the pause after a part is at least so many times its duration: a slow disk is not kept busy
+MAX_PARTS = 200  # then all records become one part again: the attempt's row names each part
 
 
 def early() -> None:
@@ -49,14 +53,7 @@ def forked() -> BuildServerProcess | None:
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
-    """Tune one model.
-
-    Raises:
-        ModelError: it cannot be used, or there is nothing to tune in it.
-        BadRecordsError: the prior is no set of records.
-        PhoneError: the tuned build failed on a phone; its records are kept.
-        YieldedError: others lack only this worker's slot; another attempt continues from the records.
-    """
+    """Tune one model."""
     task = task_from_wire(TuneTask, payload)
     until_s = time.monotonic() + task.spec.timeout_s - MARGIN_S
     plan = _plan(task, daemon)
@@ -174,9 +171,6 @@ def within(limit_s: float, part: Part) -> dict[str, Any]:
     """The dict that `part` has filled after `limit_s`, with `left_out`: the step it was at; "" when it is done.
 
     TVM cannot be interrupted, so it continues in a thread whose result is dropped; the process ends soon.
-
-    Raises:
-        Exception: what `part` raised in time.
     """
     found: dict[str, Any] = {}
     steps = ["the end"]
@@ -218,3 +212,83 @@ class DeadlineReporter:
     def _check(self) -> None:
         if time.monotonic() >= self._until_s:
             raise FarmError("the end of the tuning came too late")
+
+
+class PartKeeper:
+    """Keeps a folder's parts from `begin` to `end`. Only the search's thread calls these two."""
+
+    def __init__(self, folder: Path, daemon: DaemonChannel) -> None:
+        self._folder = folder
+        self._daemon = daemon
+        self._parts = FolderParts(folder, (SCALE_FILE,))
+        self._count = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin: from now on the search only appends to the folder. Harmless when repeated."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tuning: parts", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Keep the last part: the search is over."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            with suppress(FarmError):  # the daemon is gone
+                self.keep()
+
+    def keep(self) -> None:
+        """Keep the records since the last part; after a failure the next part has them too."""
+        try:
+            if self._count == MAX_PARTS:
+                self._parts, self._count = FolderParts(self._folder, (SCALE_FILE,)), 0
+            if part := self._parts.next():
+                artifact = self._daemon.put_artifact(part)
+                self._daemon.call("records.part", artifact=artifact, first=self._count == 0)
+                self._parts.taken()
+                self._count += 1
+        except (FarmError, OSError) as error:
+            self._daemon.log(f"the records so far are on this host only: {error}", "warning")
+
+    def _run(self) -> None:
+        wait_s = FIRST_S
+        while not self._over.wait(wait_s):
+            began_s = time.monotonic()
+            try:
+                self.keep()
+            except FarmError:  # the daemon is gone: this worker ends
+                return
+            wait_s = max(KEEP_EVERY_S, MAX_COST * (time.monotonic() - began_s))
+
+
+@contextmanager
+def kept_in_parts(wanted: bool, folder: Path, daemon: DaemonChannel) -> Iterator[Callable[[], None]]:
+    """While a search runs there; the search calls the yielded function often."""
+    if not wanted:
+        yield lambda: None
+        return
+    keeper = PartKeeper(folder, daemon)
+    try:
+        yield keeper.begin
+    finally:
+        keeper.end()
+
+
+def take_up(parts: Sequence[str], folder: Path, daemon: DaemonChannel) -> None:
+    """Merge the parts that an attempt at another host kept into the folder."""
+    if not parts:
+        return
+    try:
+        found, others = read_parts(daemon.artifact(each) for each in parts)
+    except FarmError as error:
+        daemon.log(f"the trials of an earlier attempt on another host cannot be read: {error.message}", "warning")
+        return
+    for line in found.problems("the records of an earlier attempt"):
+        daemon.log(line, "warning")
+    with RecordFolder(folder) as there:
+        if more := there.add(found.set):
+            daemon.log(f"took up {many(more, 'trial')} that an earlier attempt measured on another host")
+    if (scale := others.get(SCALE_FILE)) is not None and not (folder / SCALE_FILE).exists():
+        (folder / SCALE_FILE).write_bytes(scale)

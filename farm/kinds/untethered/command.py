@@ -13,7 +13,7 @@ from farm.cli.model_command import submit_model
 from farm.cli.spec_options import spec_options
 from farm.kinds.energy.command import print_results
 from farm.kinds.program.command import described
-from farm.kinds.untethered.spec import UntetheredSpec
+from farm.kinds.untethered import UntetheredSpec
 
 __all__ = ["print_results", "untethered"]
 

@@ -84,11 +84,7 @@ def list_profiles() -> tuple[str, ...]:
 
 @cache
 def load_profile(name: str) -> Profile:
-    """Read a profile.
-
-    Raises:
-        UserError: there is no such profile.
-    """
+    """Read a profile."""
     if name not in list_profiles():
         raise UserError(f"no such profile: {name!r}", hint=f"one of {', '.join(list_profiles())}")
     folder = _root() / name

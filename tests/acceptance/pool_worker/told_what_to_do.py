@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from farm.common.errors import FarmError
-from farm.kinds.tune.spec import TuneTask
+from farm.kinds.tune import TuneTask
 from farm.model.specs import task_from_wire
 from farm.worker.session import opened
 

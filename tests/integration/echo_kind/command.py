@@ -3,7 +3,7 @@
 from farm.cli import work
 from farm.cli.output import print_line
 from farm.cli.spec_options import spec_options
-from tests.integration.echo_kind.spec import EchoSpec
+from tests.integration.echo_kind import EchoSpec
 
 
 @spec_options(EchoSpec)

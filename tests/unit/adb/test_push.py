@@ -8,8 +8,16 @@ import pytest
 
 from farm.adb import push
 from farm.adb.errors import AdbLinkLost, PhonePathRefused, PhoneStorageFull
-from farm.adb.push import PushFile, push_tree
-from farm.adb.push_script import batches, free_bytes, inspect, read_inspection, split_paths, temporary_name
+from farm.adb.push import (
+    PushFile,
+    batches,
+    free_bytes,
+    inspect,
+    push_tree,
+    read_inspection,
+    split_paths,
+    temporary_name,
+)
 from farm.common.errors import Code, UserError
 from farm.common.files import hash_file
 from tests.support.errors import raises_code

@@ -68,7 +68,7 @@ def test_an_sdk_that_is_none(ndk, checkout, tmp_path):
 
 def test_a_host_without_cmake(ndk, checkout, monkeypatch):
     monkeypatch.setattr(ndk_build, "find_cmake", partial(ndk_build.find_cmake, which=lambda _: None))
-    monkeypatch.setattr("farm.runtime.cmake.sys.executable", str(ndk / "python"))
+    monkeypatch.setattr("farm.runtime.ndk_build.sys.executable", str(ndk / "python"))
     with raises_code(Code.NO_BUILD_TOOL):
         with_ndk(ndk=ndk, tvm_source=checkout)
 

@@ -11,7 +11,7 @@ import typer
 
 from farm.cli import ci
 from farm.common.errors import ExitCode, NoPhoneError, PhoneError
-from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.bench import BenchSpec
 
 
 def row(seq, median_s, **fields):

@@ -5,8 +5,7 @@ import pytest
 from farm.cli.history import PLOT_COLUMNS, _series_json, drawn
 from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
-from farm.results.columns import columns_of
-from farm.results.series import series_of
+from farm.results.series import columns_of, series_of
 from tests.support.history_rows import history, row
 
 

@@ -13,7 +13,7 @@ from tests.support.forked_commands import run_farm
 
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
 OTHERS = {  # what only other commands need
-    "farm.client", "farm.config", "farm.simulation.virtual_farm", "farm.kinds.tune.command", "farm.kinds.lease.spec",
+    "farm.client", "farm.config", "farm.simulation.virtual_farm", "farm.kinds.tune.command", "farm.kinds.lease",
     "tomllib", "rich",
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from farm.cli.watch_picture import WatchView, lines_of, picture_of, refreshed, w
 from farm.cli.watch_picture import after as after_event
 from farm.client import JobInfo
 from farm.common.events import Event
-from farm.kinds.bench.outcome import BenchOutcome
+from farm.kinds.outcomes import BenchOutcome
 from farm.model.job import JobState
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)

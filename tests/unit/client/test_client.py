@@ -16,7 +16,7 @@ from farm import AsyncClient, Client, LeaseSpec, ShellSpec
 from farm.client.specs import packed_arrays
 from farm.common.errors import Code, DaemonUnreachableError, NoPhoneError, PhoneError, ProtocolError, UserError
 from farm.control.messages import MAX_FRAME_BYTES
-from farm.kinds.bench.outcome import BenchOutcome
+from farm.kinds.outcomes import BenchOutcome
 from farm.model.job import JobState
 from tests.support.errors import raises_code
 from tests.support.tiny_model import tiny_onnx

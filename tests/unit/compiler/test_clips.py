@@ -9,7 +9,7 @@ from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, summarise
-from farm.compiler.relax_script import run_script
+from farm.compiler.relax_model import run_script
 from tests.support.needs import needs
 from tests.support.onnx_files import onnx_model
 

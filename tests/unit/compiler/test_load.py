@@ -16,7 +16,7 @@ from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.inputs import import_with
 from farm.compiler.load import import_model, load, read
 from farm.compiler.model import format_of
-from farm.compiler.relax_script import run_script
+from farm.compiler.relax_model import run_script
 from tests.support.errors import raises_code
 from tests.support.onnx_files import onnx_model
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compiler.record_files import BadRecordsError, RecordFolder, write_records
-from farm.compiler.record_parts import FolderParts, read_parts
+from farm.compiler.record_files import BadRecordsError, FolderParts, RecordFolder, read_parts, write_records
 from farm.compiler.records import FILES, RECORDS, Origin, RecordSet, TuningTask, Workload
 from tests.unit.compiler.test_records import module_of, record
 

@@ -12,8 +12,7 @@ from farm.common.errors import Code, ModelError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, read, summarise
 from farm.compiler.nodes import ALLOWED
-from farm.compiler.relax_model import saved
-from farm.compiler.relax_script import run_script
+from farm.compiler.relax_model import run_script, saved
 from farm.tuning.build_server import build
 from farm.zoo import onnx_bytes
 from tests.support.errors import raises_code

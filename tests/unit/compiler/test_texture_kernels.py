@@ -7,10 +7,9 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.script import from_source
 
-from farm.compiler.texture.layout import pixels_last
+from farm.compiler.texture.layout import one_pixel_a_thread, pixels_last
 from farm.compiler.texture.lowering import PIPELINE, register
 from farm.compiler.texture.network import checked_kernel, with_scopes
-from farm.compiler.texture.schedules import one_pixel_a_thread
 from farm.compiler.texture.scopes import BUFFER, TEXTURES
 from tests.support.compiling import ADRENO
 from tests.support.opencl import opencl_source

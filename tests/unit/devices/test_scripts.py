@@ -10,7 +10,7 @@ import pytest
 from farm.common.errors import Code, PhoneError
 from farm.devices.server.session_cores import check_placed
 from farm.kinds.memory.phases import read_lines
-from farm.kinds.untethered.record import read_marks
+from farm.kinds.untethered.executor import read_marks
 from farm.measure.gauge import gauge_line
 from tests.support.errors import raises_code
 from tests.support.needs import needs

@@ -11,7 +11,7 @@ from farm.adb.devices import parse_device_list
 from farm.common.events import EventLog
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.power.power_rules import WINDOW_S, UsbConfig, UsbLosses, attribute
-from farm.devices.power.usb import (
+from farm.devices.power.switchboard import (
     DEVICES,
     UsbFaults,
     judge_phones,

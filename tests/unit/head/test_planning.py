@@ -8,10 +8,10 @@ import pytest
 from farm.common.errors import Code, NoPhoneError
 from farm.head.planning import plan, request_of
 from farm.kinds import KINDS
-from farm.kinds.bench.spec import BenchSpec
-from farm.kinds.shell.spec import ShellSpec
-from farm.kinds.sustain.spec import SustainSpec
-from farm.kinds.sweep.spec import SweepSpec
+from farm.kinds.bench import BenchSpec
+from farm.kinds.shell import ShellSpec
+from farm.kinds.sustain import SustainSpec
+from farm.kinds.sweep import SweepSpec
 from farm.model.device import DeviceView, Life, Service
 from farm.model.identity import CpuCluster, DeviceIdentity
 from farm.model.requests import LeaseClass

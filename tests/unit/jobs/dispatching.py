@@ -15,7 +15,7 @@ from farm.head.queue.model import Phase
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
-from farm.kinds.run.spec import RunSpec
+from farm.kinds.run import RunSpec
 from farm.store.store import Store
 from tests.support.waiting import HANG_S, until
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases

@@ -29,9 +29,9 @@ from farm.jobs.messages import (
     encode,
 )
 from farm.jobs.worker_output import MAX_KEPT_BYTES, MAX_LINE_BYTES, LineSplitter
-from farm.kinds.bench.spec import BenchSpec
-from farm.kinds.compare.spec import CompareSpec, CompareTask
-from farm.kinds.run.spec import RunSpec
+from farm.kinds.bench import BenchSpec
+from farm.kinds.compare import CompareSpec, CompareTask
+from farm.kinds.run import RunSpec
 from farm.model.specs import BundleUse, ModelTask, task_from_wire
 from tests.support.errors import raises_code
 

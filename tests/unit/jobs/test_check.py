@@ -10,8 +10,8 @@ from farm.common.errors import Code, NoPhoneError, UserError
 from farm.head.config import UserConfig
 from farm.head.planning import plan
 from farm.kinds import KINDS
-from farm.kinds.run.spec import RunSpec
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.run import RunSpec
+from farm.kinds.shell import ShellSpec
 from farm.model.identity import DeviceIdentity, Gpu
 from farm.model.specs import spec_from_wire
 from tests.support.errors import raises_code

@@ -8,7 +8,7 @@ import pytest
 from farm.common.errors import PhoneError, UserError
 from farm.head.queue.model import ClockReading
 from farm.head.queue.retry import MAX_CRASHES
-from farm.kinds.lease.spec import LeaseSpec
+from farm.kinds.lease import LeaseSpec
 from farm.model.job import AttemptState, JobState
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import Farm, killed, running

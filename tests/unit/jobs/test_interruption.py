@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.shell import ShellSpec
 from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
 

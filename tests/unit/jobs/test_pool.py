@@ -15,7 +15,7 @@ from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import PoolingTraits
 from farm.head.planning import plan, preferring
 from farm.jobs.pool import OTHERS_WAIT, decide, resting, why_fewer
-from farm.kinds.tune.spec import TuneSpec
+from farm.kinds.tune import TuneSpec
 from farm.model.device import Closed as Shut
 from farm.model.device import Heat, Life, Service
 from farm.model.identity import DeviceIdentity, Gpu, Soc

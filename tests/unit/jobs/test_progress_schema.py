@@ -15,7 +15,7 @@ from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.progress_schema import MAX_FACTS_BYTES, check_facts
 from farm.metrics.ledger import Ledger
 from farm.tuning.progress import TaskProgress
-from farm.worker.certificate import plain
+from farm.worker.measuring import plain
 
 ROW = TaskProgress(name="conv", weight=2, trials=8, failed=1, flop=1e6, latest_s=1e-3)
 TUNING = {

@@ -33,7 +33,7 @@ from farm.head.planning import Submission
 from farm.head.queue.model import JobRunsError
 from farm.head.write_queue import LeaseWriteQueue, record_of
 from farm.kinds import KINDS
-from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.shell import ShellSpec
 from farm.leasing import remote_head
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead

@@ -1,7 +1,7 @@
 import pytest
 
 from farm.common.errors import Code
-from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.bench import BenchSpec
 from farm.model.identity import CpuCluster
 from farm.model.placement import ThreadPlacement, core_ranges, mask_of, placed
 from tests.support.errors import raises_code

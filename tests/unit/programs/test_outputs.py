@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from farm.common.errors import Code, UserError
 from farm.programs.description import RUNTIMES, builtin_description
-from farm.programs.outputs import PARSERS, grouped, read_output
-from farm.programs.outputs.readings import ProgramOutput
+from farm.programs.outputs import PARSERS, ProgramOutput, grouped, read_output
 from tests.support.errors import raises_code
 from tests.support.golden import golden
 

@@ -9,8 +9,7 @@ import pytest
 from farm.bundle.folder import read_files
 from farm.bundle.model import Platform
 from farm.common.errors import Code
-from farm.programs.checks import check_files, mode_of
-from farm.programs.packing import is_packed, packed_file, unpacked
+from farm.programs.packing import check_files, is_packed, mode_of, packed_file, unpacked
 from tests.support.errors import raises_code
 from tests.unit.bundle.elves import AARCH64, LD_LINUX, LINKER64, X86_64, Elf
 

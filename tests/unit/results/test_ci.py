@@ -5,8 +5,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from farm.common.errors import UserError
-from farm.results.baseline_rules import judged
-from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of, confirmed, junit_file, markdown
+from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of, confirmed, judged, junit_file, markdown
 from tests.support import history_rows
 
 LIMIT = FailLimit.parse("slower by 2 %")

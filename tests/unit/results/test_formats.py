@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from farm.results import formats
-from farm.results.columns import COLUMNS, columns_of
+from farm.results.series import COLUMNS, columns_of
 from tests.support import history_rows
 from tests.support.history_rows import DAY
 from tests.support.needs import need

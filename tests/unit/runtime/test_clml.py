@@ -4,7 +4,7 @@ import pytest
 
 from farm.bundle.model import Abi
 from farm.common.errors import Code
-from farm.runtime.ndk import find_clml
+from farm.runtime.ndk_build import find_clml
 from tests.support.errors import raises_code
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from farm.common.errors import Code
-from farm.runtime import cmake
-from farm.runtime.cmake import CMake, build_target, cause_of, find_cmake, needed_version, progress_of
+from farm.runtime import ndk_build
+from farm.runtime.ndk_build import CMake, build_target, cause_of, find_cmake, needed_version, progress_of
 from tests.support.errors import raises_code
 
 NINJA = """\
@@ -120,5 +120,5 @@ def test_a_build_that_prints_much_while_it_ends_does_end(tmp_path):
 
 
 def test_a_build_that_does_not_end_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(cmake, "_END_LIMIT_S", 0.1)
+    monkeypatch.setattr(ndk_build, "_END_LIMIT_S", 0.1)
     interrupted_build(tmp_path, "pass")

@@ -6,7 +6,7 @@ import pytest
 
 from farm.bundle.model import Abi
 from farm.common.errors import Code
-from farm.runtime.ndk import find_ndk
+from farm.runtime.ndk_build import find_ndk
 from tests.support.errors import raises_code
 
 BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"

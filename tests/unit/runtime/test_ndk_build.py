@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.runtime import ndk_build
-from farm.runtime.cmake import CMake
-from farm.runtime.ndk_build import build_name
+from farm.runtime.ndk_build import CMake, build_name
 
 NINJA = CMake("/usr/bin/cmake", "Ninja", "/usr/bin/ninja")
 CACHE = Path("/cache")

@@ -7,8 +7,8 @@ import pytest
 from farm.bundle.model import Platform
 from farm.cli.runtimes import build_bundle
 from farm.common.errors import HostError, UserError
-from farm.runtime import opencl
-from farm.runtime.opencl import OPENCL_LIBRARY, build_opencl
+from farm.runtime import build as bundle_build
+from farm.runtime.build import OPENCL_LIBRARY, build_opencl
 from farm.runtime.packages import TvmWheel
 from farm.runtime.server import Compiler
 
@@ -54,7 +54,7 @@ def test_the_same_sources_are_compiled_once(tmp_path, checkout, compiler):
 
 def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compiler, monkeypatch):
     (checkout / "3rdparty/OpenCL-Headers/CL/cl_ext.h").unlink()
-    monkeypatch.setattr(opencl, "_SYSTEM_HEADERS", tmp_path)
+    monkeypatch.setattr(bundle_build, "_SYSTEM_HEADERS", tmp_path)
     with pytest.raises(HostError, match="no OpenCL headers") as caught:
         build(tmp_path, checkout, compiler)
     assert "apt install opencl-headers" in caught.value.hint

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from farm.runtime import runner
+from farm.runtime import server
 from tests.support.needs import needs
 from tests.support.waiting import HANG_S
 
-SOURCES = Path(runner.__file__).with_name("runners")
+SOURCES = Path(server.__file__).with_name("runners")
 pytestmark = needs("gcc")
 WORDS = {"ort": ("library", "model", "5", "1", "output"), "litert": ("library", "model", "5", "output")}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.kinds.energy.phone import POLL_S, TRACE_CONFIG, TRACE_UNTIL_ASKED
+from farm.kinds.energy.executor import POLL_S, TRACE_CONFIG, TRACE_UNTIL_ASKED
 from farm.measure.rails import read_rails
 from farm.simulation.power_rails import RAILS, PowerRails
 from farm.simulation.process_tree import read_tree

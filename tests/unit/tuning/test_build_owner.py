@@ -20,8 +20,7 @@ from farm.common.os_errors import host_errno
 from farm.tuning import build_process, placement_rules
 from farm.tuning.build_process import MAX_DEATHS, BuildError, BuildServerProcess
 from farm.tuning.builder import BuildOwner, FarmBuilder
-from farm.tuning.candidate import CandidateError
-from farm.tuning.host_faults import CannotBuildError
+from farm.tuning.candidate import CandidateError, CannotBuildError
 from farm.tuning.runner import CandidateQueue, QueuedCandidate
 from tests.support.waiting import HANG_S, until
 

@@ -6,7 +6,7 @@ import pytest
 
 from farm.common.errors import Code, UserError
 from farm.model.placement import ThreadPlacement
-from farm.worker.placing import place
+from farm.worker.session import place
 
 BIG = 0xFC  # six cores
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code
-from farm.kinds.bench.outcome import BenchOutcome
+from farm.kinds.outcomes import BenchOutcome
 from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import PhoneCondition, Verdict
-from farm.worker.certificate import MeasuringRun, measured, plain
 from farm.worker.channel import DaemonChannel
+from farm.worker.measuring import MeasuringRun, measured, plain
 from farm.worker.timing import (
     SamplingPlan,
     block_size,

@@ -5,7 +5,7 @@ import pytest
 
 from farm.compiler.stamps import StampedCall, nanoseconds
 from farm.kinds.bench.command import on_cpu
-from farm.kinds.bench.profile import profile_of
+from farm.kinds.bench.worker import profile_of
 from farm.measure.comparison import compare
 
 CALLS = [StampedCall(name, ("1x4 float32",), external) for name, external in (("a", False), ("b", True), ("a", False))]

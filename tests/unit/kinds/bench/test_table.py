@@ -12,9 +12,8 @@ from farm.measure.assess import assess
 from farm.measure.conditions import LONGER, Conditions, PhoneCondition
 from farm.measure.series import series
 from farm.model.specs import GROUPS
-from farm.results.columns import OWN_REFERENCE
-from farm.worker.certificate import MeasuringRun
-from farm.worker.measuring import _step
+from farm.results.series import OWN_REFERENCE
+from farm.worker.measuring import MeasuringRun, _step
 from farm.worker.timing import TakenSamples
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx

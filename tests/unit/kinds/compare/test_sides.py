@@ -3,7 +3,7 @@
 import pytest
 
 from farm.common.errors import UserError
-from farm.kinds.compare.spec import CompareSpec, CompareTask
+from farm.kinds.compare import CompareSpec, CompareTask
 from farm.kinds.compare.worker import sides_of
 
 A, B, RECORDS = "a" * 64, "b" * 64, "c" * 64

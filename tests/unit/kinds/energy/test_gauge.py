@@ -3,8 +3,7 @@
 import pytest
 
 from farm.common.errors import Code
-from farm.kinds.energy.gauge import LEARN_S, GaugeMeter
-from farm.kinds.energy.meter import SILENT_S
+from farm.kinds.energy.meter import LEARN_S, SILENT_S, GaugeMeter
 from tests.support.errors import raises_code
 
 UPTIME_S, BEHIND_S = 500.0, 0.03  # of the phone at the clock's 0; of a line that takes long

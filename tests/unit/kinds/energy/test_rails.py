@@ -9,10 +9,10 @@ import pytest
 from farm.adb.errors import AdbTimeout
 from farm.adb.shell import ShellResult
 from farm.common.errors import Code
-from farm.kinds.energy import phone as phone_side
+from farm.kinds.energy import executor as phone_side
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes
-from farm.kinds.energy.phone import LEARN_S, RailsTraces, rails_period
-from farm.kinds.energy.rails import RailsMeter
+from farm.kinds.energy.executor import LEARN_S, RailsTraces, rails_period
+from farm.kinds.energy.meter import RailsMeter
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved
 from tests.support.errors import raises_code
 from tests.support.rail_traces import NAMES, UPTIME_S, steady, trace

@@ -11,8 +11,8 @@ from farm import Client
 from farm.cli.main import app
 from farm.client import AsyncClient
 from farm.common.errors import ExitCode
-from farm.kinds.lease.holding import NOT_FOUND, _give_back, until
-from farm.kinds.lease.spec import LeaseSpec
+from farm.kinds.lease import LeaseSpec
+from farm.kinds.lease.command import NOT_FOUND, _give_back, until
 from farm.model.job import JobState
 from farm.model.specs import fields_of
 from tests.support.typed import LIMIT_S, until_printed

@@ -15,8 +15,8 @@ from farm.common.events import EventLog
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import Selector
 from farm.jobs.executor import AttemptContext
+from farm.kinds.lease import LeaseSpec
 from farm.kinds.lease.executor import GRANTED, WARNED_BEFORE_S, LeaseExecutor
-from farm.kinds.lease.spec import LeaseSpec
 from farm.leasing.sessions import digest
 from farm.model.device import DeviceView, Life
 from farm.model.job import Attempt, Job

@@ -9,10 +9,10 @@ import pytest
 
 from farm.common.errors import Code, UserError
 from farm.devices.server.program_files import KEPT_SETS, outdated
-from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.bench import BenchSpec
+from farm.kinds.program import ProgramUse
 from farm.kinds.program.command import packed_runtime, program_fields
-from farm.kinds.program.phone import failed
-from farm.kinds.program.spec import ProgramUse
+from farm.kinds.program.executor import failed
 from farm.model.specs import fields_of
 from farm.programs.description import ExpectedNumbers, builtin_description
 from farm.worker.programs import PhoneProgram, check_numbers

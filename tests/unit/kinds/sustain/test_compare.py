@@ -6,9 +6,8 @@ import pytest
 
 from farm.cli import connection
 from farm.common.errors import HostUnreachableError, UserError
-from farm.kinds.sustain import compare_command
-from farm.kinds.sustain.compare import compare_courses
-from farm.kinds.sustain.compare_command import print_compared
+from farm.kinds.sustain import compare
+from farm.kinds.sustain.compare import compare_courses, print_compared
 
 
 def stretch(median_ms, celsius=30.0, **more):
@@ -148,5 +147,5 @@ def test_runs_that_another_release_stored_otherwise_are_one_clear_error(stored):
         for name, result in {"s-1": run(10.0, 15.0), "s-2": {**run(8.0, 20.0), **stored}}.items()
     )
     with pytest.raises(UserError) as raised:
-        compare_command.compare_stored_runs(a, b, 0.01, json=False, why=False)
+        compare.compare_stored_runs(a, b, 0.01, json=False, why=False)
     assert raised.value.hint

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code, HostError
+from farm.kinds.energy import PowerSource
 from farm.kinds.energy.meter import Meter
-from farm.kinds.energy.spec import PowerSource
+from farm.kinds.sustain import SustainSpec
 from farm.kinds.sustain.command import print_results, ranking, remarks
-from farm.kinds.sustain.course import report, run_through
 from farm.kinds.sustain.page import PAGE
-from farm.kinds.sustain.power import RunPower, run_power
-from farm.kinds.sustain.spec import SustainSpec
+from farm.kinds.sustain.worker import RunPower, report, run_power, run_through
 from farm.measure.conditions import PhoneCondition
 from farm.measure.energy import PowerReading
 from farm.simulation.physics import AMBIENT_C, IDLE_GPU_W, cpu_watts, heat, throttling_of

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from farm.common.errors import Code, FarmError
+from farm.kinds.sweep import SweepSpec
 from farm.kinds.sweep.command import remarks
-from farm.kinds.sweep.spec import SweepSpec
 from farm.kinds.sweep.worker import BLOCK_SAMPLES, MIN_ROUNDS, take_rounds
 from farm.measure.conditions import versus_fastest
 from farm.measure.sweep import estimates, recommended

@@ -9,8 +9,8 @@ import pytest
 from farm.common.errors import Code, HostError, PhoneError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
 from farm.jobs.attempt import YieldedError, answer_worker
+from farm.kinds.tune import TuneSpec
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s, with_lost
-from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, NoSuchLeaseError
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES

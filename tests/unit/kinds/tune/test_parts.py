@@ -10,7 +10,7 @@ import pytest
 from farm.common.errors import HostError
 from farm.compiler.record_files import RecordFolder, write_records
 from farm.kinds.tune.executor import KeptParts, parts_of
-from farm.kinds.tune.parts import kept_in_parts, take_up
+from farm.kinds.tune.worker import kept_in_parts, take_up
 from farm.model.job import Attempt
 from farm.tuning.phone_speed import SCALE_FILE
 from tests.unit.compiler.test_record_parts import a_set, append

@@ -5,8 +5,7 @@ import pytest
 
 from farm.common.errors import Code
 from farm.kinds.energy.cycles import CyclePlan, even_plan
-from farm.kinds.untethered.executor import check_time
-from farm.kinds.untethered.record import RunRecord, energy_of, read_marks
+from farm.kinds.untethered.executor import RunRecord, check_time, energy_of, read_marks
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved
 from tests.support.errors import raises_code
 
