@@ -21,18 +21,24 @@ from farm.kinds.sustain.worker import Course, report
 from farm.measure.comparison import MIN_EFFECT
 from farm.measure.conditions import PhoneCondition
 from farm.measure.series import FloatArray, SampleSeries, series
-from farm.measure.sustained import SustainedSpeed, sustained
+from farm.measure.sustained import CourseForm, SustainedSpeed, sustained
 from farm.simulation.physics import AMBIENT_C, IDLE_GPU_W, cpu_watts, heat, throttling_of
 from farm.simulation.state import PhoneState, ThrottlingStatus
 
 RUN_S = 1800
 COMPARED_S = 600
 SAMPLES_A_SECOND = 1
-NEAR = 0.05
+NEAR, NEAR_SLOWDOWN = 0.05, 0.03
 RUNS = 100
 MORE_RUNS = 400  # 0 of 385 shows "under 1 %", and 1 of 100 does not show "at least 95 %"
 SEED = 20261127
 GOAL = Goal(95)
+AT_S = np.arange(RUN_S, dtype=np.float64)
+FORMS = {
+    CourseForm.STEPS: 1 + 0.15 * (AT_S >= 400) + 0.15 * (AT_S >= 900),
+    CourseForm.EXPONENTIAL: 1 - 0.3 * np.expm1(-AT_S / 240),
+    CourseForm.OSCILLATION: np.where(AT_S < 300, 1.0, np.where(AT_S % 2, 1.1, 1.3)),
+}
 
 
 def run(context: Context) -> list[Figure]:
@@ -47,6 +53,10 @@ def _cases() -> list[Case]:
         for name, noise in (("independent", ar(0.0)), ("AR(1) 0.8", ar(0.8))):
             about = f"{cores} busy cores, {name} noise"
             found.append(Case(f"throttling and plateau within 5 %: {about}", RUNS, _finds_both(shares, noise), GOAL))
+    for form, times in FORMS.items():
+        for name, noise in (("independent", ar(0.0)), ("AR(1) 0.8", ar(0.8))):
+            about = f"slowdown within 3 %, {form}, {name} noise"
+            found.append(Case(about, RUNS, _finds_slowdown(form, times, noise), GOAL))
     swinging = clock_shares(4)
     found.append(Case("throttling within 5 %: 4 cores, swings later", RUNS, _finds_throttling(swinging, ar(0.0)), GOAL))
     for name, noise in (("independent", ar(0.0)), ("AR(1) 0.8", ar(0.8))):
@@ -92,6 +102,17 @@ def _finds_throttling(shares: FloatArray, noise: Noise) -> Callable[[Random], bo
 
 def _sees_none(noise: Noise) -> Callable[[Random], bool | None]:
     return lambda random: sustained(_samples(random, np.ones(RUN_S), noise)).throttled_after_s is None
+
+
+def _finds_slowdown(form: CourseForm, times: FloatArray, noise: Noise) -> Callable[[Random], bool | None]:
+    """Whether the slowdown at the end and its form are found; the last two seconds are a period of the oscillation."""
+    truth = float(times[-2:].mean() / times[0])
+
+    def trial(random: Random) -> bool:
+        found = sustained(_samples(random, 1 / times, noise))
+        return found.form is form and math.isclose(found.slowdown, truth, rel_tol=NEAR_SLOWDOWN)
+
+    return trial
 
 
 def _differs(slower: float, apart: float) -> Callable[[Random], bool | None]:

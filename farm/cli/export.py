@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MLFLOW, BENCHER = "mlflow", "bencher"
+WITHOUT_BRANCHES = (BENCHER, "openmetrics")  # formats that have no field for the branch
 
 Model = Annotated[
     str,
@@ -35,6 +36,7 @@ Device = Annotated[
     str,
     typer.Option("--on", "--device", metavar="DEVICE", help="Only of this phone.", autocompletion=complete.devices),
 ]
+Branch = Annotated[str, typer.Option(help="Only of sources of this branch; main has those of no branch, too.")]
 Since = Annotated[str, typer.Option(help="None older: how long ago (7d, 12h) or a time (2026-05-01).")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file; stdout if not given.")]
 
@@ -46,6 +48,7 @@ def export(
     ] = "jsonl",
     device: Device = "",
     since: Since = "",
+    branch: Branch = "",
     trusted: Annotated[bool, typer.Option("--trusted", help="Only results of that verdict.")] = False,
     output: Output = None,
     to: Annotated[
@@ -57,13 +60,18 @@ def export(
 
     Times are seconds at the phone's nominal speed, but nanoseconds for Bencher, which gets the newest trusted result of
     each model, phone and build: it has no field for a verdict. OpenMetrics has the time of each result, for promtool
-    tsdb create-blocks-from openmetrics.
+    tsdb create-blocks-from openmetrics. Both have no field for a branch, and get results of the main branch (main,
+    master, none) if no other is named.
 
     Exit code 2 when nothing was measured.
     """
     if (format == MLFLOW) != bool(to):
         raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
-    rows = _measured(model, device, since, trusted=trusted or format == BENCHER)
+    from farm.results.series import of_branch
+
+    rows: Iterable[Any] = _measured(model, device, since, trusted=trusted or format == BENCHER)
+    if branch or format in WITHOUT_BRANCHES:
+        rows = of_branch(rows, branch)
     if format == MLFLOW:
         from farm.results.formats import log_runs, shown_uri
 
@@ -78,14 +86,19 @@ def export(
     _write(FORMATS[format](rows), output)
 
 
-def board(model: Model = "", device: Device = "", since: Since = "", output: Output = None) -> None:
+def board(
+    model: Model = "", device: Device = "", since: Since = "", branch: Branch = "", output: Output = None
+) -> None:
     """One HTML page of models x phones: median, interval, verdict, sparkline and the last change of level.
+
+    Results are those of the main branch (main, master, none), if no other is named.
 
     The file needs no server and loads nothing. Exit code 2 when nothing was measured.
     """
     from farm.results.board import board_of, board_page
+    from farm.results.series import of_branch
 
-    rows = _measured(model, device, since, trusted=False)
+    rows = of_branch(_measured(model, device, since, trusted=False), branch)
     _write([board_page(board_of(rows), datetime.now(UTC)).encode()], output)
 
 

@@ -17,7 +17,16 @@ from farm.common.durations import in_one_unit, many, range_words
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
-from farm.results.series import COMPARABLE_BY, changes_in, has_interval, runtime_words, series_of, times_of, traits_of
+from farm.results.series import (
+    COMPARABLE_BY,
+    changes_in,
+    has_interval,
+    runtime_words,
+    series_of,
+    side_branch,
+    times_of,
+    traits_of,
+)
 
 if TYPE_CHECKING:
     from farm.measure.regression import Change
@@ -78,7 +87,8 @@ def _times(row: Mapping[str, Any]) -> tuple[float, float, float]:
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
     last = rows[-1]
     build = ", ".join(filter(None, (last["target"], last["precision"], *traits_of(last))))
-    yield f"{last['name']} ({short_hash(last['model'])}) on {last['device']}: {build}"
+    branch = f", branch {side_branch(last)}" if side_branch(last) else ""
+    yield f"{last['name']} ({short_hash(last['model'])}) on {last['device']}: {build}{branch}"
     kernel = f", reference kernel {last['kernel']}" if last["kernel"] else ""
     yield f"  system {last['epoch'] or 'unknown'}{kernel}"
     if moved := moved_nominal(rows):
@@ -143,6 +153,7 @@ def _change_lines(changes: Sequence[Change], rows: Sequence[Mapping[str, Any]]) 
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
     return {
         **{name: rows[-1].get(name) for name in ("name", *COMPARABLE_BY)},
+        "branch": side_branch(rows[-1]),
         "results": [dict(row) for row in rows],
         "changes": [
             {

@@ -97,6 +97,7 @@ def compare(
     *,
     min_effect: float = MIN_EFFECT,
     conditions: Conditions | None = None,
+    doubts: Sequence[Reason] = (),
 ) -> Comparison:
     """Compare samples taken in turns on one phone.
 
@@ -106,7 +107,8 @@ def compare(
 
     `faster` and `slower` need an interval without 1 and a ratio at least `min_effect` from it; `same` an interval that
     lies within `min_effect` of 1 on both sides; all else is `cannot tell`. Fewer than 40 pairs have a wider interval,
-    Student's t of their mean, and are `faster` or `slower` only when all of it lies beyond `min_effect`.
+    Student's t of their mean, and are `faster` or `slower` only when all of it lies beyond `min_effect`. With `doubts`
+    about how the samples were taken all of it has to lie 1.5 times beyond.
 
     Raises:
         ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or `min_effect` is not within
@@ -120,10 +122,11 @@ def compare(
         answer = _sure_answer(found, min_effect) if rounds.size >= MIN_FOR_ANSWER else ComparisonAnswer.CANNOT_TELL
     else:
         found = _for_all_stages(median_interval(rounds, confidence=CONFIDENCE), rounds)
-        answer = _answer(found, min_effect)
+        answer = _sure_answer(found, min_effect, DOUBT) if doubts else _answer(found, min_effect)
     undecided = [_few_pairs(pairs)] if few else _undecided(answer, found, min_effect)
     reasons = (
-        *(undecided if answer is ComparisonAnswer.CANNOT_TELL else ()),
+        *doubts,
+        *(undecided if answer is ComparisonAnswer.CANNOT_TELL and (few or not doubts) else ()),
         *_beyond_rounds(found, rounds),
         *_unsteady(rounds),
         *judge_conditions(conditions or Conditions()),

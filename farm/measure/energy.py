@@ -24,6 +24,9 @@ MIN_CYCLES = 20
 # The first third of the cycles decides whether the meter answers, the others give the number. Where the same cycles do
 # both, those runs are reported whose scatter looks small by chance: at a meter's limit, 90 % held the truth, not 95 %.
 PILOT_PART = 1 / 3
+MAX_LAG_PART = 1 / 3  # of a window: a meter's clock may be so far from the host's
+LAGS = 241  # that are tried
+SURE_OF_LAG = 6.0  # standard errors by which idle and busy windows must lie further apart with a lag than without
 MIN_READINGS = 3  # of a window, after the meter has settled
 # Readings between two neighbouring steps of a meter hide up to a step between their means; noise of half a step or more
 # removes that, and then about so many readings lie beyond the two commonest steps.
@@ -87,6 +90,7 @@ class EnergyEstimate:
     busy_w: float
     inference_s: float
     cycles: int  # those that gave the number
+    lag_s: float = 0.0  # of the meter's clock behind the host's, which was taken out
 
     @property
     def gross_j(self) -> float:
@@ -129,6 +133,35 @@ def window(readings: Sequence[PowerReading], start_s: float, end_s: float, meter
     volts = np.array([each.volts for each in inside])
     dithered = _dithered((watts / volts).tolist(), meter_step)
     return PowerWindow(mean_w, 0.0 if dithered else meter_step / 2 * float(volts.mean()))
+
+
+def clock_lag_s(readings: Sequence[PowerReading], borders: FloatArray) -> float:
+    """How far a meter's clock is behind this host's, by the square wave of idle and busy windows; 0: not seen.
+
+    The right lag is the one with which busy windows differ most from idle ones. A lag below a period of the readings is
+    left as it is: it lies in what is left out while the meter settles.
+
+    Args:
+        readings: in order of time, by the meter's clock; each is the mean since the one before.
+        borders: by this host's clock; a row for each cycle: begin, busy, idle again, end.
+    """
+    if len(readings) < 2 * MIN_READINGS or not borders.size:
+        return 0.0
+    at_s = np.array([each.at_s for each in readings])
+    spans = np.diff(at_s)
+    energy = np.concatenate([[0.0], np.cumsum(np.array([each.watts for each in readings])[1:] * spans)])
+    period_s = float(np.median(spans))
+    most_s = MAX_LAG_PART * float(np.min(np.diff(borders, axis=1)))
+    lags = np.linspace(-most_s, most_s, LAGS)
+    at_borders = np.interp(borders[None, :, :] - lags[:, None, None], at_s, energy)
+    before, busy, after = np.moveaxis(np.diff(at_borders, axis=2) / np.diff(borders, axis=1), 2, 0)
+    contrast = busy - (before + after) / 2  # a row for each lag, a column for each cycle
+    best = int(np.argmax(contrast.mean(axis=1)))
+    gained = contrast[best] - contrast[LAGS // 2]
+    error = float(gained.std(ddof=1)) / math.sqrt(gained.size) if gained.size > 1 else math.inf
+    if abs(lags[best]) <= period_s or float(gained.mean()) <= SURE_OF_LAG * error:
+        return 0.0
+    return float(lags[best])
 
 
 def _dithered(values: Sequence[float], meter_step: float) -> bool:

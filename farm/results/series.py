@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
@@ -33,15 +33,35 @@ COLUMNS: Mapping[str, type] = {
 }  # fmt: skip
 # The columns that name model, phone and build of a result.
 SERIES_LABELS = ("model", "model_sha256", "device", "soc", *BUILD)
+MAIN_BRANCHES = frozenset({"", "main", "master"})  # "": a result of no branch is what people measured by hand
 
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
-    """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
+    """Rows apart by branch, model, phone, system version, kind of build and reference kernel; each oldest first.
+
+    A branch's results are never in the series of the main branch: it may be slower, and never be merged.
+    """
     known = [cast("dict[str, Any]", copy(row)) for row in rows if has_median(row)]
     for row in known:
         row["kernel"] = row.get("reference", {}).get("kernel", "")
-    ordered = sorted(known, key=lambda row: (series_key(row), row["seq"]))
-    return [list(some) for _, some in groupby(ordered, series_key)]
+
+    def key(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (*series_key(row), side_branch(row))
+
+    ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
+    return [list(some) for _, some in groupby(ordered, key)]
+
+
+def side_branch(row: Mapping[str, Any]) -> str:
+    """The branch of a row's sources; "" for the main branch and for none."""
+    branch = str(row.get("branch") or "")
+    return "" if branch in MAIN_BRANCHES else branch
+
+
+def of_branch(rows: Iterable[Mapping[str, Any]], branch: str = "") -> Iterator[Mapping[str, Any]]:
+    """The rows of one branch; "", main and master are the main branch, to which results of no branch belong."""
+    wanted = side_branch({"branch": branch})
+    return (row for row in rows if side_branch(row) == wanted)
 
 
 def series_key(row: Mapping[str, Any], columns: Sequence[str] = COMPARABLE_BY) -> tuple[str, ...]:

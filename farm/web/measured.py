@@ -19,7 +19,16 @@ from farm.common.errors import FarmError
 from farm.measure.conditions import moved_nominal
 from farm.model.identity import target_words
 from farm.results.board import HEIGHT, WIDTH, Board, board_of
-from farm.results.series import BUILD, has_interval, has_median, runtime_words, times_of, traits_of
+from farm.results.series import (
+    BUILD,
+    has_interval,
+    has_median,
+    of_branch,
+    runtime_words,
+    side_branch,
+    times_of,
+    traits_of,
+)
 from farm.web.job_views import lenient
 from farm.web.page import PageRoute, ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
@@ -138,7 +147,7 @@ async def _board(request: Request) -> Board:
         if not page["more"]:
             break
         asked["before"] = rows[-1]["seq"]
-    return await asyncio.to_thread(board_of, rows)
+    return await asyncio.to_thread(lambda: board_of(of_branch(rows)))
 
 
 def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
@@ -152,7 +161,7 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
     """A plot for each line of results that can be compared; `rows` are newest first."""
 
     def line(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row.get(name) or "") for name in SAME)
+        return *(str(row.get(name) or "") for name in SAME), side_branch(row)
 
     plots, oldest_first = [], rows[::-1]
     ordered = sorted(oldest_first, key=lambda row: (line(row), row["at"]))  # a host's clock may have been set back
@@ -169,7 +178,8 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
-    return f"{row['device']}: {build_words(row)}"
+    branch = side_branch(row)
+    return f"{row['device']}: {build_words(row)}{', branch ' * bool(branch)}{branch}"
 
 
 def row_times(row: Mapping[str, Any]) -> list[str]:

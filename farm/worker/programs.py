@@ -13,8 +13,9 @@ from farm.compiler.inputs import read_array
 from farm.programs.description import ExpectedNumbers, ProgramDescription, checked_description
 from farm.programs.outputs import ProgramOutput, ProgramSamples, grouped, read_output
 from farm.worker.channel import DaemonChannel
-from farm.worker.timing import SamplingPlan, Timer
+from farm.worker.timing import ANY_RUNS, RunLimits, SamplingPlan, Timer
 
+MAX_PRINTED = 500  # runs of a call that prints each: its output is bounded
 MAX_GROUPS = 4  # samples of one call, each the mean of runs in a row: the reference kernel is timed once beside them
 
 
@@ -27,11 +28,14 @@ class PhoneProgram:
         self.runs: int = use.runs
         self.number = use.runs  # averaged into a sample, once the program was called
         self.block = 1  # samples of one call
+        words = (*self.description.command, *self.description.report, *self.description.environment.values())
+        self._each_run, self._skipped = False, 0  # runs that a call prints beside those that count
+        self._any_number = any("{runs}" in word for word in words)
         self._use, self._daemon, self._side = use, daemon, side
 
-    def call(self) -> ProgramSamples:
-        """Call it once."""
-        printed = self._daemon.call("program.run", side=self._side)
+    def call(self, runs: int) -> ProgramSamples:
+        """Call it once, with so many timed runs if its command says how many."""
+        printed = self._daemon.call("program.run", side=self._side, runs=runs)
         output = ProgramOutput(printed["stdout"], printed["stderr"])
         return read_output(self.description.output, output, self.description.skip)
 
@@ -40,8 +44,9 @@ class PhoneProgram:
 
         Returns the largest error of its numbers; None: its description expects none.
         """
-        first = self.call()
+        first = self.call(self.runs)
         if first.runs == 1:
+            self._each_run, self._skipped = True, self.description.skip
             self.block = len(grouped(first.seconds, MAX_GROUPS))
             self.number = max(1, len(first.seconds) // self.block)
         else:
@@ -57,12 +62,23 @@ class PhoneProgram:
         return SamplingPlan(half_width, measure_s, number=self.number, repeat=repeat, block=self.block)
 
     def timer(self) -> Timer:
-        """Calls of it, each as many samples as asked for, or fewer; the program decides how many runs they are."""
+        """Calls of it, each as many samples as asked for, or fewer where it prints a mean.
 
-        def timed(number: int, repeat: int) -> Sequence[float]:  # noqa: ARG001 - a call has its own number of runs
-            return grouped(self.call().seconds, repeat)
+        A program whose command does not take {runs} decides how many runs they are.
+        """
+
+        def timed(number: int, repeat: int) -> Sequence[float]:
+            return grouped(self.call(number * repeat + self._skipped).seconds, repeat)
 
         return timed
+
+    def limits(self) -> RunLimits:
+        """The runs of a sample that is one call; to be asked after the first call."""
+        runs = self.number * self.block
+        if not self._any_number:
+            return RunLimits(runs, runs, runs)
+        most = MAX_PRINTED if self._each_run else ANY_RUNS.most
+        return RunLimits(runs, 1, max(runs, most))
 
     def about(self) -> dict[str, Any]:
         """The facts about the program that go into a certificate."""

@@ -24,7 +24,7 @@ import numpy as np
 from farm.common.errors import Code, PhoneError, UserError
 from farm.measure.assess import Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
-from farm.measure.conditions import ENOUGH_SAMPLES, PhoneCondition
+from farm.measure.conditions import ENOUGH_SAMPLES, PhoneCondition, Reason, Verdict
 from farm.measure.series import MAX_S, MIN_S, SampleSeries, series
 from farm.model.specs import BundleUse
 from farm.worker.session import on_phone
@@ -37,7 +37,9 @@ MAX_SAMPLES = 4000  # of one try; more are asked for by name (`repeat`)
 MIN_SAMPLE_S = 0.01  # the runs of a sample last at least so long together
 MAX_RUNS = 1_000_000  # of a model in one sample
 FIRST_RUNS, FIRST_RUNS_S = 5, 0.25  # single runs before the first sample: at most so many, until they took so long
-MAX_APART = 4.0  # times; builds whose first runs are nearer get samples of as many runs each
+ABOUT_AS_FAST = 1.1  # times; builds whose first runs are nearer get samples of as many runs each
+EQUAL_LENGTH = 1.05  # times; samples of two builds whose lengths are nearer are equally long
+MAX_UNEQUAL = 1.25  # times; beyond, a comparison says so
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
 Clock = Callable[[], float]
@@ -104,6 +106,7 @@ class PairedSamples:
     number_a: int
     number_b: int
     comparison: Comparison
+    doubts: tuple[Reason, ...] = ()  # about how they were timed
 
 
 def timer_of(machine: Any, device: Any) -> Timer:
@@ -134,20 +137,70 @@ def runs_per_sample(run_s: float, min_sample_s: float) -> int:
     return max(1, min(MAX_RUNS, math.ceil(min_sample_s / run_s)))
 
 
-def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
-    """Single runs, seconds. The fastest decides how many make a sample: after an interrupted one they were too few."""
-    found = list(model(1, 1))
-    while len(found) < most and sum(found) < FIRST_RUNS_S:
-        found += model(1, 1)
+def first_runs(model: Timer, most: int = FIRST_RUNS, number: int = 1) -> list[float]:
+    """First samples of `number` runs, seconds of a run.
+
+    The fastest decides how many runs make a sample: after an interrupted one they were too few.
+    """
+    found = list(model(number, 1))
+    while len(found) < most and sum(found) * number < FIRST_RUNS_S:
+        found += model(number, 1)
     return found
 
 
-def equal_runs(run_a_s: float, run_b_s: float) -> tuple[int, int]:
-    """How many runs make a sample of either of two builds: as many of both, unless one is far slower."""
-    if max(run_a_s, run_b_s) > MAX_APART * min(run_a_s, run_b_s):
-        return runs_per_sample(run_a_s, MIN_SAMPLE_S), runs_per_sample(run_b_s, MIN_SAMPLE_S)
-    number = runs_per_sample(min(run_a_s, run_b_s), MIN_SAMPLE_S)
-    return number, number
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """How many runs a sample of one of two builds may have."""
+
+    first: int = 1  # of the samples that find out how long a run takes; later samples last at least as long
+    least: int = 1
+    most: int = MAX_RUNS
+
+    def within(self, number: int) -> int:
+        """The number, or the nearest one that is allowed."""
+        return max(self.least, min(self.most, number))
+
+
+ANY_RUNS = RunLimits()
+
+
+def equal_runs(
+    run_a_s: float, run_b_s: float, limits: tuple[RunLimits, RunLimits] = (ANY_RUNS, ANY_RUNS)
+) -> tuple[int, int]:
+    """How many runs make samples of either of two builds that last equally long.
+
+    An interruption of the phone is in every long sample with its share, and in few short ones as a whole: medians of
+    samples of two lengths differ where the builds do not. Builds about as fast have as many runs each.
+    """
+    each = ((run_a_s, limits[0]), (run_b_s, limits[1]))
+    wanted_s = max(MIN_SAMPLE_S, *(run_s * one.first for run_s, one in each))
+    wanted_s = max(
+        min(wanted_s, *(run_s * one.most for run_s, one in each)), *(run_s * one.least for run_s, one in each)
+    )
+    (fast_s, fast), (slow_s, slow) = sorted(each, key=lambda one: one[0])
+
+    def beside(number: int) -> int:
+        as_fast = slow_s <= ABOUT_AS_FAST * fast_s
+        return fast.within(number if as_fast else round(number * slow_s / fast_s))
+
+    def apart(number: int) -> float:
+        lengths = beside(number) * fast_s, number * slow_s
+        return max(lengths) / min(lengths)
+
+    begin = slow.within(math.ceil(wanted_s / slow_s))
+    numbers = range(begin, slow.within(2 * begin + 3) + 1)  # a few runs may be no whole number of the faster build's
+    number = next((one for one in numbers if apart(one) <= EQUAL_LENGTH), min(numbers, key=apart))
+    return (beside(number), number) if each[1] == (slow_s, slow) else (number, beside(number))
+
+
+def _unequal(lengths_s: tuple[float, float]) -> tuple[Reason, ...]:
+    """A doubt about samples of two builds that do not last equally long."""
+    if max(lengths_s) <= MAX_UNEQUAL * min(lengths_s):
+        return ()
+    a, b = (f"{MS * each:.3g} ms" for each in lengths_s)
+    evidence = "What interrupts the phone changes medians of short and of long samples by different amounts."
+    hint = "use {runs} in the program's command, or other --runs"
+    return (Reason("unequal_samples", Verdict.SUSPECT, f"samples of A last {a}, of B {b}", evidence, hint),)
 
 
 def block_size(number: int) -> int:
@@ -227,13 +280,13 @@ def time_pairs(
     measure_s: float,
     min_effect: float = MIN_EFFECT,
     shuffled: bool = True,
+    limits: tuple[RunLimits, RunLimits] = (ANY_RUNS, ANY_RUNS),
     clock: Clock = time.monotonic,
 ) -> PairedSamples:
     """Time two builds in turns, A B B A or B A A B by chance, until the answer is sure or the time is over.
 
     What interrupts a phone at a fixed rate (a display, audio, a quota) falls into step with turns of a fixed order, and
-    always hits the same build; so does it when the samples of one are of another length. So which build begins a round
-    is drawn, and builds that are about as fast have as many runs in a sample.
+    always hits the same build. So which build begins a round is drawn, and samples of both last equally long.
 
     Args:
         a: the build that is known.
@@ -241,10 +294,13 @@ def time_pairs(
         measure_s: at most so long, but for the first pairs.
         min_effect: smaller differences are none.
         shuffled: False: each round is A B B A after one first run of each, for builds between which a change is slow.
+        limits: of the runs in a sample of A and of B.
         clock: monotonic seconds.
     """
     most = FIRST_RUNS if shuffled else 1
-    number_a, number_b = equal_runs(min(first_runs(a, most)), min(first_runs(b, most)))
+    run_a_s, run_b_s = (min(first_runs(one, most, of.first)) for one, of in zip((a, b), limits, strict=True))
+    number_a, number_b = equal_runs(run_a_s, run_b_s, limits)
+    doubts = _unequal((number_a * run_a_s, number_b * run_b_s))
     order = np.random.default_rng(ORDER_SEED)
     a_s: list[float] = []
     b_s: list[float] = []
@@ -255,10 +311,10 @@ def time_pairs(
             first = turns[::-1] if shuffled and order.integers(2) else turns
             for build, number, samples in (*first, *first[::-1]):
                 samples.append(build(number, 1)[0])
-        comparison = compare(a_s, b_s, min_effect=min_effect)
+        comparison = compare(a_s, b_s, min_effect=min_effect, doubts=doubts)
         more = 0 if clock() - began_s >= measure_s else more_pairs(comparison)
         if not more:
-            return PairedSamples(a_s, b_s, number_a, number_b, comparison)
+            return PairedSamples(a_s, b_s, number_a, number_b, comparison, doubts)
         wanted = len(a_s) + more + more % 2
 
 
@@ -295,18 +351,19 @@ class BundleTurns:
         self._change = change
         self._turn = turn
         self._on = ""
-        self._nominal_s = math.nan
         self.blocks: tuple[list[TimedBlock], list[TimedBlock]] = ([], [])
 
     def timer(self, side: int) -> Timer:
-        """A block under that side's bundle as one sample: its median, at the speed of the clock in the first one."""
+        """A block under that side's bundle as one sample: its median.
+
+        The reference kernel runs under the side's own bundle, so no sample is divided by it: a bundle under which
+        everything is slower would then be as fast. What the clock does in a straight line cancels in A B B A.
+        """
 
         def timed(number: int, repeat: int) -> list[float]:  # noqa: ARG001 - a block is one sample
             block = self._block(side, number)
-            if math.isnan(self._nominal_s):
-                self._nominal_s = block.reference_s
             self.blocks[side].append(block)
-            return [at_speed(block, self._nominal_s)]
+            return [median(block.samples_s)]
 
         return timed
 
@@ -320,10 +377,9 @@ class BundleTurns:
             samples = tuple(model(number, BLOCK_SAMPLES))
             return TimedBlock(samples, math.sqrt(before * reading()))
 
-
-def at_speed(block: TimedBlock, nominal_s: float) -> float:
-    """The block's median on a clock that runs the reference kernel in `nominal_s`; seconds."""
-    return median(block.samples_s) * nominal_s / block.reference_s
+    def reference_ratio(self) -> float:
+        """How many times as long the reference kernel takes under B, in the median of the blocks' pairs."""
+        return median(b.reference_s / a.reference_s for a, b in zip(*self.blocks, strict=False))
 
 
 def check_versions(bundles: Sequence[BundleUse], tvm: str) -> None:

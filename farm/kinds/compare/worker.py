@@ -19,7 +19,7 @@ from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.kinds.compare import CompareSpec, CompareTask
 from farm.kinds.program import ProgramUse
 from farm.measure.comparison import compare
-from farm.measure.conditions import Conditions
+from farm.measure.conditions import Conditions, ratio_words
 from farm.measure.interval import summarise
 from farm.model.specs import BundleUse, ModelTask, task_from_wire
 from farm.worker.channel import DaemonChannel
@@ -28,9 +28,20 @@ from farm.worker.outputs import differences
 from farm.worker.programs import PhoneProgram
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
 from farm.worker.textures import checked_textures
-from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
+from farm.worker.timing import (
+    ANY_RUNS,
+    BundleTurn,
+    BundleTurns,
+    PairedSamples,
+    RunLimits,
+    Timer,
+    check_versions,
+    time_pairs,
+    timer_of,
+)
 
 NOT_COMPARED = "whether A and B compute the same numbers from the same inputs was not checked"
+REFERENCE = "the reference kernel takes {} times as long under B; no time was corrected by it"
 BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started again between the two"
 
 
@@ -94,6 +105,7 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Da
     raw = {name: [block.to_wire() for block in taken] for name, taken in zip("ab", blocks, strict=True)}
     certificate["raw"] = daemon.put_artifact(json.dumps(raw).encode())
     certificate["notes"].append(BLOCKS)
+    certificate["notes"].append(REFERENCE.format(ratio_words(turns.reference_ratio())))
     samples_a, samples_b = ([sample for block in taken for sample in block.samples_s] for taken in blocks)
     return _report(pairs, certificate, (about[0], about[1]), (samples_a, samples_b))
 
@@ -104,7 +116,7 @@ class TimedSide:
 
     timer: Timer
     about: dict[str, Any]
-    number: int = 0  # runs of one sample; 0: as many as the pairs were taken with
+    limits: RunLimits = ANY_RUNS  # of the runs in a sample
 
 
 def _runtimes(
@@ -127,10 +139,10 @@ def _runtimes(
                     build = checked_textures(build, session, daemon, build_sides[place])
                     sides.append(_tvm_side(build, tasks[place], name.lower(), session, daemon))
         daemon.progress("timing both in turns")
-        pairs, certificate = _timed(sides[0].timer, sides[1].timer, task, daemon)
+        limits = sides[0].limits, sides[1].limits
+        pairs, certificate = _timed(sides[0].timer, sides[1].timer, task, daemon, limits)
     certificate["raw"] = daemon.put_artifact(json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode())
     certificate["notes"].append(NOT_COMPARED)
-    pairs = replace(pairs, number_a=sides[0].number or pairs.number_a, number_b=sides[1].number or pairs.number_b)
     return {"unlike": []} | _report(pairs, certificate, (sides[0].about, sides[1].about), (pairs.a_s, pairs.b_s))
 
 
@@ -146,17 +158,26 @@ def _program_side(daemon: DaemonChannel, use: ProgramUse | None, place: int, spe
     daemon.progress(f"running {program.description.name}")
     error = program.first_call()
     about = {**program.about(), "model": spec.name, "model_sha256": spec.model, "max_abs_error": error}
-    return TimedSide(program.timer(), about, program.runs)
+    return TimedSide(program.timer(), about, program.limits())
 
 
-def _timed(a: Timer, b: Timer, task: CompareTask, daemon: DaemonChannel) -> tuple[PairedSamples, dict[str, Any]]:
+def _timed(
+    a: Timer,
+    b: Timer,
+    task: CompareTask,
+    daemon: DaemonChannel,
+    limits: tuple[RunLimits, RunLimits] = (ANY_RUNS, ANY_RUNS),
+) -> tuple[PairedSamples, dict[str, Any]]:
     """The pairs, and their certificate but for `raw`."""
     before = daemon.conditions()
     started_at = datetime.now(UTC)
-    pairs = time_pairs(a, b, measure_s=task.spec.measure_s, min_effect=task.spec.min_effect, shuffled=not task.bundles)
+    spec = task.spec
+    pairs = time_pairs(
+        a, b, measure_s=spec.measure_s, min_effect=spec.min_effect, shuffled=not task.bundles, limits=limits
+    )
     seconds = (datetime.now(UTC) - started_at).total_seconds()
     conditions = Conditions(before, (), daemon.conditions())
-    compared = compare(pairs.a_s, pairs.b_s, min_effect=task.spec.min_effect, conditions=conditions)
+    compared = compare(pairs.a_s, pairs.b_s, min_effect=spec.min_effect, conditions=conditions, doubts=pairs.doubts)
     return replace(pairs, comparison=compared), {
         **about_conditions(conditions),
         "notes": [VIRTUAL] if task.virtual else [],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from farm.measure.energy import (
     MIN_CYCLES,
@@ -15,6 +17,7 @@ from farm.measure.energy import (
     EnergyNotResolved,
     PowerReading,
     PowerWindow,
+    clock_lag_s,
     estimate,
     window,
 )
@@ -88,9 +91,18 @@ def plan(measure_s: float, period_s: float, settle_periods: float) -> CyclePlan 
 def joules(
     readings: Sequence[PowerReading], times: Sequence[CycleTimes], planned: CyclePlan, half_width: float, step: float
 ) -> EnergyEstimate | EnergyNotResolved:
-    """The joules of one inference, or why the meter does not say. `step`: as of `window`."""
-    cycles = cycles_of(readings, times, planned, step)
-    return cycles if isinstance(cycles, EnergyNotResolved) else estimate(cycles, planned.run_s, half_width)
+    """The joules of one inference, or why the meter does not say. `step`: as of `window`.
+
+    The lag of the meter's clock is estimated by the windows, and taken out.
+    """
+    borders = [(each.begun_s, each.busy_s, each.idle_s, each.ended_s) for each in times]
+    lag_s = clock_lag_s(readings, np.array(borders))
+    by_host = [replace(each, at_s=each.at_s + lag_s) for each in readings] if lag_s else readings
+    cycles = cycles_of(by_host, times, planned, step)
+    if isinstance(cycles, EnergyNotResolved):
+        return cycles
+    found = estimate(cycles, planned.run_s, half_width)
+    return found if isinstance(found, EnergyNotResolved) else replace(found, lag_s=lag_s)
 
 
 def cycles_of(

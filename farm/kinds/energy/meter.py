@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 from farm.common.errors import Code, HostError, PhoneError, UserError
@@ -38,6 +39,7 @@ from farm.worker.channel import DaemonChannel
 SILENT_S = 10.0  # a meter that prints nothing for so long has stopped
 MAX_APART_S = 2.0  # between its clock and this host's
 MAX_BYTES = 256 << 20  # that it may print
+MAX_IDLE_W = 100.0  # of a phone or board with its charger; a phone in milliwatts is above
 MIN_FIRST = 5  # readings from which its period is known
 END_S = 5.0  # it may take so long to end
 POLL_S = 0.01
@@ -114,6 +116,9 @@ class PowerMeter(Meter):
             raise self._failed(
                 f"tells a time that is {apart_s:+.0f} s from this host's: it must print seconds since 1970"
             )
+        idle_w = median(each.watts for each in first)
+        if abs(idle_w) > MAX_IDLE_W:
+            raise self._failed(f"tells {idle_w:,.0f} W of an idle phone: it must print watts, not milliwatts")
         return (first[-1].at_s - first[0].at_s) / (len(first) - 1)
 
     def until(self, end_s: float) -> list[PowerReading]:

@@ -7,7 +7,7 @@ import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from farm.bundle.folder import read_files
 from farm.bundle.model import platform_of
 from farm.common.errors import Code, FarmError, PhoneError, ProtocolError, UserError
 from farm.common.files import hash_file
+from farm.common.limits import MAX_NUMBER
 from farm.common.verbs import Count, verb
 from farm.devices.server.program_files import ProgramFile, install_sets, set_folder, work_folder
 from farm.jobs.executor import AttemptContext, Executor
@@ -127,11 +128,14 @@ class ProgramHost(MeasuringHost):
     programs: Sequence[InstalledProgram | None]  # of side 0, and of side 1 in a comparison
 
     @verb("program.run")
-    async def run(self, side: Count) -> Mapping[str, Any]:
-        """Call the program once; what it printed."""
+    async def run(self, side: Count, runs: Count) -> Mapping[str, Any]:
+        """Call the program once, with so many timed runs; what it printed."""
         program = self._program(side)
         await self.quiet.begin()
-        stdout, stderr = await call_program(self.parts.client, self.context.view.serial, program)
+        if not 1 <= runs <= MAX_NUMBER:
+            raise ProtocolError(f"a call of a program has 1 to {MAX_NUMBER} runs")
+        called = replace(program, use=replace(program.use, runs=runs))
+        stdout, stderr = await call_program(self.parts.client, self.context.view.serial, called)
         return {"stdout": stdout, "stderr": stderr}
 
     def _program(self, side: int) -> InstalledProgram:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from farm.common.durations import format_duration
 from farm.common.errors import Code, UserError
 from farm.kinds.energy import PowerSource
 from farm.model.identity import CpuCluster
@@ -56,6 +57,15 @@ class SustainSpec(MeasureSpec):
 def stretch_words(bucket_s: float) -> str:
     """How long the rows of a result's `buckets` are: `minute`, or `1 s` of a short run."""
     return "minute" if bucket_s == MINUTE_S else f"{bucket_s:g} s"
+
+
+def form_words(result: Mapping[str, Any]) -> str:
+    """The form of a result's course, a clause; "" where its numbers say it."""
+    if result.get("form") == "exponential":
+        return f"it became slower little by little, time constant {format_duration(result['time_constant_s'])}"
+    if result.get("form") == "oscillation":
+        return f"two speeds in turns, {format_duration(result['period_s'])} for both"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.model_command import model_command
 from farm.cli.output import plots, print_line, print_remarks, print_table, terminal
 from farm.common.durations import digits, format_duration, in_one_unit, range_words
-from farm.kinds.sustain import MINUTE_S, SustainSpec, stretch_words
+from farm.kinds.sustain import MINUTE_S, SustainSpec, form_words, stretch_words
 
 if TYPE_CHECKING:
     from farm.kinds.outcomes import SustainOutcome
@@ -58,6 +58,8 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     lines = []
     if result["stopped"]:
         lines.append(f"ended after {format_duration(result['seconds'])}: {result['stopped']}")
+    if form := form_words(result):
+        lines.append(form)
     if result["plateau"] is None:
         lines.append("no plateau: its speed still changed at the end")
     return [*lines, *result["certificate"]["notes"]]
@@ -86,7 +88,7 @@ def _row(result: Mapping[str, Any], fresh: str, plateau: str) -> tuple[object, .
         fresh,
         plateau,
         range_words(result["plateau"] or {}),
-        "-" if result["slowdown"] is None else f"{result['slowdown']:.2f}x",
+        "-" if result["slowdown"] is None else f"{result['slowdown']:.2f}x",  # none in results of former releases
         "-" if after_s is None else format_duration(after_s),
         "-" if first is None or last is None else f"{first:.0f} to {last:.0f} °C",
     )

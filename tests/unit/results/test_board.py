@@ -4,6 +4,7 @@ import re
 from functools import partial
 
 from farm.results.board import board_of, board_page
+from farm.results.series import of_branch, series_of
 from tests.support import history_rows
 from tests.support.history_rows import DAY
 
@@ -25,6 +26,17 @@ def test_a_line_for_each_build_and_a_column_for_each_phone():
 def test_a_model_file_of_two_names_is_one_line_under_the_newest():
     (line,) = board_of([row(1, name="old"), row(2, device="galaxy"), row(3)]).rows
     assert (line.model, [cell and cell.results for cell in line.cells]) == ("net", [1, 2])
+
+
+def test_results_of_a_branch_are_in_no_series_of_the_main_one():
+    rows = [row(1), row(2, branch="main"), row(3, branch="slow", median_s=0.02), row(4, branch="master")]
+    assert [[each["job"] for each in series] for series in series_of(rows)] == [
+        ["bench-1", "bench-2", "bench-4"], ["bench-3"],
+    ]  # fmt: skip
+    for branch, jobs in (("", ["bench-1", "bench-2", "bench-4"]), ("main", None), ("slow", ["bench-3"])):
+        of_it = list(of_branch(rows, branch))
+        assert jobs is None or [each["job"] for each in of_it] == jobs
+        assert [cell and cell.results for line in board_of(of_it).rows for cell in line.cells] == [len(of_it)]
 
 
 def test_a_cell_has_the_newest_result_and_the_last_change():

@@ -7,13 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.simulated_runs import Phone as StoppedPhone
 from farm.common.errors import Code
 from farm.kinds.outcomes import BenchOutcome
-from farm.measure.comparison import ComparisonAnswer
+from farm.measure.comparison import ComparisonAnswer, compare
 from farm.measure.conditions import PhoneCondition, Verdict
 from farm.worker.channel import DaemonChannel
 from farm.worker.measuring import MeasuringRun, measured, plain
 from farm.worker.timing import (
+    ANY_RUNS,
+    RunLimits,
     SamplingPlan,
     block_size,
     equal_runs,
@@ -159,11 +162,46 @@ def test_dear_changes_are_made_in_one_order():
     assert [name for name, _, _ in phone.ran[2:10]] == ["a", "b", "b", "a"] * 2
 
 
+CALL_OF_20 = RunLimits(first=20)
+
+
 @pytest.mark.parametrize(
-    ("first_runs", "runs"), [((0.001, 0.00091), (11, 11)), ((0.003, 0.001), (10, 10)), ((0.001, 0.005), (10, 2))]
+    ("first_runs", "limits", "runs"),
+    [
+        ((0.001, 0.00095), (ANY_RUNS, ANY_RUNS), (10, 10)),  # about as fast: as many runs
+        ((0.003, 0.001), (ANY_RUNS, ANY_RUNS), (4, 12)),
+        ((0.001, 0.005), (ANY_RUNS, ANY_RUNS), (10, 2)),
+        ((0.010, 0.015), (ANY_RUNS, ANY_RUNS), (3, 2)),
+        ((0.0002, 0.0002), (CALL_OF_20, RunLimits(first=500)), (500, 500)),
+        ((0.0002, 0.005), (ANY_RUNS, CALL_OF_20), (500, 20)),
+        ((0.0002, 0.005), (RunLimits(20, 20, 20), ANY_RUNS), (20, 1)),  # its command does not take {runs}
+        ((0.0002, 0.005), (ANY_RUNS, RunLimits(20, 20, 20)), (500, 20)),
+        ((0.0002, 0.300), (RunLimits(20, 1, 500), ANY_RUNS), (500, 1)),  # it prints each run
+    ],
 )
-def test_builds_about_as_fast_have_as_many_runs_in_a_sample(first_runs, runs):
-    assert equal_runs(*first_runs) == runs
+def test_samples_of_two_builds_last_equally_long(first_runs, limits, runs):
+    assert equal_runs(*first_runs, limits) == runs
+    assert equal_runs(*first_runs[::-1], limits[::-1]) == runs[::-1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "answer", "doubts"),
+    [
+        ((CALL_OF_20, RunLimits(500)), "same", []),
+        ((RunLimits(20, 20, 20), RunLimits(500)), "same", []),
+        ((RunLimits(20, 20, 20), RunLimits(500, 500, 500)), "cannot tell", ["unequal_samples"]),
+    ],
+)
+def test_equal_programs_are_not_told_apart_by_the_runs_of_a_call(limits, answer, doubts):
+    phone = StoppedPhone(np.random.default_rng(20261130), period_s=0.02, stop_s=0.0005)
+    sides = [
+        lambda number, repeat, each=each: phone.model(0.0002)(each.within(number), repeat) for each in limits
+    ]  # a program that takes no {runs} has its own
+    pairs = time_pairs(*sides, measure_s=60.0, limits=limits, clock=phone.clock)
+    assert pairs.comparison.answer == answer
+    assert [each.code for each in pairs.doubts] == doubts
+    if doubts:
+        assert compare(pairs.a_s, pairs.b_s).answer is ComparisonAnswer.SLOWER  # what the lengths alone do
 
 
 def test_a_first_run_that_was_interrupted_gives_neither_of_two_builds_shorter_samples():

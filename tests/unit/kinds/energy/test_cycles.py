@@ -4,13 +4,13 @@ import pytest
 from farm.kinds.energy.command import remarks
 from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
 from farm.kinds.energy.meter import step_of
-from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
+from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading, clock_lag_s
 
 PLAN = CyclePlan(cycles=20, window_s=1.0, settle_s=0.15)
 BEGUN_S = 1_764_266_400.0
 
 
-def measured(net_w, noise_w=0.05, lost=()):
+def measured(net_w, noise_w=0.05, lost=(), lag_s=0.0):
     """20 cycles at ten readings a second, idle at 1 W; the meter is silent in the cycles of `lost`."""
     times = [
         CycleTimes(*(BEGUN_S + 3 * cycle + border for border in range(4)), inference_s=0.02) for cycle in range(20)
@@ -20,7 +20,7 @@ def measured(net_w, noise_w=0.05, lost=()):
         at_s = (place + 1) / 10 - 0.001
         if int(at_s // 3) not in lost:
             watts = 1.0 + net_w * (int(at_s) % 3 == 1) + noise_w * random.normal()
-            readings.append(PowerReading(BEGUN_S + at_s, watts))
+            readings.append(PowerReading(BEGUN_S + at_s - lag_s, watts))
     return joules(readings, times, PLAN, 0.1, step_of(readings))
 
 
@@ -29,6 +29,20 @@ def test_the_joules_of_known_power_are_found():
     assert isinstance(found, EnergyEstimate)
     assert found.low_j <= 0.04 <= found.high_j
     assert to_wire(found)["energy"]["gross_j"] == pytest.approx(0.06, rel=0.02)
+
+
+@pytest.mark.parametrize("lag_s", [-0.3, -0.15, 0.0, 0.02, 0.15, 0.3])
+def test_a_meter_whose_clock_lags_is_set_right_by_the_windows(lag_s):
+    found = measured(2.0, lag_s=lag_s)
+    assert isinstance(found, EnergyEstimate)
+    assert found.lag_s == pytest.approx(lag_s if abs(lag_s) > 0.1 else 0.0, abs=0.06)  # a reading takes 0.1 s
+    assert found.net_j == pytest.approx(0.04, rel=0.02)
+
+
+def test_noise_shows_no_lag():
+    random = np.random.default_rng(3)
+    readings = [PowerReading(place / 10, 1 + random.normal()) for place in range(600)]
+    assert clock_lag_s(readings, np.array([[3.0 * n + border for border in range(4)] for n in range(20)])) == 0.0
 
 
 def test_a_question_beyond_the_meter_is_no_number():

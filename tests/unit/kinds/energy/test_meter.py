@@ -34,8 +34,12 @@ def test_readings_come_up_to_the_end_of_a_window(tmp_path):
         (python(*FOUR, "sys.exit('unplugged')"), "ended with 1 in the middle"),
         (python("print('1,5 watts')", "time.sleep(60)"), "no `seconds,watts` in line 1: '1,5 watts'"),
         (python("for n in range(9): print(f'{n + 1},1.5')", "time.sleep(60)"), "must print seconds since 1970"),
+        (
+            python(*(each.replace("1.5", "1002") for each in STEADY)),
+            "tells 1,002 W of an idle phone: it must print watts",
+        ),
     ],
-    ids=["absent", "disconnects", "other words", "other clock"],
+    ids=["absent", "disconnects", "other words", "other clock", "milliwatts"],
 )
 def test_a_meter_that_fails_is_told_in_one_sentence(tmp_path, words, match):
     with raises_code(Code.POWER_METER_FAILED, match=match), PowerMeter(words, tmp_path) as meter:

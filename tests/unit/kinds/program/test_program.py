@@ -16,6 +16,7 @@ from farm.kinds.program.executor import failed
 from farm.model.specs import fields_of
 from farm.programs.description import ExpectedNumbers, builtin_description
 from farm.worker.programs import PhoneProgram, check_numbers
+from farm.worker.timing import RunLimits
 from tests.support.errors import raises_code
 
 EXPECTED = ExpectedNumbers(file="out.raw", reference="wanted.npy", tolerance=0.01)
@@ -140,6 +141,27 @@ def test_a_call_that_tells_a_mean_is_one_sample():
     assert (mean.number, mean.block) == (100, 1)
     assert mean.timer()(100, 1) == [0.002]
     assert mean.plan(0.01, 30.0, None).block == 1
+
+
+def test_a_call_has_as_many_runs_as_its_samples_need():
+    called = []
+
+    def call(_verb, *, side, runs):
+        called.append((side, runs))
+        return {"stdout": '{"ms": 2}\n' * runs, "stderr": ""}
+
+    ort, _ = builtin_description("ort")
+    description = {**ort.to_wire(), "output": "json-lines", "skip": 2}
+    each = PhoneProgram(SimpleNamespace(call=call), ProgramUse(description=description, sha256="0", runs=20), 1)
+    each.first_call()
+    assert each.limits() == RunLimits(16, 1, 500)
+    each.timer()(100, 1)
+    assert called == [(1, 20), (1, 102)]  # the first two do not count
+    fixed = PhoneProgram(
+        SimpleNamespace(call=call), ProgramUse(description={**description, "command": ["a"]}, sha256="0", runs=20)
+    )
+    fixed.first_call()
+    assert fixed.limits() == RunLimits(16, 16, 16)
 
 
 def test_options_of_a_bench_that_are_tvms_alone_are_refused():
