@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from farm.client.connection import RESTART_S, DaemonConnection, OnNotice, OnTransfer, logger
 from farm.client.files import download, fetch, upload
@@ -41,7 +41,7 @@ from farm.kinds import KINDS
 from farm.model.specs import JobSpec, kind_named
 
 if TYPE_CHECKING:
-    from farm.client.model import Outcome
+    from farm.client.model import BenchOptions, CompareOptions, JobOptions, Outcome, RunOptions, TuneOptions
     from farm.kinds.outcomes import BenchOutcome, CompareOutcome, RunOutcome, ShellOutcome, TuneOutcome
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
@@ -266,7 +266,7 @@ class AsyncClient:
         async with self._owned(spec) as submitted:
             return await self.wait(submitted)
 
-    async def bench(self, /, model: Path | str, *, on: str, **fields: Any) -> tuple[BenchOutcome, ...]:
+    async def bench(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> tuple[BenchOutcome, ...]:
         """Time a model on every matching phone (or `devices=N` of them), check its numbers, and wait.
 
         Args:
@@ -282,7 +282,7 @@ class AsyncClient:
         return cast("tuple[BenchOutcome, ...]", await self.outcomes(spec))
 
     async def compare(
-        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Any
+        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
     ) -> tuple[CompareOutcome, ...]:
         """Time two builds in turns on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
 
@@ -297,7 +297,7 @@ class AsyncClient:
         return cast("tuple[CompareOutcome, ...]", await self.outcomes(spec))
 
     async def tune(
-        self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Any
+        self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Unpack[TuneOptions]
     ) -> TuneOutcome:
         """Search for fast schedules and wait. Cancelled when given up: the trials so far are kept.
 
@@ -319,7 +319,7 @@ class AsyncClient:
             await self.get_file(outcome.package, output)
         return outcome
 
-    async def run(self, /, model: Path | str, *, on: str, **fields: Any) -> tuple[RunOutcome, ...]:
+    async def run(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> tuple[RunOutcome, ...]:
         """Run a model once on one phone (or `devices=N`, "all"), keep its outputs, and wait. Cancelled when given up.
 
         Args:
@@ -334,7 +334,7 @@ class AsyncClient:
         spec = await self.spec("run", model=model, on=on, **fields)
         return cast("tuple[RunOutcome, ...]", await self.outcomes(spec))
 
-    async def shell(self, /, command: str, *, on: str, **fields: Any) -> tuple[ShellOutcome, ...]:
+    async def shell(self, /, command: str, *, on: str, **fields: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
         """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
 
         `fields` are those of `ShellSpec`.

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
 from farm.common.errors import Code, FarmError, MissingFieldError, UserError, error_from_wire
 from farm.common.events import Event
 from farm.control.messages import UnknownField
 from farm.kinds import KINDS
 from farm.model.job import FINAL, AttemptState, JobState
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+File = Path | str
+InputSource = Path | str | Mapping[str, "npt.ArrayLike"]
+LabelSource = Path | str | Iterable[str]
+Precision = Literal["float32", "float16", "float16_acc32"]
+Quiesce = Literal["off", "gentle", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +315,89 @@ def outcome_from(shown: Mapping[str, Any]) -> Outcome:
     """The answer of `job.show`, as its kind has it; of a kind of another release, the fields of all kinds."""
     kind = KINDS.kinds.get(shown["job"]["kind"])
     return (kind.outcome if kind is not None else Outcome).of(shown)
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of every kind of job: docs/scripts.md."""
+
+    devices: int | Literal["all"]
+    priority: int
+    timeout_s: float
+    deadline_s: float | None
+    max_attempts: int
+    after: tuple[str, ...]
+    hold: bool
+
+
+class ModelOptions(JobOptions, total=False):
+    """Options of every kind that takes a model to a phone."""
+
+    name: str
+    target: str
+    precision: Precision
+    texture: bool
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    records: File  # tuning records to compile with: their .tar, or MetaSchedule's folder
+
+
+class BenchOptions(ModelOptions, total=False):
+    """Options of a bench."""
+
+    half_width: float
+    measure_s: float
+    remeasure: int
+    repeat: int | None
+    number: int | None
+    min_repeat_ms: int
+    threads: int | None
+    cores: str | None
+    top_app: bool
+    profile: bool
+    quiet_hub: bool
+    quiesce: Quiesce | None
+    inputs: InputSource | None  # an .npz file, or an array per model input
+    branch: str | None
+    commit: str | None
+
+
+class CompareOptions(ModelOptions, total=False):
+    """Options of a comparison."""
+
+    name_b: str
+    target_b: str
+    precision_b: Precision
+    texture_b: bool
+    records_b: File
+    bundle: str  # with `bundle_b`: one model under two runtime bundles
+    bundle_b: str
+    program: Path | str | bytes  # a program's description, or a packed program, that times A in place of TVM
+    program_b: Path | str | bytes
+    settings: Mapping[str, str]
+    settings_b: Mapping[str, str]
+    min_effect: float
+    measure_s: float
+    quiet_hub: bool
+    quiesce: Quiesce | None
+    inputs: InputSource | None
+
+
+class TuneOptions(ModelOptions, total=False):
+    """Options of a tuning run."""
+
+    trials: int
+    prior: File | None  # a .tar, a folder, the number of a kept set or a model's name
+    early_stop: int | None
+    cost_model: Literal["xgb", "random"]
+    seed: int
+    candidate_timeout_s: float
+    quiesce: Quiesce | None
+
+
+class RunOptions(ModelOptions, total=False):
+    """Options of a run."""
+
+    inputs: InputSource | None
+    labels: LabelSource | None  # a file with a class name per line, or the names
+    fill: Literal["random", "zeros", "ones"]
+    top_k: int
