@@ -145,6 +145,7 @@ reservation add --on soc=sm8650 --user ann --for nonsense
 reservation remove absent
 run absent.onnx --on android
 shell --on soc=absent -- true
+lab create --listen 203.0.113.9
 lab init --url postgresql://farm@127.0.0.1:1/farm
 store backup /absent/farm.sqlite
 store restore /absent/farm.sqlite

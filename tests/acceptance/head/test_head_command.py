@@ -76,4 +76,3 @@ async def test_a_head_shows_its_queue_and_reads_its_configuration_again(url, tmp
             assert waiting not in shown
             waits = "this head waits for the term of the head before it"
             await until(lambda: waits in standby.log.read_text(), patience_s=60)
-            assert 'set [lab] head = "apart" at every host and head' in standby.log.read_text()
