@@ -121,7 +121,7 @@ def test_a_lab_that_has_hosts_is_joined_and_not_begun_anew(lab, tmp_path):
 def test_no_password_of_the_configuration_is_printed(lab, tmp_path):
     lab.join(lab.token())
     file = tmp_path / "farm.toml"
-    file.write_text(f'[store]\nurl = "{lab.url}"\n')
+    file.write_text(f'[store]\nurl = "{lab.url}"\n[lab]\nhost = "lab1"\nhead = "apart"\n')
     said = CliRunner().invoke(app, ["lab", "init", "--config", str(file), "--state-dir", str(tmp_path), "--json"])
     assert json.loads(said.output)["url"] == lab.url.replace(":x@", ":***@")
 

@@ -34,7 +34,10 @@ OUTSIDE = (
     OSError(errno.ENOSPC, "the disk is full"),
     ConnectionRefusedError(errno.ECONNREFUSED, "the gate, the link, the object store"),
 )
-LASTING = ("history", "letters of the head", "tunnels", "clock", "artifacts", "watchdog", "loop delay", "memory")
+LASTING = (
+    "history", "letters of the head", "tunnels", "clock", "artifacts", "stopped results", "watchdog", "loop delay",
+    "memory",
+)  # fmt: skip
 ENDS = {
     "term of the database": DatabaseLostError("another head has taken over"),
     "changes of the database": DatabaseLostError("it has gone back in time"),
@@ -136,7 +139,7 @@ class Outside:
         """Put its parts into the place of the daemon's."""
         store = MagicMock(use=None, tasks=self.tasks("history"))
         store.ending_tasks = self.tasks("term of the database", "changes of the database")
-        fleet = SimpleNamespace(run=self.task("fleet"), lasting=MagicMock())
+        fleet = MagicMock(run=self.task("fleet"))
         work = MagicMock(artifacts=SimpleNamespace(keep_tidy=self.task("artifacts")))
         work.server.tasks = self.listener("workers' socket", stack)
         phones = MagicMock(fleet=fleet, tunnels=SimpleNamespace(tasks=self.tasks("tunnels")))
@@ -152,6 +155,7 @@ class Outside:
             "progress_checks": MagicMock(), "metrics_page": MagicMock(), "return_memory": self.task("memory"),
             "measure_loop_delay": self.task("loop delay"), "Watchdog": lambda *_: MagicMock(run=self.task("watchdog")),
             "ClockWatch": lambda *_: MagicMock(run=self.task("clock")),
+            "StoppedResults": lambda *_: MagicMock(run=self.task("stopped results")),
         }.items():  # fmt: skip
             stack.enter_context(patch.object(daemon_module, name, part))
 
