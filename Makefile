@@ -6,7 +6,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
 # Tests start hundreds of interpreters, and each would compile farm anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests wait for phones and processes: four at once keep two cores busy, of those on whole farms three. The tests of a file run
+# Tests wait for phones and processes: four at once keep two cores busy (three left a third of them idle). The tests of a file run
 # one after the other, in the order they come in: xdist's own would begin the longest files, which have one test, last.
 PYTEST := -m pytest -q --dist loadfile --no-loadscope-reorder
 
@@ -54,7 +54,7 @@ $(TORCH)/.ready: $(VENV)/.ready
 # PyTorch's tests go first and keep a cache of their own: a repetition of what failed then repeats neither too little nor too much.
 acceptance: setup $(TORCH)/.ready ## everything else
 	$(TORCH)/bin/python $(PYTEST) -n 3 -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
-	$(PY) $(PYTEST) -n 3 tests/acceptance --ignore=tests/acceptance/with_torch
+	$(PY) $(PYTEST) -n 4 tests/acceptance --ignore=tests/acceptance/with_torch
 
 # What tells how strong the tests are. Keep a file of before, change tests, and see what is lost:
 # .venv/bin/python -m tests.house.lost BEFORE AFTER
