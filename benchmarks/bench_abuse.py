@@ -30,6 +30,7 @@ from farm.control.client import ControlClient
 from farm.daemon.monitoring import TRIM_EVERY_S
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.store.store import Store
+from tests.support.other_users import key_of
 
 EVENTS = 1_700  # in the history
 MEASURE_S = 8.0
@@ -84,8 +85,8 @@ def run(context: Context) -> list[Figure]:
         status = farm.status()
         daemon = psutil.Process(status["pid"])
         where = {
-            "key": str(viewer(farm, context.folder)), "socket": str(farm.socket), "tracker": farm.tracker(),
-            "web": status["web"], "upload": str(large),
+            "key": str(key_of(farm, "abuser", "viewer", context.folder)), "socket": str(farm.socket),
+            "tracker": farm.tracker(), "web": status["web"], "upload": str(large),
         }  # fmt: skip
         session = rpc.connect_tracker(*farm.tracker()).request("android")
         before_mb = daemon.memory_info().rss / 1e6
@@ -123,17 +124,6 @@ async def add_events(database: Path, seq: int) -> None:
         )
     finally:
         store.close()
-
-
-def viewer(farm: VirtualFarm, folder: Path) -> Path:
-    """The key file of a viewer elsewhere."""
-    made = farm.client.call("auth.new", name="abuser", role="viewer")
-    path = folder / "abuser.key"
-    path.touch(0o600)
-    path.write_text(
-        "".join(f'{name} = "{made[name]}"\n' for name in ("daemon", "server_key", "public_key", "secret_key"))
-    )
-    return path
 
 
 def measure(farm: VirtualFarm, session: Any) -> Measured:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Context, Figure, under
-from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import phones_of, virtual_farm
+from tests.support.other_users import key_of
 from tests.support.tvm import free_port
 
 RUNS = 30
@@ -62,7 +63,7 @@ def run(context: Context) -> list[Figure]:
         here = {"FARM_SOCKET": str(farm.socket)}
         context.say(f"farm status, {RUNS} times")
         figures = _goals("farm status, unix socket", _runs([farm_program, "status"], here))
-        there = {"FARM_KEY": str(_key(farm, context.folder, farm_program)), "FARM_SOCKET": ""}
+        there = {"FARM_KEY": str(key_of(farm, "bench", "viewer", context.folder)), "FARM_SOCKET": ""}
         context.say(f"farm status over tcp with CURVE, {RUNS} times")
         figures += _goals("farm status, tcp with CURVE", _runs([farm_program, "status"], there))
         for what, line in TABS.items():
@@ -119,12 +120,3 @@ def _runs(command: Sequence[str], environ: Mapping[str, str]) -> list[Run]:
 
 def _cpu_ms(command: Sequence[str]) -> float:
     return statistics.median(each.cpu_ms for each in _runs(command, {}))
-
-
-def _key(farm: VirtualFarm, folder: Path, program: str) -> Path:
-    """A key file of a viewer elsewhere."""
-    key = folder / "viewer.key"
-    done = farm.run(program, "auth", "new", "bench", "--role", "viewer", "--out", str(key))
-    if done.returncode != 0:
-        raise AssertionError(done.stderr)
-    return key

@@ -1,23 +1,37 @@
-"""Many phones on one daemon: until all of them are ready, and what the daemon needs while nothing happens."""
+"""Many phones on one daemon: until all are ready, what probing them every 10 s needs, how soon a change is seen.
+
+CPU is the daemon's own time, so other load on this host matters little.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
-from benchmarks.harness import Context, Figure, cpu_percent, under
-from benchmarks.whole_farm import PROFILES, Journal
+from benchmarks.bench_probe import busy_per_call_ms
+from benchmarks.harness import Context, Figure, cpu_percent, under, until
+from benchmarks.whole_farm import PROFILES, WAIT_S, Journal
+from farm.adb.client import AdbClient
+from farm.devices.health.probe.parse import probe_command
 from farm.model.device import LIFE_EVENTS
 from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 SIZES = (30, 100)
-IDLE_S = 20.0  # two rounds of probes, which are spread evenly
+IDLE_S = 60.0  # six rounds of probes, which are spread evenly
 READY_LIMIT_S = 240.0  # a hundred phones that get 70 MB each, on two cores they share with the daemon
 GOAL_PHONES = 100
 GOAL_CPU_PERCENT = 10.0
 GOAL_RSS_MB = 250.0
+PROBE_EVERY_S = 10.0
+BARE = 40  # exchanges
+GOAL_TIMES_BARE = 3.0
+GOAL_SEEN_S = 20.0  # a round, and another for one that was under way
+LEVEL = 37  # percent of battery that no profile has
 
 
 def run(context: Context) -> list[Figure]:
@@ -30,8 +44,13 @@ def run(context: Context) -> list[Figure]:
             ready_s = until_ready(farm, size)
             context.say("unplugging and plugging them in again")
             again_s = again(farm, size)
+            until_all(farm, lambda row: row["temperature_c"] is not None)
             context.say(f"idle for {IDLE_S:g} s")
             idle = measure_idle(farm)
+            bare_ms = asyncio.run(bare_exchange_ms(farm.adb_socket, farm.status()["devices"][0]["serial"]))
+            busy_ms = 10 * idle.cpu_percent * PROBE_EVERY_S / size  # a percent of a core is 10 ms in a second
+            context.say(f"every battery falls to {LEVEL} %")
+            seen_s = change_seen_s(farm, phones)
         must = size == GOAL_PHONES
         cpu_goal, rss_goal = (GOAL_CPU_PERCENT, GOAL_RSS_MB) if must else (None, None)
         figures += [
@@ -41,6 +60,9 @@ def run(context: Context) -> list[Figure]:
             under(f"{size} phones: daemon RSS", idle.rss_mb, "MB", rss_goal),
             Figure(f"{size} phones: zygote RSS", idle.zygote_rss_mb, "MB"),
             Figure(f"{size} phones: adb server idle, CPU", idle.adb_cpu_percent, "% of a core"),
+            Figure(f"{size} phones: processor time by probe; stock: its exchange alone", busy_ms, "ms", bare_ms),
+            under(f"{size} phones: that, by the exchange alone", busy_ms / bare_ms, "times", GOAL_TIMES_BARE),
+            under(f"{size} phones: a change is seen on the last one after", seen_s, "s", GOAL_SEEN_S),
         ]
     return figures
 
@@ -99,3 +121,23 @@ def measure_idle(farm: VirtualFarm) -> Idle:
     percent, *adb_percent = cpu_percent([daemon, *adb], IDLE_S)
     zygotes_mb = sum(child.memory_info().rss for child in zygotes) / 1e6
     return Idle(percent, daemon.memory_info().rss / 1e6, zygotes_mb, sum(adb_percent))
+
+
+async def bare_exchange_ms(socket: str, serial: str) -> float:
+    """Milliseconds of this process's processor for the probe's command, its output neither read nor kept."""
+    client = AdbClient(socket)
+    return await busy_per_call_ms(lambda: client.shell(serial, probe_command(), timeout_s=WAIT_S), BARE)
+
+
+def change_seen_s(farm: VirtualFarm, phones: Mapping[str, str]) -> float:
+    """Seconds until a fall of all batteries is in every phone's row of `farm status`."""
+    for name in phones:
+        farm.lab.battery(name, LEVEL)
+    begun = time.monotonic()
+    until_all(farm, lambda row: row["battery_percent"] is not None and row["battery_percent"] <= LEVEL)
+    return time.monotonic() - begun
+
+
+def until_all(farm: VirtualFarm, fits: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Wait until every phone's row in `farm status` fits."""
+    until(lambda: all(map(fits, farm.status()["devices"])), WAIT_S, "some phones show nothing new")

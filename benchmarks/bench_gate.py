@@ -6,9 +6,7 @@ Both ways end at the same server on the same virtual phone, are measured in turn
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from benchmarks.harness import Context, Figure, under, until
 from farm.common.errors import HostError
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from tests.adb_server import adb_binaries
+from tests.adb_server import AdbServer, adb_binaries
 from tests.support.tvm import farm_door, server_process
 
 PHONE_PORT = 5000
@@ -49,7 +47,7 @@ def _run(context: Context, stack: contextlib.ExitStack) -> list[Figure]:
         raise HostError("no g++, so no compiled server to measure", hint="install g++")
     context.say("one phone: adb forward and the gate in turns")
     with phone(context.folder, bundle) as (adb, serial):
-        forwarded = int(adb.run("forward", "tcp:0", f"tcp:{PHONE_PORT}"))
+        forwarded = int(adb.text("forward", "tcp:0", f"tcp:{PHONE_PORT}"))
         row = f"pixel:{PHONE_PORT}:{SECRET}:{serial}"
         with farm_door(row, adb=adb.socket, child=True) as door:
             direct, gated = in_turns(forwarded, door.port)
@@ -124,7 +122,7 @@ class Way:
         begun = time.perf_counter()
         session.download("blob.bin")  # type: ignore[attr-defined]
         self.downs.append(time.perf_counter() - begun)
-        _close(session)
+        close(session)
 
 
 def in_turns(forwarded: int, door: int) -> tuple[Way, Way]:
@@ -156,56 +154,23 @@ def many(connect: Callable[[int], object]) -> float:
         thread.join()
     seconds = time.perf_counter() - begun
     for session in sessions:
-        _close(session)
+        close(session)
     return SESSIONS * MANY_READS / seconds
 
 
-class Adb:
-    """A private adb server on a unix socket, as the daemon keeps one, and the adb program against it."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.socket = f"localfilesystem:{folder / 'adb.sock'}"
-        self._program = next(iter(adb_binaries().values()))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADB_", "ANDROID_"))}
-        private = {"HOME": str(folder), "TMPDIR": str(folder), "ADB_SERVER_SOCKET": self.socket}
-        no_search = {"ADB_MDNS": "0", "ADB_USB": "0", "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554"}
-        self._environment = kept | private | no_search
-        with (folder / "adb.log").open("wb") as log:
-            command = [self._program, "-L", self.socket, "nodaemon", "server"]
-            self._server = subprocess.Popen(
-                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        until((folder / "adb.sock").exists, START_LIMIT_S, "the adb server does not start")
-
-    def run(self, *arguments: str) -> str:
-        """Standard output of an adb command that must succeed."""
-        command = [self._program, *arguments]
-        done = subprocess.run(
-            command, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
-        )
-        if done.returncode:
-            raise HostError(f"adb {arguments[0]} failed", evidence=(done.stdout + done.stderr).decode(errors="replace"))
-        return done.stdout.decode()
-
-    def stop(self) -> None:
-        """End the server; it has nothing to save."""
-        self._server.kill()
-        self._server.wait(10)
-
-
 @contextlib.contextmanager
-def phone(folder: Path, bundle: Path) -> Iterator[tuple[Adb, str]]:
+def phone(folder: Path, bundle: Path) -> Iterator[tuple[AdbServer, str]]:
     """A virtual phone behind a private adb server, its RPC server running: the adb server and the phone's serial."""
-    adb = Adb(folder / "adb")
+    adb = AdbServer(next(iter(adb_binaries().values())), folder / "adb", unix=True)
+    adb.start()
     try:
         with running_lab(folder / "lab", {"pixel": "oneplus-12"}, adb_socket=adb.socket) as lab:
             lab.wait("pixel", "online")
-            serial = adb.run("devices").splitlines()[1].partition("\t")[0]
+            serial = next(iter(adb.states()))
             files = sorted(str(path) for path in bundle.iterdir() if path.is_file())
-            adb.run("shell", f"mkdir -p {PHONE_FOLDER}")
-            adb.run("push", *files, f"{PHONE_FOLDER}/")
-            adb.run(
+            adb.text("shell", f"mkdir -p {PHONE_FOLDER}")
+            adb.text("push", *files, f"{PHONE_FOLDER}/")
+            adb.text(
                 "shell",
                 f"cd {PHONE_FOLDER} || exit 1; chmod 755 tvm_rpc; mkdir -p work; LD_LIBRARY_PATH={PHONE_FOLDER} setsid "
                 f"./tvm_rpc server --host=127.0.0.1 --port={PHONE_PORT} --port-end={PHONE_PORT + 1} --key={SECRET} "
@@ -213,7 +178,7 @@ def phone(folder: Path, bundle: Path) -> Iterator[tuple[Adb, str]]:
             )
             log = f"{PHONE_FOLDER}/log"
             until(
-                lambda: "Bind to" in adb.run("shell", f"cat {log}"),
+                lambda: "Bind to" in adb.text("shell", f"cat {log}"),
                 START_LIMIT_S,
                 "the virtual phone's server does not start",
             )
@@ -243,5 +208,6 @@ def _reader(session: object) -> Callable[[], object]:
     return tensor.numpy  # type: ignore[no-any-return]
 
 
-def _close(session: object) -> None:
+def close(session: object) -> None:
+    """The one way that ends a stock session at once."""
     session._sess.get_function("CloseRPCConnection")()  # type: ignore[attr-defined] # noqa: SLF001

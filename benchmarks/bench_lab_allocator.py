@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack
 from benchmarks import lab_load
 from benchmarks.bench_allocator import BusyLab
 from benchmarks.harness import Context, Figure, percentile, under
-from farm.common.errors import HostError
 from farm.head.model import LeasePolicy
 from farm.head.process import HeadTerm
 from farm.kinds import KINDS
@@ -41,8 +40,6 @@ def run(context: Context) -> list[Figure]:
         under("a phone freed: 99th percentile", percentile(ms, 99), "ms", GOAL_99_MS),
     ]
     del lab
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     with postgres.running_server(durable=True) as server:
         url = postgres.new_database(server)
         context.say(f"writing {WAITING:,} queued jobs")

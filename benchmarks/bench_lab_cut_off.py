@@ -6,27 +6,18 @@ beside it that of as long before the cut. `status` asks the database about the o
 
 from __future__ import annotations
 
-import json
 import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from benchmarks import lab_chaos
-from benchmarks.harness import Context, Figure, under, until
-from benchmarks.lab_cut_off import CUT, OTHER, WAIT, CutOffLab
-from farm.common.errors import HostError
-from farm.control.client import ControlClient
-from tests.support import postgres
+from benchmarks.harness import Context, Figure, asked, under, until
+from benchmarks.lab_cut_off import CUT, OTHER, CutOffLab
 from tests.support.host_network import HostNetwork, Lost
 from tests.support.stock_client import compile_kernel
+from tests.support.whole_lab import WAIT
 
 DEFAULT_S = "30"
-ASK_EVERY_S = 0.05
 LIMIT_S = 120.0
 GOAL_MS = 200.0
 GOAL_STATUS_MS = 1500.0
@@ -35,18 +26,16 @@ GOAL_LOST_S = 10.0  # three missed beats of two seconds, and up to one each of h
 
 def run(context: Context) -> list[Figure]:
     """The figures of one cut."""
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     cut_s = float(os.environ.get("LAB_CUT_OFF_S", DEFAULT_S))
     context.say("two hosts begin")
     with closing(HostNetwork(CUT, OTHER)) as network, ExitStack() as stack:
-        lab = CutOffLab(network, stack, compile_kernel(context.folder))
+        lab = CutOffLab(network, stack, compile_kernel(context.folder), context.folder)
         with lab.session() as client:
             job = lab.submit(lab.left.name, WAIT)
             until(lambda: bool(lab.attempts(job)), LIMIT_S, "no job runs")
             context.say(f"a session and a job are open; {cut_s:g} s as they are, then {cut_s:g} s cut off")
-            show = partial(_asked, lab.cut.socket, "device.show", device=lab.left.name)
-            status = partial(_asked, lab.cut.socket, "status")
+            show = partial(asked, lab.cut.socket, "device.show", device=lab.left.name)
+            status = partial(asked, lab.cut.socket, "status")
             with show() as before, status() as statuses_before:
                 time.sleep(cut_s)
             with show() as answers, status() as statuses:
@@ -65,7 +54,9 @@ def run(context: Context) -> list[Figure]:
             client.go()
             rounds, wrong = client.hear()
             client.finish()
-        broken = _broken_rules(lab, context)
+        wrong_rules = lab.wrong()
+    for rule, cases in wrong_rules.items():
+        context.say(f"{rule}: {cases[:5]}")
     return [
         under(
             "longest answer about its own phone while it is cut off",
@@ -79,36 +70,5 @@ def run(context: Context) -> list[Figure]:
         Figure("connected again to back", back_s, "s"),
         Figure("rounds of its session compared", rounds, ""),
         Figure("rounds wrong", wrong, "", None, "0", not wrong),
-        Figure("rules broken", broken, "", None, "0", not broken),
+        Figure("rules broken", len(wrong_rules), "", None, "0", not wrong_rules),
     ]
-
-
-@contextmanager
-def _asked(socket: Path, verb: str, **fields: Any) -> Iterator[list[float]]:
-    """Ask a daemon the same thing meanwhile; the list gets the seconds of each answer."""
-    answers: list[float] = []
-    stop = threading.Event()
-
-    def ask() -> None:
-        with ControlClient(socket) as client:
-            while not stop.wait(ASK_EVERY_S):
-                begun_s = time.monotonic()
-                client.call(verb, **fields)
-                answers.append(time.monotonic() - begun_s)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield answers
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _broken_rules(lab: CutOffLab, context: Context) -> int:
-    (context.folder / "clients.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lab.told))
-    lab_chaos.copy_logs((lab.cut, lab.other), context.folder / "phones")
-    wrong = lab_chaos.verdict(lab.lab, context.folder)["wrong"]
-    for rule, cases in wrong.items():
-        context.say(f"{rule}: {cases[:5]}")
-    return len(wrong)

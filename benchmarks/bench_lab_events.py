@@ -33,8 +33,6 @@ LAST = "the last one"
 
 def run(context: Context) -> list[Figure]:
     """How many events the follower lost and saw twice."""
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     with postgres.running_server() as server:
         url = postgres.new_database(server)
         store = Store.open(url)

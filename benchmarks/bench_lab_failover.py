@@ -6,7 +6,6 @@ promotion, which an operator or Patroni does.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,14 +14,13 @@ from typing import Any
 
 import psycopg
 
-from benchmarks import lab_chaos, lab_judge
+from benchmarks import lab_chaos
 from benchmarks.harness import Context, Figure, under, until
 from farm.common.errors import FarmError, HostError
 from farm.simulation.postgres import PostgresServer, server_folder
-from tests.support import postgres
 from tests.support.stock_client import Clients, compile_kernel
 from tests.support.whole_farm import phones
-from tests.support.whole_lab import WholeLab, whole_lab
+from tests.support.whole_lab import GO, WAIT, WholeLab, whole_lab
 
 PROFILES = ("galaxy-a55", "galaxy-s9")
 LIMIT_S = 120.0
@@ -30,15 +28,11 @@ GOAL_S = 12.0
 GOAL_STANDBY_S = 5.0
 JOBS = 8  # that are queued at each blow: more than there are phones
 DEAD_S = 5.0  # until somebody promotes the standby
-GO = "/data/local/tmp/go"
-WAIT = f"until [ -e {GO} ]; do sleep 0.2; done; rm {GO}"
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session)); wait()"
 
 
 def run(context: Context) -> list[Figure]:
     """The time of each, and what was lost."""
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     with server_folder() as folder, ExitStack() as after, whole_lab() as lab, ExitStack() as stack:
         standby = _standby(lab, folder)
         after.callback(standby.stop)  # once the hosts have ended, which need it
@@ -76,14 +70,11 @@ class _Trial:
     def __init__(self, lab: WholeLab, standby: PostgresServer, context: Context) -> None:
         self._lab = lab
         self._standby = standby
-        self._folder = context.folder
-        self._number = 0
-        self._told: list[dict[str, str]] = []
+        self._told = lab_chaos.Told(context.folder)
         self._heads = [lab.head(), lab.head()]
         context.say("two hosts begin")
         self.one, self._two = (lab.host(name, *PROFILES) for name in ("one", "two"))
         lab_chaos.begin_logs((self.one, self._two))
-        self._server = lab.server  # the primary
         self.phone_of_client = phones(self.one)[1].name
 
     def head_killed(self) -> float:
@@ -113,7 +104,7 @@ class _Trial:
         moved = f"SELECT 1 FROM attempt WHERE job = '{job}' AND number > 1"
         begun_s = time.monotonic()
         self._two.daemon.kill()
-        self._until(lambda: bool(self._rows(moved)), "the job of the dead host does not run elsewhere")
+        self._until(lambda: bool(self._lab.rows(moved)), "the job of the dead host does not run elsewhere")
         took_s = time.monotonic() - begun_s
         for phone in others:
             phone.shell(f"touch {GO}")
@@ -127,11 +118,11 @@ class _Trial:
     def standby_promoted(self) -> float:
         """Seconds from the promotion to the next grant that was armed."""
         self._submit(JOBS)
-        self._server.stop()
+        self._lab.server.stop()
         time.sleep(DEAD_S)
-        before = self._highest_fence(self._standby)
+        before = self._highest_fence()
         self._standby.promote()
-        begun_s, self._server = time.monotonic(), self._standby
+        begun_s = time.monotonic()
         self._until(lambda: self._highest_fence() > before, "nothing is granted after the promotion")
         took_s = time.monotonic() - begun_s
         self._ended()
@@ -139,40 +130,20 @@ class _Trial:
 
     def wrong(self) -> dict[str, Any]:
         """The rules that were broken."""
-        (self._folder / "clients.jsonl").write_text("".join(json.dumps(each) + "\n" for each in self._told))
-        logs = self._folder / "phones"
-        lab_chaos.copy_logs((self.one, self._two), logs)
-        return dict(lab_judge.judge(self._dsn(self._server), self._folder)["wrong"])
+        return dict(lab_chaos.verdict(self._lab, (self.one, self._two), self._told.folder)["wrong"])
 
     def _submit(self, count: int, command: str = "", on: str = "android") -> list[str]:
         """Jobs that the logs of phones tell of; they begin with the command."""
-        ids = []
-        for _ in range(count):
-            self._number += 1
-            token = f"token-{self._number}"
-            line = f"{command}; " * bool(command) + lab_chaos.COMMAND.format(token=token, log=lab_chaos.LOG)
-            spec = {"kind": "shell", "on": on, "max_attempts": 10, "command": line}
-            (row,) = self.one.client.call("job.submit", spec=spec, key=token)["jobs"]
-            ids.append(row["id"])
-            self._told.append({"job": row["id"], "token": token})
-        return ids
+        return [self._told.submit(self.one, on, command, max_attempts=10) for _ in range(count)]
 
     def _ended(self) -> None:
-        self._until(lambda: not self._rows("SELECT id FROM job WHERE ended_at IS NULL"), "some jobs do not end")
+        self._until(lambda: not self._lab.rows("SELECT id FROM job WHERE ended_at IS NULL"), "some jobs do not end")
 
     def _states(self, jobs: list[str]) -> set[str]:
         return {self.one.client.call("job.show", job=job)["job"]["state"] for job in jobs}
 
-    def _highest_fence(self, server: PostgresServer | None = None) -> int:
-        armed = "SELECT coalesce(max(fence), 0) FROM lease WHERE armed_at IS NOT NULL"
-        return int(self._rows(armed, server)[0][0])
-
-    def _rows(self, query: str, server: PostgresServer | None = None) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self._dsn(server or self._server)) as connection:
-            return connection.execute(query).fetchall()
-
-    def _dsn(self, server: PostgresServer) -> str:
-        return server.url_of(self._lab.url.partition("?")[0].rpartition("/")[2])
+    def _highest_fence(self) -> int:
+        return int(self._lab.rows("SELECT coalesce(max(fence), 0) FROM lease WHERE armed_at IS NOT NULL")[0][0])
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         def holds() -> bool:

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
 
@@ -27,6 +26,7 @@ from benchmarks.harness import Context, Figure, percentile, under, until
 from farm.common.errors import HostError
 from farm.simulation.postgres import new_server
 from tests.support import postgres
+from tests.support.whole_lab import HeadCommand
 
 HOSTS = 50
 PHONES = 20  # of each host
@@ -44,8 +44,6 @@ START_LIMIT_S = 120.0
 
 def run(context: Context) -> list[Figure]:
     """Jobs per second, and how soon a phone is leased again."""
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     measured_s = float(os.environ.get("LAB_GRANT_S", DEFAULT_S))
     with new_server(durable=True, options=OPTIONS) as server, ExitStack() as stack:
         url = postgres.new_database(server.url)
@@ -57,17 +55,18 @@ def run(context: Context) -> list[Figure]:
             stack.callback(each.kill)
         for each in hosts:
             _read_line(each)
-        head = _head(url, context.folder)
+        head = HeadCommand(context.folder, url, 1, f"[jobs]\nworkers = {PHONES}\n")
         stack.callback(head.kill)
-        _wait_for(context.folder / "head.log", "this head decides", head)
+        until(lambda: bool(head.terms), START_LIMIT_S, f"no head decides: see {head.log}")
+        assert head.process is not None
         time.sleep(SETTLE_S)
         context.say(f"measuring for {measured_s:g} s")
-        pids = {"the head": [head.pid], "hosts": [each.pid for each in hosts], "PostgreSQL": [server.pid]}
+        pids = {"the head": [head.process.pid], "hosts": [each.pid for each in hosts], "PostgreSQL": [server.pid]}
         begun_s, used_s = time.monotonic(), _used_s(pids)
         time.sleep(measured_s)
         until_s, after_s = time.monotonic(), _used_s(pids)
-        if head.poll() is not None:
-            raise HostError(f"the head ended with {head.returncode}")
+        if not head.runs:
+            raise HostError("the head has ended", evidence=head.log.read_text()[-1000:])
         gaps = [gap for each in hosts for gap in _gaps(each)]
     ms = [1e3 * gap for at_s, gap in gaps if begun_s <= at_s < until_s]
     per_s, took_s = len(ms) / (until_s - begun_s), until_s - begun_s
@@ -96,20 +95,6 @@ def _hosts(url: str, number: int) -> subprocess.Popen[str]:
         f"{JOB_S}",
     ]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _head(url: str, folder: Path) -> subprocess.Popen[bytes]:
-    config = folder / "farm.toml"
-    config.write_text(f'[store]\nurl = "{url}"\n[lab]\nhost = "head"\nhead = "apart"\n[jobs]\nworkers = {PHONES}\n')
-    with (folder / "head.log").open("wb") as log:
-        command = [sys.executable, "-m", "farm", "head", "--die-with-parent", "--config", str(config)]
-        return subprocess.Popen(command, stdout=log, stderr=log)
-
-
-def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
-    until(lambda: text in log.read_text() or process.poll() is not None, START_LIMIT_S, f"no head: see {log}")
-    if process.poll() is not None:
-        raise HostError(f"the head ended with {process.returncode}", evidence=log.read_text()[-1000:])
 
 
 def _read_line(hosts: subprocess.Popen[str]) -> str:

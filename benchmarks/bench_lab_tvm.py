@@ -13,22 +13,17 @@ from unittest import mock
 
 from benchmarks.bench_gate import Way
 from benchmarks.harness import Context, Figure, under, until
-from farm.common.errors import HostError
-from tests.support import postgres
 from tests.support.whole_farm import phones
-from tests.support.whole_lab import whole_lab
+from tests.support.whole_lab import LISTEN, whole_lab
 
 ROUNDS = 8
 GOAL_MS = 25.0
 GOAL_SHARE = 0.8
 FREE_LIMIT_S = 60.0
-LISTEN = 'listen = "tcp://127.0.0.1:0"\n'  # behind [lab], where other hosts dial it
 
 
 def run(context: Context) -> list[Figure]:
     """Medians of opening, the best throughput of each way."""
-    if why := postgres.missing():
-        raise HostError(f"there is no PostgreSQL: {why}")
     with whole_lab() as lab:
         lab.head()
         context.say("two hosts begin, one with a phone")

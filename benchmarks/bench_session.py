@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from benchmarks.bench_gate import close
 from benchmarks.harness import Context, Figure
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from tests.support.tvm import farm_door, free_port, process, server_process, stock_server, stock_tracker, wait_for_port
@@ -75,7 +76,7 @@ def open_ms(port: int, count: int) -> float:
         begun = time.perf_counter()
         session = tracker.request("android")
         times.append(time.perf_counter() - begun)
-        _close(session)
+        close(session)
     tracker.close()
     return 1e3 * statistics.median(times)
 
@@ -87,7 +88,7 @@ def sessions_per_s(port: int, count: int) -> float:
     tracker = rpc.connect_tracker("127.0.0.1", port)
     begun = time.perf_counter()
     for _ in range(count):
-        _close(tracker.request("android"))
+        close(tracker.request("android"))
     seconds = time.perf_counter() - begun
     tracker.close()
     return count / seconds
@@ -99,8 +100,3 @@ def _until_free(tracker: object) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the device was not offered again")
         time.sleep(0.005)
-
-
-def _close(session: object) -> None:
-    """The one way that ends a stock session at once."""
-    session._sess.get_function("CloseRPCConnection")()  # type: ignore[attr-defined] # noqa: SLF001

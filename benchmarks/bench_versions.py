@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import zipfile
@@ -47,6 +46,7 @@ from farm.common.files import hash_file
 from farm.common.install import cache_home
 from farm.runtime.packages import TvmWheel
 from farm.runtime.server import compile_server, find_compiler
+from tests.support.tvm import free_port
 
 TVM_RELEASES = ("0.25.0", "0.25.0.post1", "0.26.0", "0.27.0", "0.27.0.post1")
 FFI_RELEASES = (
@@ -253,7 +253,7 @@ def _make_server(environment: Environment) -> None:
 def _server(environment: Environment) -> Iterator[tuple[int, Path]]:
     """A server of its own for one session: its port, and its log."""
     log = environment.folder / "server.log"
-    port = _free_port()
+    port = free_port()
     command = [str(environment.folder / "bundle" / SERVER_PROGRAM), "server", "--host=127.0.0.1", f"--port={port}"]
     command += [f"--port-end={port + 1}", f"--key={KEY}", f"--work-dir={environment.folder / 'work'}"]
     with log.open("w") as file:
@@ -297,12 +297,6 @@ def _death(log: str) -> str:
     ends = [int(line.rpartition("=")[2]) for line in log.splitlines() if "exited, status =" in line]
     number = ends[-1] & 0x7F if ends else 0
     return signal.Signals(number).name if number else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _install(root: Path, wheels: Path, package: str, version: str, context: Context) -> Path:

@@ -11,7 +11,6 @@ import asyncio
 import gc
 import http.client
 import multiprocessing
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,13 +26,12 @@ import psutil
 
 from benchmarks.bench_dispatch import add, arrays_of
 from benchmarks.bench_scrape import busy_lab, device, holder, process_registry
-from benchmarks.harness import Context, Figure, percentile, under
+from benchmarks.harness import Context, Figure, asked, percentile, under
 from benchmarks.whole_farm import PROFILES
 from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Accounts
-from farm.control.client import ControlClient
 from farm.control.server import ControlServer
 from farm.control.verbs.device import ReadingsVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
@@ -58,7 +56,6 @@ DEVICES, JOBS, LIVE = 200, 10_000, 3
 ROUNDS = 150
 WARM_UP = 3  # templates are compiled when they are first used
 PROBED_EVERY_S = 10.0
-PING_EVERY_S = 0.05
 JOB_LIMIT_S = 300.0
 GOAL_MS = 100.0
 PART = "what changes of it"  # asked for as an open page does
@@ -91,11 +88,11 @@ def run(context: Context) -> list[Figure]:
             "models and phones": "/history", "job": f"/jobs/{job}", "queue": "/queue", **ended,
         }  # fmt: skip
         context.say(f"{ROUNDS} requests for each of {len(wanted)} pages")
-        with pings(farm.socket) as waited_ms:
+        with asked(farm.socket, "ping") as waited_s:
             status = farm.status()
             figures += pages(status["web"], status["pid"], wanted)
-    p99 = percentile(waited_ms, 99)
-    return [*figures, Figure("the job door's ping meanwhile, 99th percentile", p99, "ms", None, "", True)]
+    p99_ms = 1e3 * percentile(waited_s, 99)
+    return [*figures, Figure("the job door's ping meanwhile, 99th percentile", p99_ms, "ms", None, "", True)]
 
 
 def pages(url: str, pid: int, wanted: Mapping[str, str]) -> list[Figure]:
@@ -136,28 +133,6 @@ def requests_ms(url: str, path: str, headers: Mapping[str, str]) -> tuple[list[f
             raise ValueError(f"{path} answers {answer.status}")
     connection.close()
     return times_ms, len(body)
-
-
-@contextmanager
-def pings(socket: Path) -> Iterator[list[float]]:
-    """How long the job door takes for nothing, again and again."""
-    waited_ms: list[float] = []
-    over = threading.Event()
-
-    def ping() -> None:
-        with ControlClient(socket) as client:
-            while not over.wait(PING_EVERY_S):
-                begun = time.perf_counter()
-                client.call("ping")
-                waited_ms.append(1e3 * (time.perf_counter() - begun))
-
-    thread = threading.Thread(target=ping)
-    thread.start()
-    try:
-        yield waited_ms
-    finally:
-        over.set()
-        thread.join()
 
 
 def finished(farm: VirtualFarm, folder: Path) -> dict[str, str]:

@@ -140,10 +140,11 @@ def one(scene: Scene, fault: Fault) -> Outcome:
     outcome = Outcome(fault)
     try:
         scene.until(scene.is_free, "it is ready before the fault")
+        outset = time.time()
         for step in fault.before:
             step(scene)
         served, broken = bystander.served, len(bystander.broken)
-        outcome = _played(scene, fault)
+        outcome = _played(scene, fault, outset)
         if fault.spares:
             spared = bystander.goes_on(max(served, bystander.served)) and len(bystander.broken) == broken
             outcome = replace(outcome, spared=spared)
@@ -170,15 +171,16 @@ def _clean_slate(scene: Scene) -> None:
         scene.until_state(scene.name_of(scene.lab.phone(scene.neighbour).serial), READY)
 
 
-def _played(scene: Scene, fault: Fault) -> Outcome:
+def _played(scene: Scene, fault: Fault, outset: float) -> Outcome:
     limit_s = SLOW_LIMIT_S if fault.slow else LIMIT_S
     scene.since = began = time.time()
+    shown_from = began if fault.do else outset  # without `do` the fault came while `before` lasted
     for step in fault.do:
         step(scene)
     last = 0
     first: Event | None = None
     for wanted in fault.seen:
-        told = scene.recorder.wait(scene.device, began, wanted, last, limit_s)
+        told = scene.recorder.wait(scene.device, shown_from, wanted, last, limit_s)
         first, last = first or told, told.seq
     since = began
     if fault.undo:
@@ -190,7 +192,7 @@ def _played(scene: Scene, fault: Fault) -> Outcome:
     for wanted in fault.then:
         last = scene.recorder.wait(scene.device, since, wanted, last, limit_s).seq
     scene.until(scene.is_free, "it is ready again")
-    history = scene.recorder.of(scene.device, began)
+    history = scene.recorder.of(scene.device, shown_from)
     for step in fault.check:
         step(scene)
     actions = _actions(history, scene.device)
@@ -200,7 +202,7 @@ def _played(scene: Scene, fault: Fault) -> Outcome:
         fault,
         wrong,
         f"{first.kind}: {words(first)}" if first else "",
-        first.at - began if first else None,
+        max(0.0, first.at - began) if first else None,
         actions,
         back[-1] - since if back else None,
     )

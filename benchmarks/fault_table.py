@@ -125,24 +125,24 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "kernel ignores SIGTERM, session past its timeout", (),  # `before` lasted until then
         ("session.ended", "recovery.action ~ reap", "device.ready"), _GATE, stage=Stage.USER,
-        before=spinning("ignore_sigterm", do.SESSION_TIMEOUT_S), actions=("reap",), goal_s=10.0, repeats=3,
+        before=spinning("ignore_sigterm", do.SESSION_TIMEOUT_S), actions=("reap",), goal_s=2.0, repeats=3,
         tidy=(do.drop_client,),
     ),
     Fault(
         "kernel spins, an operator ends the lease", (farm("lease", "kick", "{}"),),
         ("session.ended", "recovery.action ~ reap", "device.ready"), "operator", stage=Stage.USER,
-        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=10.0, tidy=(do.drop_client,),
+        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=2.0, tidy=(do.drop_client,),
     ),
     Fault(
         "client dies in the middle of a kernel", (do.drop_client,),
         ("session.ended", "recovery.action ~ reap", "device.ready"), _GATE, stage=Stage.USER,
-        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=10.0,
+        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=2.0,
     ),
     Fault(
         "a process survives SIGKILL (stuck in a driver)", (do.drop_client,),
         ("session.ended", "recovery.action ~ reap", "recovery.ended ~ reap.*failed", "recovery.action ~ reboot",
          "device.gone", "device.ready"), "reaper", stage=Stage.USER,
-        before=spinning("unkillable", seconds=30.0), actions=("reap", "reboot"),
+        before=spinning("unkillable", seconds=30.0), actions=("reap", "reboot"), goal_s=10.0,
     ),
     Fault(
         "a session's process segfaults", (shell(f"kill -SEGV $(pgrep -P $(sed -n s/^pid=//p {RUN}))"),),

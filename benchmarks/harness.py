@@ -12,17 +12,23 @@ import pkgutil
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psutil
 
 from farm.common.errors import ExitCode, FarmError, HostError
+from farm.control.client import ControlClient
+from farm.simulation.postgres import check_programs
 
 PREFIX = "bench_"
+ASK_EVERY_S = 0.05
 ONLY_BY_NAME = frozenset({"soak", "lab_chaos", "versions"})  # these take as long as they are told to; not part of "all"
 
 
@@ -67,6 +73,28 @@ def cpu_percent(processes: Sequence[psutil.Process], seconds: float) -> list[flo
     return [
         100 * (sum(each.cpu_times()[:2]) - used_s) / passed_s for each, used_s in zip(processes, before, strict=True)
     ]
+
+
+@contextmanager
+def asked(socket: Path, verb: str, **fields: Any) -> Iterator[list[float]]:
+    """Ask a daemon the same thing meanwhile, over and over; the list gets the seconds of each answer."""
+    answers: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with ControlClient(socket) as client:
+            while not over.wait(ASK_EVERY_S):
+                begun_s = time.monotonic()
+                client.call(verb, **fields)
+                answers.append(time.monotonic() - begun_s)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
 
 
 def until(condition: Callable[[], bool], limit_s: float, otherwise: str) -> None:
@@ -117,6 +145,8 @@ def _run(name: str) -> list[Figure]:
     begun = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"farm-bench-{name}-"))
     try:
+        if name.startswith("lab_"):
+            check_programs()
         figures: list[Figure] = module.run(Context(folder))
     except FarmError as error:
         # A benchmark that cannot run has not met its goal; the others still run.

@@ -105,7 +105,7 @@ class Storm:
         self._later: list[tuple[float, int, Callable[[], None]]] = []  # time, number and end of each fault
         self._hurt: set[str] = set()  # parts with a fault
         self._number = 0
-        self._told = (folder / "clients.jsonl").open("a", encoding="utf-8")
+        self._told = Told(folder)
         self._jobs: dict[str, str] = {}  # job -> its latest known state
         self._begun_s = time.monotonic()
         self.faults: Counter[str] = Counter()
@@ -130,7 +130,6 @@ class Storm:
         while self._later:
             heapq.heappop(self._later)[2]()
         self._wait_ended()
-        self._told.close()
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -220,7 +219,7 @@ class Storm:
             if answer is not None:
                 (row,) = answer["jobs"]
                 self._jobs[row["id"]] = row["state"]
-                self._note(job=row["id"], token=token)
+                self._told.note(job=row["id"], token=token)
 
     def _ask(self, verb: str, *, limit_s: float = 60.0, **fields: Any) -> dict[str, Any] | None:
         """The answer of a host without a fault; None: no host has answered in time."""
@@ -245,7 +244,7 @@ class Storm:
                 with contextlib.suppress(FarmError):
                     if (answer := self._ask("job.show", job=job)) is not None:
                         self._jobs[job] = answer["job"]["state"]
-                        self._note(job=job, state=self._jobs[job])
+                        self._told.note(job=job, state=self._jobs[job])
             self._wait(0.5)
 
     def _pick(self, what: str, among: Any) -> Any:
@@ -276,10 +275,6 @@ class Storm:
     def _start(self, farm: VirtualFarm) -> None:
         farm.client.close()
         farm.daemon.start().close()
-
-    def _note(self, **said: str) -> None:
-        self._told.write(json.dumps(said) + "\n")
-        self._told.flush()
 
     def _fell(self, kind: str, where: str) -> None:
         self.faults[kind] += 1
@@ -314,8 +309,32 @@ def copy_logs(hosts: Iterable[VirtualFarm], folder: Path) -> None:
             (folder / f"{phone.name}.log").write_text(phone.shell(f"cat {LOG}"))
 
 
-def verdict(lab: WholeLab, folder: Path) -> dict[str, Any]:
-    """The findings of the judge, which runs in a process of its own."""
+class Told:
+    """What clients of a lab were told, in FOLDER/clients.jsonl, and jobs that the logs of phones tell of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._number = 0
+
+    def note(self, **said: str) -> None:
+        """Add what one was told."""
+        with (self.folder / "clients.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(said) + "\n")
+
+    def submit(self, farm: VirtualFarm, on: str, before: str = "", **spec: Any) -> str:
+        """Submit a job that begins with the command `before`; returns its id."""
+        self._number += 1
+        token = f"token-{self._number}"
+        line = f"{before}; " * bool(before) + COMMAND.format(token=token, log=LOG)
+        wanted = {"kind": "shell", "on": on, "command": line, **spec}
+        (row,) = farm.client.call("job.submit", spec=wanted, key=token)["jobs"]
+        self.note(job=row["id"], token=token)
+        return str(row["id"])
+
+
+def verdict(lab: WholeLab, hosts: Iterable[VirtualFarm], folder: Path) -> dict[str, Any]:
+    """The findings of the judge, which runs in a process of its own; FOLDER has what clients were told."""
+    copy_logs(hosts, folder / "phones")
     dsn = lab.url.replace("+psycopg", "")
     judge = [sys.executable, "-m", "benchmarks.lab_judge", dsn, str(folder)]
     told: dict[str, Any] = json.loads(subprocess.run(judge, check=True, capture_output=True, text=True).stdout)

@@ -16,12 +16,10 @@ from farm.simulation.postgres import new_server
 from tests.support.host_network import SWITCH, HostNetwork
 from tests.support.stock_client import Clients, StockClient
 from tests.support.whole_farm import Phone, phones
-from tests.support.whole_lab import whole_lab
+from tests.support.whole_lab import GO, whole_lab
 
 PORT = 5432
 CUT, OTHER = "one", "two"  # the hosts
-GO = "/data/local/tmp/go"
-WAIT = f"until [ -e {GO} ]; do sleep 0.2; done; rm {GO}"
 LIMIT_S = 900.0  # of a job
 # A session whose bytes are compared until the client is told to continue; it tells how many rounds there were, and how
 # many were wrong.
@@ -42,8 +40,8 @@ tell([rounds, wrong])
 class CutOffLab:
     """The lab, all phones ready; `network` loses packets of its host `CUT`."""
 
-    def __init__(self, network: HostNetwork, stack: ExitStack, kernel: Path) -> None:
-        """Begin it on a network of `CUT` and `OTHER`; `stack` ends it."""
+    def __init__(self, network: HostNetwork, stack: ExitStack, kernel: Path, folder: Path) -> None:
+        """Begin it on a network of `CUT` and `OTHER`; `stack` ends it. `folder`: for what it is judged by."""
         self.network = network
         with network.inside(SWITCH):
             trust = f"host all all {network.address(SWITCH)}/24 trust\n"
@@ -62,8 +60,7 @@ class CutOffLab:
         (self.elsewhere,) = phones(self.other)
         lab_chaos.begin_logs(farms)
         self._kernel = kernel
-        self._number = 0
-        self.told: list[dict[str, str]] = []
+        self.told = lab_chaos.Told(folder)
 
     @contextmanager
     def session(self) -> Iterator[StockClient]:
@@ -78,13 +75,11 @@ class CutOffLab:
 
     def submit(self, on: str, before: str = "") -> str:
         """A job that the log of its phone tells of; it begins with `before`. Returns its id."""
-        self._number += 1
-        token = f"token-{self._number}"
-        line = f"{before}; " * bool(before) + lab_chaos.COMMAND.format(token=token, log=lab_chaos.LOG)
-        spec = {"kind": "shell", "on": on, "command": line, "timeout_s": LIMIT_S, "max_attempts": 2}
-        (row,) = self.other.client.call("job.submit", spec=spec)["jobs"]
-        self.told.append({"job": row["id"], "token": token})
-        return str(row["id"])
+        return self.told.submit(self.other, on, before, timeout_s=LIMIT_S, max_attempts=2)
+
+    def wrong(self) -> dict[str, Any]:
+        """The rules that were broken."""
+        return dict(lab_chaos.verdict(self.lab, (self.cut, self.other), self.told.folder)["wrong"])
 
     def attempts(self, job: str) -> list[tuple[Any, ...]]:
         """Phone and state of each attempt, by the database."""

@@ -7,7 +7,6 @@ themselves, of few runs by their intervals.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 
 from benchmarks.harness import Context, Figure
 from benchmarks.simulated_runs import Random
+from farm.measure.quality import wilson
 
 PROCESSES = 2
 MIN_COUNT = 150  # runs; a rate of fewer misses its goal only where its interval does
@@ -88,18 +88,10 @@ def _figure(case: Case, counted: tuple[int, int]) -> Figure:
     if not of:
         return Figure(f"{case.name} (no run of {case.runs} counts)", 100.0, "%", goal="", ok=True)
     rate = 100 * held / of
-    low, high = _wilson(held, of)
+    low, high = (100 * end for end in wilson(held, of))
     goal = "" if case.goal is None else f"{case.goal}: {case.goal.verdict(low, high)}"
     shown = of >= MIN_COUNT or (case.goal is not None and case.goal.verdict(low, high) == "missed")
     few_wrong = of < case.runs and of - held <= MAX_WRONG * case.runs
     ok = case.goal is None or case.goal.holds(rate) or not shown or few_wrong
     counted_of = "" if of == case.runs else f"; {of} of {case.runs} count"
     return Figure(f"{case.name} ({held}/{of}, {low:.1f}-{high:.1f}{counted_of})", rate, "%", goal=goal, ok=ok)
-
-
-def _wilson(held: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a rate, in percent (Wilson 1927)."""
-    rate, z2 = held / count, 1.96**2
-    middle = (rate + z2 / 2 / count) / (1 + z2 / count)
-    half = 1.96 * math.sqrt(rate * (1 - rate) / count + z2 / 4 / count**2) / (1 + z2 / count)
-    return max(100 * (middle - half), 0.0), min(100 * (middle + half), 100.0)

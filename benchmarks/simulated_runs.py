@@ -214,6 +214,34 @@ def shape(noise: Noise, both: Noise = flat, own: Noise = flat) -> Shape:
     return lambda random, count: (noise(random, count), both(random, count), own(random, count))
 
 
+def slower(random: Random, count: int) -> FloatArray:
+    """A clock that is 1 to 8 % down for the whole run."""
+    return np.full(count, 1 + random.uniform(0.01, 0.08))
+
+
+def stepping(random: Random, count: int) -> FloatArray:
+    """A clock that goes down by 2 to 4 % at one of the samples 10 to 200."""
+    speed = np.ones(count)
+    speed[random.integers(10, 200) :] += random.uniform(0.02, 0.04)
+    return speed
+
+
+def two_clocks(random: Random, count: int) -> FloatArray:
+    """A clock that goes down by 2 to 4 %, about 40 samples each time, for a third of the time."""
+    at = np.cumsum(random.random(count) < 1 / 40) % 3 == 0
+    return np.asarray(1 + random.uniform(0.02, 0.04) * at, dtype=np.float64)
+
+
+def following(share: float, clock: Noise) -> Shape:
+    """A model that follows the clock, which the reference kernel shows, by a share: 0 not at all, 1 as the kernel."""
+
+    def drawn(random: Random, count: int) -> Drawn:
+        speed = clock(random, count)
+        return normal(random, count), speed, np.asarray(speed ** (share - 1), dtype=np.float64)
+
+    return drawn
+
+
 class Phone:
     """A phone in time, which does something else for `stop_s` of every `period_s`: samples fall where they fall."""
 

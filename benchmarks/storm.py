@@ -93,43 +93,22 @@ class PatientLab(LabClient):
                 self.wait(phone, "on", timeout_s=BOOT_LIMIT_S)
 
 
-class PhoneStorm(threading.Thread):
-    """What one phone goes through."""
+class StormThread(threading.Thread):
+    """Does `storm` until the weather ends; `failure` is what went wrong with the storm itself."""
 
-    def __init__(
-        self, weather: Weather, tally: Tally, lab: Path, phone: str, farm: VirtualFarm, seed: int, pause_s: float
-    ) -> None:
-        """`pause_s`: at most so long between two faults."""
-        super().__init__(name=f"storm {phone}", daemon=True)
-        self._pause_s = pause_s
+    def __init__(self, weather: Weather, tally: Tally, farm: VirtualFarm, lab: LabClient, of: str, seed: int) -> None:
+        super().__init__(name=f"storm {of}", daemon=True)
         self._weather = weather
         self._tally = tally
-        self._lab = PatientLab(lab)
-        self._phone = phone
-        self._farm = VirtualFarm(farm.daemon, ControlClient(farm.socket), self._lab, farm.adb_path)  # of this thread
-        self._random = random.Random(f"{seed} {phone}")
+        self._lab = lab
+        self._farm = VirtualFarm(farm.daemon, ControlClient(farm.socket), lab, farm.adb_path)  # of this thread
+        self._random = random.Random(f"{seed} {of}")
         self.failure: FarmError | None = None
 
     def run(self) -> None:
-        faults: dict[str, Callable[[], AbstractContextManager[None]]] = {
-            "unauthorized": self.unauthorized, "wiped": self.wiped, "full": self.full, "corrupted": self.corrupted,
-            "supervisor_killed": self.supervisor_killed, **{name: partial(self.by_lab, name) for name in BY_LAB},
-        }  # fmt: skip
-        if self._lab.phone(self._phone).isolation != "full":
-            del faults["stuck"]
-        names = [*faults, "unplugged"]  # which is twice as frequent
         try:
             self._farm.status()  # its connection is there before anybody counts
-            while True:
-                self._weather.pause(self._random.uniform(0.0, self._pause_s))
-                with self._weather.turn() as goes_on:
-                    if not goes_on:
-                        return
-                    fault = self._random.choice(names)
-                    self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)  # the last one may have been a reboot
-                    self._tally.blow(self._phone, fault)
-                    with faults[fault]():
-                        self._weather.pause(self._random.uniform(0.0, 3.0))
+            self.storm()
         except FarmError as error:
             self.failure = error
         except Exception as error:  # noqa: BLE001 - whoever waits for the storm must hear of it
@@ -137,6 +116,41 @@ class PhoneStorm(threading.Thread):
         finally:
             self._farm.client.close()
             self._lab.close()
+
+    def storm(self) -> None:
+        """What happens until the weather ends."""
+        raise NotImplementedError
+
+
+class PhoneStorm(StormThread):
+    """What one phone goes through."""
+
+    def __init__(
+        self, weather: Weather, tally: Tally, lab: Path, phone: str, farm: VirtualFarm, seed: int, pause_s: float
+    ) -> None:
+        """`pause_s`: at most so long between two faults."""
+        super().__init__(weather, tally, farm, PatientLab(lab), phone, seed)
+        self._pause_s = pause_s
+        self._phone = phone
+
+    def storm(self) -> None:
+        faults: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "unauthorized": self.unauthorized, "wiped": self.wiped, "full": self.full, "corrupted": self.corrupted,
+            "supervisor_killed": self.supervisor_killed, **{name: partial(self.by_lab, name) for name in BY_LAB},
+        }  # fmt: skip
+        if self._lab.phone(self._phone).isolation != "full":
+            del faults["stuck"]
+        names = [*faults, "unplugged"]  # which is twice as frequent
+        while True:
+            self._weather.pause(self._random.uniform(0.0, self._pause_s))
+            with self._weather.turn() as goes_on:
+                if not goes_on:
+                    return
+                fault = self._random.choice(names)
+                self._lab.wait(self._phone, "on", timeout_s=BOOT_LIMIT_S)  # the last one may have been a reboot
+                self._tally.blow(self._phone, fault)
+                with faults[fault]():
+                    self._weather.pause(self._random.uniform(0.0, 3.0))
 
     @contextlib.contextmanager
     def by_lab(self, name: str) -> Iterator[None]:
@@ -195,49 +209,33 @@ class PhoneStorm(threading.Thread):
         self._farm.adb("-s", self._lab.phone(self._phone).serial, *arguments)
 
 
-class FarmStorm(threading.Thread):
+class FarmStorm(StormThread):
     """What the farm as a whole goes through."""
 
     def __init__(self, weather: Weather, tally: Tally, farm: VirtualFarm, seed: int, hubs: Sequence[str]) -> None:
-        super().__init__(name="storm farm", daemon=True)
-        self._weather = weather
-        self._tally = tally
-        self._client = ControlClient(farm.socket)
-        self._lab = LabClient(farm.lab.directory)
-        self._farm = VirtualFarm(farm.daemon, self._client, self._lab, farm.adb_path)  # of this thread
+        super().__init__(weather, tally, farm, LabClient(farm.lab.directory), "farm", seed)
         self._hubs = hubs
-        self._random = random.Random(f"{seed} farm")
-        self.failure: FarmError | None = None
 
-    def run(self) -> None:
+    def storm(self) -> None:
         faults = [
             self.adb_killed, self.adb_stops, self.toolchain_killed, self.hub_lost, self.hub_lost, self.kicked,
             self.kicked,
         ]  # fmt: skip
-        try:
-            self._farm.status()  # its connection is there before anybody counts
-            while True:
-                self._weather.pause(self._random.uniform(5.0, 20.0))
-                with self._weather.turn() as goes_on:
-                    if not goes_on:
-                        return
-                    fault = self._random.choice(faults)
-                    self._tally.blow("", fault.__name__)
-                    fault()
-        except FarmError as error:
-            self.failure = error
-        except Exception as error:  # noqa: BLE001 - whoever waits for the storm must hear of it
-            self.failure = HostError(f"{self.name}: {error!r}")
-        finally:
-            self._lab.close()
-            self._client.close()
+        while True:
+            self._weather.pause(self._random.uniform(5.0, 20.0))
+            with self._weather.turn() as goes_on:
+                if not goes_on:
+                    return
+                fault = self._random.choice(faults)
+                self._tally.blow("", fault.__name__)
+                fault()
 
     def adb_killed(self) -> None:
         self._farm.adb("kill-server")
 
     def adb_stops(self) -> None:
         """It hangs for a moment: no reason to replace it."""
-        daemon = psutil.Process(self._client.call("status")["pid"])
+        daemon = psutil.Process(self._farm.client.call("status")["pid"])
         for child in daemon.children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if child.name() == "adb":
@@ -253,14 +251,14 @@ class FarmStorm(threading.Thread):
 
     def toolchain_killed(self) -> None:
         """The zygote dies; checks wait until the next one has imported TVM."""
-        daemon = psutil.Process(self._client.call("status")["pid"])
+        daemon = psutil.Process(self._farm.client.call("status")["pid"])
         for child in daemon.children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "farm.worker.zygote" in child.cmdline():
                     child.send_signal(signal.SIGKILL)
 
     def kicked(self) -> None:
-        leases = self._client.call("lease.list")["leases"]
+        leases = self._farm.client.call("lease.list")["leases"]
         if leases:
             with contextlib.suppress(FarmError):  # it may have ended by itself
-                self._client.call("lease.kick", device=self._random.choice(leases)["id"])
+                self._farm.client.call("lease.kick", device=self._random.choice(leases)["id"])

@@ -63,7 +63,7 @@ def assert_not_slower(farm_client: Client, request: pytest.FixtureRequest) -> Ca
         Returns:
             The answer of each phone, which may be `cannot tell`.
         """
-        from farm.results.ci import CiAnswer, CiCase, FailLimit, compared
+        from farm.results.ci import BEYOND, CiAnswer, CiCase, FailLimit, compared
 
         __tracebackhide__ = True
         with _plain_failures():
@@ -78,9 +78,7 @@ def assert_not_slower(farm_client: Client, request: pytest.FixtureRequest) -> Ca
         ]
         lines = [f"{name} on {case.device}: {case.answer}, {case.change} ({case.about})" for case in cases]
         request.node.user_properties.extend(("farm", line) for line in lines)
-        bad = [
-            line for line, case in zip(lines, cases, strict=True) if case.answer in (CiAnswer.SLOWER, CiAnswer.FAILED)
-        ]
+        bad = [line for line, case in zip(lines, cases, strict=True) if case.answer in (*BEYOND, CiAnswer.FAILED)]
         if bad:
             pytest.fail("\n".join([f"not {limit.text} or more was asked for", *bad]), pytrace=False)
         return cases

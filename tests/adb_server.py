@@ -38,17 +38,18 @@ class AdbServer:
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    unix: bool = False  # listens on a unix socket, as the daemon's does, and not on the port
 
     @property
     def socket(self) -> str:
-        return f"tcp:127.0.0.1:{self.port}"
+        return f"localfilesystem:{self.home / 'adb.sock'}" if self.unix else f"tcp:127.0.0.1:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ADB_", "ANDROID_"))}
         return kept | {
             "HOME": str(self.home),
-            "ANDROID_ADB_SERVER_PORT": str(self.port),
+            **({"ADB_SERVER_SOCKET": self.socket} if self.unix else {"ANDROID_ADB_SERVER_PORT": str(self.port)}),
             "ADB_MDNS": "0",
             "ADB_USB": "0",
             "ADB_LOCAL_TRANSPORT_MAX_PORT": "5554",
@@ -61,8 +62,9 @@ class AdbServer:
         with (self.home / "adb.log").open("ab") as log:
             # The kernel ends it with this process, however that ends.
             with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+            place = ("-L", self.socket) if self.unix else ("-P", str(self.port))
             self.process = subprocess.Popen(
-                [*with_us, self.binary, "-P", str(self.port), "nodaemon", "server"],
+                [*with_us, self.binary, *place, "nodaemon", "server"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -76,6 +78,8 @@ class AdbServer:
 
     def answers(self) -> bool:
         """Whether the server speaks the host protocol."""
+        if self.unix:
+            return (self.home / "adb.sock").exists()
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
                 connection.sendall(b"000chost:version")

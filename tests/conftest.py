@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run in the background ignores Ctrl-C, and one under nohup a hang-up; so would every command that it starts."""
     if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit it
         # What tests compile or fetch stays in the clone: a test that passes needs nothing of a developer's caches.
-        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home")) if config.cache else mkdtemp()
+        os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home")) if hasattr(config, "cache") else mkdtemp()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler

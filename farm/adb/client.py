@@ -36,7 +36,7 @@ class AdbClient:
 
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
-        self.last_answer_at = 0.0  # of a phone, monotonic seconds: its transport worked then
+        self.last_answer_at = 0.0  # when any phone last answered, monotonic seconds; 0: never
         self.shared_serials: set[str] = set()  # of several phones each: these have their USB paths as serials
         # Until the answer of the server itself, or of a phone on which a service was opened.
         self.round_trips = {"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)}
@@ -215,7 +215,7 @@ class AdbClient:
     async def reconnect(self, serial: str) -> str:
         """Has the server drop a phone's transport, usable or not, and make a new one. Returns its answer.
 
-        The list shows the rest: it leaves it, or is offline, for a moment. Its streams and forwards end.
+        For a moment the phone is missing from the server's list or offline; its streams and forwards end.
         """
         self.forget(serial)
         return await self._query(f"host-serial:{serial}:reconnect", serial=serial)

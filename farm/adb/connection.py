@@ -23,7 +23,7 @@ DEFAULT_PORT = 5037  # every `adb` looks here, and starts a server if none liste
 CONNECT_RETRY_S = 0.002  # adb listens with a backlog of 4: a full unix-socket queue returns EAGAIN at once
 RECEIVE_BYTES = 256 << 10  # one recv; larger than the largest packet burst seen from a phone's shell
 _QUOTED_CHARS = 120
-_ASSIGNED = re.compile(r"(\w=)\S+")
+_ASSIGNED = re.compile(r"""(\w=)(?:'[^']*'?|"[^"]*"?|\\.|\S)+""")
 _UNIX_PATH_BYTES = 107  # sun_path is 108 bytes with its NUL
 _LOOPBACK = ("", "localhost", "127.0.0.1")
 

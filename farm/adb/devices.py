@@ -145,7 +145,7 @@ def distinct(devices: Iterable[AdbDevice], shared: set[str]) -> list[AdbDevice]:
 
 
 def usable(devices: Iterable[AdbDevice]) -> tuple[AdbDevice, ...]:
-    """Those whose shell can be asked."""
+    """The devices in adb's state `device`."""
     return tuple(device for device in devices if device.state is AdbState.DEVICE)
 
 

@@ -194,14 +194,14 @@ def port_addresses(port: int) -> tuple[str, ...]:
 
 
 def _server_processes() -> Iterable[ServerProcess]:
-    for process in psutil.process_iter(["pid", "name", "cmdline", "username", "status"]):
-        info = process.info
-        words = info["cmdline"] or []
-        running = info["status"] != psutil.STATUS_ZOMBIE
-        if running and info["name"] == "adb" and any(word in words for word in _SERVER_WORDS):
-            # A process that we may not inspect, on a socket of its own, is far more often an experiment than a rival.
-            usb = _takes_usb(process, unknown=False)
-            yield ServerProcess(info["pid"], info["username"] or "?", " ".join(words), usb)
+    adb = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "adb")  # a host has hundreds
+    for process in adb:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            info = process.as_dict(["cmdline", "username", "status"], ad_value="?")
+            if info["status"] != psutil.STATUS_ZOMBIE and any(word in info["cmdline"] for word in _SERVER_WORDS):
+                # One that we may not inspect, on a socket of its own, is far more often an experiment than a rival.
+                usb = _takes_usb(process, unknown=False)
+                yield ServerProcess(process.pid, info["username"], " ".join(info["cmdline"]), usb)
 
 
 def _describe(pid: int) -> ServerProcess | None:

@@ -184,7 +184,7 @@ class AdbServer:
         except (ConnectionRefusedError, FileNotFoundError):
             return False  # it has just ended
         except OSError:
-            return True  # on a port: another user's. Here: it hangs, which its watcher judges
+            return True  # on a port: another user's. Farm's own socket: it hangs, and ServerWatcher decides
         if self._process is not None and self._process.pid == pid:
             return True
         self._inherited = await asyncio.to_thread(self._own_process, pid)

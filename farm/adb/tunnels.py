@@ -26,7 +26,7 @@ from farm.adb.errors import AdbError, AdbPortTaken
 from farm.common.errors import HostError, UserError
 from farm.common.files import write_durably
 
-EMULATOR_PORTS = range(5554, 5586)  # the adb server dials these, looking for emulators: TVM PR 13172 filled disks so
+EMULATOR_PORTS = range(5554, 5586)  # the adb server dials them: an RPC server there filled a disk (TVM PR 13172)
 _SPEC = r"(?:tcp|localabstract|localreserved|localfilesystem|local|dev|jdwp|vsock|acceptfd):\S*"
 _LINE = re.compile(rf"(?P<owner>.*?)\s+(?P<listen>{_SPEC})\s+(?P<dial>{_SPEC})\s*")
 

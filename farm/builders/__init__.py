@@ -6,7 +6,7 @@ in the daemon. A builder is a member of the lab as a host is: a row in the store
 is what a builder runs, dask's worker around today's build server. `table_policy` decides (pure): which builder gets a
 candidate, which ones are silent or excluded, which failures are the candidate's fault, and whether an answer is valid.
 
-A candidate's way: farm.tuning.builder places it, farm.tuning.builder sends it over a unix socket to `server`,
-`broker` gives it to a builder of its identity (farm.tuning.build_process), and checks what comes back. Whatever goes
-wrong on that way, the candidate is built on the host as if there were no builders.
+A candidate's way: farm.tuning.builder places it and sends it over a unix socket to `server`; `broker` gives it to a
+builder of its identity (farm.tuning.build_process) and checks the answer. Whatever goes wrong on that way, the
+candidate is built on the host as if there were no builders.
 """

@@ -35,12 +35,15 @@ PublishEvent = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind,
 log = logging.getLogger(__name__)
 
 
+Number = Annotated[int, Field(ge=0)]
+
+
 @with_config(ConfigDict(extra="ignore"))
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
     """A candidate that a tuning run wants built."""
 
-    number: Annotated[int, Field(ge=0)]
+    number: Number
     identity: str  # of the builders that may build it
     key: Annotated[str, Field(pattern=SHA256_FORM)]
     target: Any
@@ -50,6 +53,7 @@ class BuildOrder:
 
 
 _ORDER = TypeAdapter(BuildOrder)
+_NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, strict=True)])
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +143,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
                     self._take(run, fields, module)
                 await writer.drain()
         except (OSError, ProtocolError, ValidationError):
-            pass  # it has ended, or does not speak our language: its candidates are its own again
+            pass  # the run has ended or sent no valid frame: it builds its candidates itself
         finally:
             self._admission.leave(place)
             self.runs.discard(run)
@@ -151,10 +155,12 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
     def _take(self, run: ConnectedRun, fields: Mapping[str, Any], module: bytes) -> None:
         if "number" in fields:
             order = _ORDER.validate_python(fields)
+            if order.number in run.orders:
+                raise ProtocolError(f"two orders have the number {order.number}")
             task = run.orders[order.number] = asyncio.create_task(self._fill(run, order, module))
             task.add_done_callback(lambda _: run.orders.pop(order.number, None))
         elif "cancel" in fields:
-            if (under_way := run.orders.get(fields["cancel"])) is not None:
+            if (under_way := run.orders.get(_NUMBER.validate_python(fields["cancel"]))) is not None:
                 under_way.cancel()
         else:
             run.identity = str(fields.get("identity", ""))

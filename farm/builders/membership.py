@@ -24,7 +24,7 @@ from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
 from farm.common.token_text import BUILDER_TOKEN, token_text, token_values
 from farm.lab.identity import LabIdentity, keep_identity, open_identity
-from farm.lab.tls import client_context
+from farm.lab.tls import client_context, tls_socket
 
 LIMIT_S = 10.0
 FACTS = "builder.json"
@@ -129,12 +129,8 @@ def is_refused(about: Membership, identity: LabIdentity) -> bool:
 
 
 def _connected(host: str, port: int, identity: LabIdentity, certificate: str) -> ssl.SSLSocket:
-    plain = socket.create_connection((host, port), LIMIT_S)
-    try:
-        return client_context(identity, [certificate]).wrap_socket(plain)
-    except OSError:
-        plain.close()
-        raise
+    own = client_context(identity, [certificate])
+    return tls_socket(socket.create_connection((host, port), LIMIT_S), own, handshake=True)
 
 
 def _is_refusal(error: OSError) -> bool:

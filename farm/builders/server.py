@@ -135,7 +135,8 @@ class BuilderServer:
         while data := await reader.read(1 << 16):
             for fields, _ in messages.feed(data):
                 if "joined" in fields:
-                    if not (asked := self._joining.pop(fields["joined"])).done():  # else its connection was too slow
+                    asked = self._joining.pop(fields["joined"], None)
+                    if asked is not None and not asked.done():  # else its connection was too slow
                         asked.set_result(fields["answer"])
                     continue
                 try:
@@ -145,6 +146,8 @@ class BuilderServer:
 
     async def _join(self, name: str, token: str, certificate: str) -> Mapping[str, Any]:
         """The daemon's answer to a builder that joins."""
+        if certificate in self._joining:
+            raise UserError("a builder with this certificate joins already")
         answered: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._joining[certificate] = answered
         self._send({"join": name, "token": token, "certificate": certificate})

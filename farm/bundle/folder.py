@@ -63,9 +63,12 @@ def read_folder(folder: Path) -> Inspection:
     return inspect(files, description)
 
 
-def read_files(folder: Path) -> list[FolderFile]:
-    """Read every file of a folder except bundle.toml, sorted by name."""
-    return [_read_file(path) for path in sorted(folder.iterdir()) if path.name != DESCRIPTION]
+def read_files(folder: Path, *, marks: bool = True) -> list[FolderFile]:
+    """Read every file of a folder except bundle.toml, sorted by name.
+
+    `marks`: look for `MARKS` and the names of TVM's libraries in all bytes, while no other thread runs.
+    """
+    return [_read_file(path, marks=marks) for path in sorted(folder.iterdir()) if path.name != DESCRIPTION]
 
 
 def description_text(description: FolderDescription) -> str:
@@ -102,7 +105,7 @@ def _refuse_what_no_bundle_holds(folder: Path) -> None:
         raise bundle_error(str(folder), findings)
 
 
-def _read_file(path: Path) -> FolderFile:
+def _read_file(path: Path, *, marks: bool) -> FolderFile:
     if path.stat().st_size == 0:
         return FolderFile(path.name)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -113,12 +116,12 @@ def _read_file(path: Path) -> FolderFile:
             return FolderFile(path.name)
         # The names of sibling libraries inside tvm_rpc tell what it opens by itself.
         siblings = [sibling.name.encode() for sibling in path.parent.glob("libtvm*.so")]
-        marks = frozenset(mark for mark in (*MARKS, *siblings) if data.find(mark) >= 0)
+        found = frozenset(mark for mark in (*MARKS, *siblings) if data.find(mark) >= 0) if marks else frozenset[bytes]()
         try:
             elf = parse_elf(data, path.name)
         except ElfError as error:
             return FolderFile(path.name, problem=error)
-        return FolderFile(path.name, elf=elf, marks=marks, build=known_builds().get(elf.build_id))
+        return FolderFile(path.name, elf=elf, marks=found, build=known_builds().get(elf.build_id))
 
 
 def _read_description(path: Path) -> FolderDescription:

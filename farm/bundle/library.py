@@ -220,6 +220,14 @@ class BundleLibrary:
         bundle = self._load(hash_, _names_of(hash_, names))
         return replace(bundle, name=name) if name in names else bundle
 
+    def hash_of(self, name: str) -> str:
+        """The hash of a bundle by its name or the start of its hash, also with an unreadable manifest.
+
+        Raises:
+            NoSuchBundleError: there is none, or several hashes start so.
+        """
+        return self._resolve(name, self._hashes_by_name())
+
     def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
         """The bundle for a device: of that ABI (and platform), the one whose name was set last; None if there is none.
 
@@ -274,7 +282,7 @@ class BundleLibrary:
             return tuple(damage for hash_ in hashes for damage in _damages(self._objects / hash_, hash_))
 
     def _check_name(self, name: str) -> None:
-        """Whether a bundle can be called so; UserError, HostError."""
+        """Refuse a name that no bundle can have. Raises UserError, HostError."""
         check_bundle_name(name)
         if (path := self._names / name).is_dir():
             raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
@@ -294,11 +302,12 @@ class BundleLibrary:
         The name is on the disk before the bundle gets its place: a disk that fills up leaves no bundle without a name.
         """
         file = self._names / name
+        sound = self._is_sound(hash_)  # it reads the whole bundle: not under the lock
         with locked(self._root / "lock"):
             for left in self._names.glob(".*"):  # of a process that was killed
                 remove_leftover(left)
             with written(file, f"{hash_}\n".encode()):
-                if not self._is_sound(hash_):
+                if not (sound and (self._objects / hash_).is_dir()):
                     self._place(staging, hash_)
                 elif (staging.path / MANIFEST).exists() and not (staging.path / "golden").exists():  # other versions
                     write_durably(self._objects / hash_ / MANIFEST, (staging.path / MANIFEST).read_bytes())

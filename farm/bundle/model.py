@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +37,16 @@ MARKS = (OPENCL_MARK, RANDOM_FILL_MARK)
 GOLDEN_INDEX = "golden.json"
 GOLDEN_FORMAT = 1
 KIND_CPU, KIND_OPENCL = "cpu", "opencl"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Whether a phone computes the golden kernels right, and how quickly."""
+
+    ok: bool
+    detail: str  # one line: the largest error, or the wrong kernels and their errors
+    fastest_s: Mapping[str, float] = field(default_factory=dict)  # kind -> sum of its kernels' fastest runs
+
 
 MAX_FINDINGS_IN_ERROR = 10  # findings in an error: evidence that is too long loses its beginning
 

@@ -2,8 +2,9 @@
 
 A bundle that the library names newly is the *candidate*. One idle phone tries it (the canary); when it was ready with
 it for `soak_s`, the other phones follow, at most `share` of them at once. When every phone has it, it is *current*. A
-phone on which it fails gets its last proven bundle back; if it works with that, the candidate is *refused*. Where no
-phone has a proven bundle nothing needs protection: the named bundle is current at once.
+phone on which it fails gets its last proven bundle back; if it works with that, the candidate is *refused*. It also
+fails where golden kernels take `SLOWER` times as long as before and are quick again with the previous bundle. Where
+no phone has a proven bundle nothing needs protection: the named bundle is current at once.
 
 `Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
 returns the phones to exchange now, and busy phones that get no further lease before their exchange: else a phone that
@@ -26,6 +27,8 @@ from farm.common.durations import BackOff
 from farm.common.errors import UserError
 
 RETRY = BackOff(60.0, 3600.0)  # before a phone tries again after a failure that was not the bundle's
+SLOWER = 1.25  # times as long; not measured on hardware
+SLOWER_VIRTUAL = 3.0  # of virtual phones: a loaded host made golden kernels 1.9 times as long
 
 
 class TrialState(StrEnum):
@@ -47,6 +50,8 @@ class Trial:
     put_off: int = 0  # times
     until_s: float = 0.0  # end of the pause, seconds since 1970
     since_s: float = 0.0  # when the phone was chosen to try it, seconds since 1970
+    before_s: Mapping[str, float] = field(default_factory=dict)  # as RolloutPhone.golden_s, with the previous bundle
+    with_s: Mapping[str, float] = field(default_factory=dict)  # the same with the bundle, if it failed by its speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class RolloutPhone:
     with_person: bool = False  # a person has it, perhaps for hours
     reachable: bool = False  # ready or on its way there
     counted: bool = False  # must have the candidate before that is current: reachable, or away for a short time
+    golden_s: Mapping[str, float] = field(default_factory=dict)  # time of golden kernels with `bundle`, by kind
+    virtual: bool = False  # its speed is that of its host
 
 
 def named(
@@ -215,7 +222,9 @@ def advance(
     canary = target == rollout.candidate and not passed
     room = 1 if canary else max(1, math.floor(config.share * len(counted)))
     room -= sum(trial.state is TrialState.TRYING for trial in rollout.trials.values())
-    trials, kept = dict(rollout.trials), {}
+    trials = dict(rollout.trials)
+    slow = {serial for serial, trial in trials.items() if trial.with_s}
+    kept = {each.serial: target for each in phones if each.serial in slow and _is_busy(each, target)}
     for phone in sorted(phones, key=lambda phone: _order(rollout, phone)):
         former = trials.get(phone.serial)
         if former is not None and former.state is TrialState.TRYING and _is_busy(phone, former.bundle):
@@ -224,10 +233,14 @@ def advance(
             room -= 1
             if phone.idle:
                 put_off = former.put_off if former is not None and former.bundle == target else 0
-                trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off, since_s=now_s)
+                before_s = phone.golden_s if phone.bundle != target else {}
+                trials[phone.serial] = Trial(
+                    target, TrialState.TRYING, put_off=put_off, since_s=now_s, before_s=before_s
+                )
             else:
                 kept[phone.serial] = target
     chosen = {serial: trial.bundle for serial, trial in trials.items() if trial.state is TrialState.TRYING}
+    chosen |= dict.fromkeys(slow, target)
     exchange = tuple(
         phone.serial for phone in phones if phone.idle and chosen.get(phone.serial, "") not in ("", phone.bundle)
     )
@@ -274,13 +287,31 @@ def _judge_trials(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: 
                 # Its last proven bundle does not help it either: that is no verdict on the candidate.
                 judged = trial_failed(judged, serial, trial.bundle, trial.reason, at_fault=False, now_s=now_s)
         elif trial.state is TrialState.TRYING and phone.bundle == trial.bundle and phone.ready_s >= config.soak_s:
-            is_candidate = trial.bundle == rollout.candidate
-            passed = {**judged.trials, serial: replace(trial, state=TrialState.PASSED)}
-            judged = replace(judged, trials=passed if is_candidate else _without(judged.trials, serial))
+            if trial.bundle != rollout.candidate:
+                trials = _without(judged.trials, serial)
+            elif slower := _slower(phone, phone.golden_s, trial.before_s):
+                failed = replace(trial, state=TrialState.FAILED, reason=slower, with_s=phone.golden_s)
+                trials = {**judged.trials, serial: failed}
+            else:
+                trials = {**judged.trials, serial: replace(trial, state=TrialState.PASSED)}
+            judged = replace(judged, trials=trials)
         elif trial.state is TrialState.FAILED and trial.bundle == rollout.candidate != phone.bundle:
+            if trial.with_s and not _slower(phone, trial.with_s, phone.golden_s):
+                reason = "golden kernels are slow with the previous bundle, too"
+                judged = trial_failed(judged, serial, trial.bundle, reason, at_fault=False, now_s=now_s)
+                continue
             refused = {**rollout.refused, trial.bundle: f"on {phone.name}: {trial.reason}"}
             return replace(rollout, candidate="", refused=refused, trials=_trials_but(rollout, trial.bundle))
     return judged
+
+
+def _slower(phone: RolloutPhone, now_s: Mapping[str, float], before_s: Mapping[str, float]) -> str:
+    """The kind of golden kernels with the largest slowdown, in words; "" below the limit."""
+    ratios = {kind: now_s[kind] / before_s[kind] for kind in now_s.keys() & before_s.keys() if before_s[kind] > 0}
+    kind = max(ratios, key=lambda each: ratios[each], default="")
+    if not kind or ratios[kind] < (SLOWER_VIRTUAL if phone.virtual else SLOWER):
+        return ""
+    return f"golden kernels take {ratios[kind]:.2f} times as long on {kind} as with the previous bundle"
 
 
 def _is_due(trial: Trial | None, phone: RolloutPhone, target: str, rollout: Rollout, now_s: float) -> bool:

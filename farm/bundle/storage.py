@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 COPY_CHUNK_BYTES = 1 << 20
 LOCK_TIMEOUT_S = 30.0  # holders keep it for milliseconds: renames and fsyncs only
 LOCK_POLL_S = 0.02
+DAMAGED_TAR = (tarfile.TarError, EOFError, ValueError, RecursionError)  # what reading one with `PlainMember` raises
+MAX_MEMBER_BYTES, MAX_NAME_BYTES = 1 << 40, 4096
 PARTS = ("files", "golden")  # folders of a bundle; the manifest stands beside them
 
 
@@ -140,6 +142,20 @@ def _write(file: IO[bytes], members: Mapping[str, Path]) -> None:
                 archive.addfile(about, content)
 
 
+class PlainMember(tarfile.TarInfo):
+    """A member of an archive of plain files.
+
+    `tarfile` takes the contents of other headers into memory, whatever their size, and follows any number of them.
+    """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:  # the method that subclasses may override
+        most = {tarfile.REGTYPE: MAX_MEMBER_BYTES, tarfile.GNUTYPE_LONGNAME: MAX_NAME_BYTES}.get(self.type, -1)
+        if not 0 <= self.size <= most:
+            raise tarfile.ReadError(f"{self.name[:80]!r} is no plain file, or has an impossible size")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return found
+
+
 def unpack(file: Path, place: Path) -> None:
     """Unpack an archive of `pack` into an empty folder; the manifest says whether it is right. Blocking.
 
@@ -150,11 +166,11 @@ def unpack(file: Path, place: Path) -> None:
     for part in PARTS:
         (place / part).mkdir()
     try:
-        with tarfile.open(file, mode="r:") as archive:
+        with tarfile.open(file, mode="r:", tarinfo=PlainMember) as archive:
             for member, content in _members(archive):
                 with (place / member).open("xb") as target:
                     shutil.copyfileobj(content, target)
-    except (tarfile.TarError, FileExistsError, EOFError, ValueError) as error:
+    except (*DAMAGED_TAR, FileExistsError) as error:
         raise UserError(f"this is no packed bundle: {error}", Code.BAD_BUNDLE) from error
 
 
@@ -162,7 +178,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
     for member in archive:
         folder, _, name = member.name.rpartition("/")
         known = member.name == MANIFEST or (folder in PARTS and name not in ("", ".", ".."))
-        if not known or member.type != tarfile.REGTYPE or member.issparse() or "\0" in name:
+        if not known or "\0" in name:
             raise tarfile.TarError(f"{member.name[:80]!r} does not belong into a bundle")
         content = archive.extractfile(member)
         assert content is not None  # of a regular file

@@ -82,7 +82,8 @@ def list_(json: JsonFlag = False) -> None:
         )
         for row in answer["accounts"]
     )  # fmt: skip
-    emit(answer, table(("NAME", "ROLE", "HAS", "MADE", "BY", "USED", "STATE"), rows), json=json)
+    titles, none = ("NAME", "ROLE", "HAS", "MADE", "BY", "USED", "STATE"), "no accounts: farm auth new NAME --role ROLE"
+    emit(answer, table(titles, rows, none=none), json=json)
     wrong = answer["wrong"]
     if (wrong["keys"] or wrong["tokens"]) and not json:
         print_note(f"wrong since the daemon's start: {wrong['keys']} keys, {wrong['tokens']} tokens")
@@ -116,7 +117,8 @@ def audit(
         )
         for row in answer["rows"]
     )  # fmt: skip
-    emit(answer, table(("SEQ", "AT", "USER", "ROLE", "FROM", "VERB", "ABOUT", "OUTCOME"), rows), json=json)
+    titles = ("SEQ", "AT", "USER", "ROLE", "FROM", "VERB", "ABOUT", "OUTCOME")
+    emit(answer, table(titles, rows, none="no such changes"), json=json)
     if len(answer["rows"]) == limit and not json:
         print_note(f"earlier ones: --before {answer['rows'][-1]['seq']}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +35,7 @@ def serve(
     import asyncio
 
     from farm.common.systemd import Notifier
-    from farm.config import load
+    from farm.config import FarmConfig, load
 
     begin(die_with_parent=die_with_parent, verbose=verbose)
     flags = {
@@ -46,7 +45,11 @@ def serve(
         "tvm.port": port,
         "adb.socket": adb_socket,
     }
-    read = partial(load, config, environ=dict(os.environ), flags=flags)
+    environ = dict(os.environ)
+
+    def read(lab: str = "") -> FarmConfig:
+        return load(config, environ=environ, flags=flags, lab=lab)
+
     settings = read()
     from farm.daemon.daemon import Daemon  # 2 s: a mistake in the configuration is reported before it
 
@@ -115,10 +118,11 @@ def reload(json: JsonFlag = False) -> None:
     do the same; after SIGHUP only the log says what was wrong.
     """
     answer = call("reload")
-    emit(answer, _reload_lines(answer), json=json)
+    emit(answer, reload_lines(answer), json=json)
 
 
-def _reload_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+def reload_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The answer of `reload` for people."""
     applied, restart = answer["applied"], answer["restart"]
     yield f"in force now: {', '.join(applied)}" if applied else "nothing has changed that can be in force at once"
     for note in answer.get("notes", ()):

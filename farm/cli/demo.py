@@ -77,7 +77,8 @@ def demo(
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
-    for_one_host = {"--arm64": arm64, "--physics": physics, "--why": why, "--repeat": repeat}
+    emulated = {"--arm64": arm64, "+arm64": "+arm64" in phones}
+    for_one_host = emulated | {"--physics": physics, "--why": why, "--repeat": repeat}
     alone = [name for name, given in for_one_host.items() if given]
     if hosts > 1 and alone:
         raise UserError(
@@ -275,9 +276,8 @@ def _start_again(farm: VirtualFarm) -> None:
     try:
         Retrying(retry=failed, wait=wait, stop=stop, before_sleep=note, reraise=True)(farm.daemon.start).close()
     except HostError as error:
-        raise HostError(
-            f"the daemon did not come up {STARTS} times in a row: the demo ends", evidence=error.evidence
-        ) from error
+        often = f"{error.message}, {STARTS} times in a row: the demo ends"
+        raise HostError(often, hint=error.hint, evidence=error.evidence) from error
 
 
 def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:

@@ -16,6 +16,7 @@ import typer
 
 from farm.cli.demo_report import DemoProgress
 from farm.cli.output import print_note
+from farm.common.durations import many
 from farm.common.errors import HostError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
         _run("python -m tvm.exec.query_rpc_tracker   # the stock client at lab1: phones of all hosts", query)
         if trials:
             if trials < (fewest := TRIALS_OF_A_PHONE * hosts):
-                typer.echo(f"\n{trials} trials would end before a host is killed: {fewest} are made.")
+                typer.echo(f"\n{many(trials, 'trial')} would end before a host is killed: {fewest} are made.")
             _tune_and_kill(lab, max(trials, fewest), hosts * len(phones))
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:

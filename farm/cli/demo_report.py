@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from farm.cli.output import device_step, print_note
+from farm.common.durations import many
 
 if TYPE_CHECKING:
     from farm.client.model import Outcome
@@ -112,7 +113,7 @@ def summary_lines(
             yield f"{other}: {each.ratio:.2f} of TVM's time ({_between(each.interval)}): {each.answer}."
         elif isinstance(each, TuneOutcome) and each.speedup and each.interval:
             times = f"{each.speedup:.2f} times as fast ({_between(each.interval)})"
-            yield f"Tuned by {each.trials} trials: {times}: {each.result['speedup']['answer']}."
+            yield f"Tuned by {many(each.trials, 'trial')}: {times}: {each.result['speedup']['answer']}."
     yield "What next:"
     advice = NEXT[stays:]
     yield from (f"  {command:<{max(len(each) for each, _ in advice)}}  {what}" for command, what in advice)

@@ -17,13 +17,16 @@ from farm.cli.connection import connect
 from farm.cli.output import print_note, write_file
 from farm.cli.secret_input import without_password
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import many, parse_since
+from farm.common.durations import is_number, many, parse_since
 from farm.common.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 MLFLOW, BENCHER = "mlflow", "bencher"
+MAIN_BRANCH = "main"
+MAX_NAMED = 20  # branches in a message
+WITH_SAMPLES = ("jsonl", "csv")
 WITHOUT_BRANCHES = (BENCHER, "openmetrics")  # formats that have no field for the branch
 
 Model = Annotated[
@@ -50,28 +53,32 @@ def export(
     since: Since = "",
     branch: Branch = "",
     trusted: Annotated[bool, typer.Option("--trusted", help="Only results of that verdict.")] = False,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="With jsonl and csv: also each sample, as long as the job is kept.")
+    ] = False,
     output: Output = None,
     to: Annotated[
         str, typer.Option(metavar="URI", help="With mlflow: the tracking server.", callback=without_password)
     ] = "",
     experiment: Annotated[str, typer.Option(help="With mlflow: the experiment's name.")] = "farm",
 ) -> None:
-    """Every stored bench with its interval, verdict, phone and build, newest first, for other programs.
+    """Every stored result with its interval, verdict, phone and build, newest first, for other programs.
 
-    Times are seconds at the phone's nominal speed, but nanoseconds for Bencher, which gets the newest trusted result of
-    each model, phone and build: it has no field for a verdict. OpenMetrics has the time of each result, for promtool
-    tsdb create-blocks-from openmetrics. Both have no field for a branch, and get results of the main branch (main,
-    master, none) if no other is named.
+    A line is one metric of one job. Times are seconds, medians at the phone's nominal speed, but nanoseconds for
+    Bencher, which gets the newest trusted result of each model, phone and build: it has no field for a verdict.
+    OpenMetrics has the time of each result, for promtool tsdb create-blocks-from openmetrics. Both have no field for a
+    branch, and get results of the main branch (main, master, none) if no other is named.
 
     Exit code 2 when nothing was measured.
     """
     if (format == MLFLOW) != bool(to):
         raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
-    from farm.results.series import of_branch
+    if samples and format not in WITH_SAMPLES:
+        raise UserError(f"--format {format} has no place for samples", hint="--format jsonl, or csv")
 
     rows: Iterable[Any] = _measured(model, device, since, trusted=trusted or format == BENCHER)
     if branch or format in WITHOUT_BRANCHES:
-        rows = of_branch(rows, branch)
+        rows = _of_branch(rows, branch)
     if format == MLFLOW:
         from farm.results.formats import log_runs, shown_uri
 
@@ -81,6 +88,8 @@ def export(
         return
     from farm.results.formats import FORMATS
 
+    if samples:
+        rows = _with_samples(rows)
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise UserError("a Parquet file is not for a terminal", hint="farm export --format parquet -o FILE")
     _write(FORMATS[format](rows), output)
@@ -89,16 +98,15 @@ def export(
 def board(
     model: Model = "", device: Device = "", since: Since = "", branch: Branch = "", output: Output = None
 ) -> None:
-    """One HTML page of models x phones: median, interval, verdict, sparkline and the last change of level.
+    """One HTML page of models x phones: value, interval, verdict, sparkline, the last change of level; quality, too.
 
     Results are those of the main branch (main, master, none), if no other is named.
 
     The file needs no server and loads nothing. Exit code 2 when nothing was measured.
     """
     from farm.results.board import board_of, board_page
-    from farm.results.series import of_branch
 
-    rows = of_branch(_measured(model, device, since, trusted=False), branch)
+    rows = _of_branch(_measured(model, device, since, trusted=False), branch)
     _write([board_page(board_of(rows), datetime.now(UTC)).encode()], output)
 
 
@@ -121,6 +129,29 @@ def _measured(model: str, device: str, since: str, *, trusted: bool) -> Iterator
     return chain([first], rows)
 
 
+def _of_branch(rows: Iterable[Mapping[str, Any]], branch: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of one branch; "": the main branch.
+
+    Raises:
+        UserError: there are none.
+    """
+    from farm.results.series import of_branch, side_branch
+
+    branches: set[str] = set()
+
+    def noted() -> Iterator[Mapping[str, Any]]:
+        for row in rows:
+            branches.add(side_branch(row) or MAIN_BRANCH)
+            yield row
+
+    found = of_branch(noted(), branch)
+    first = next(found, None)
+    if first is None:
+        few = ", ".join(sorted(branches)[:MAX_NAMED]) + ", ..." * (len(branches) > MAX_NAMED)
+        raise UserError(f"there is no result of branch {branch or MAIN_BRANCH}", hint=f"--branch, of: {few}")
+    return chain([first], found)
+
+
 def _trusted(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The trusted ones; at the end, the number of the others on stderr."""
     left_out = 0
@@ -131,6 +162,23 @@ def _trusted(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         left_out += 1
     if left_out:
         print_note(f"left out, as not trusted: {many(left_out, 'result')}")
+
+
+def _with_samples(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows with the samples of their jobs, as measured; None where the job is gone."""
+    with connect() as client:
+        for row in rows:
+            if not row.get("estimate"):  # of no bench
+                yield {**row, "samples_s": None}
+                continue
+            try:
+                result = client.call("job.show", job=row["job"])["result"] or {}
+            except UserError as error:
+                if error.code != "no_such_job":
+                    raise
+                result = {}
+            samples = result.get("samples_s")
+            yield {**row, "samples_s": list(filter(is_number, samples)) if isinstance(samples, list) else None}
 
 
 def _stored(model: str, device: str, oldest: datetime | None) -> Iterator[dict[str, Any]]:

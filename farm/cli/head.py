@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +27,14 @@ def head(
     import asyncio
 
     from farm.common.systemd import Notifier
-    from farm.config import load
+    from farm.config import FarmConfig, load
 
     begin(die_with_parent=die_with_parent, verbose=verbose)
-    read = partial(load, config, environ=dict(os.environ))
+    environ = dict(os.environ)
+
+    def read(lab: str = "") -> FarmConfig:
+        return load(config, environ=environ, lab=lab)
+
     settings = read()
     if not settings.store.url:
         raise UserError(

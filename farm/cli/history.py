@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,21 +11,24 @@ import typer
 
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, connect
-from farm.cli.output import emit, local_time, plots, table, terminal
+from farm.cli.output import columns_that_fit, emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.cli.stored_results import model_hashes, stored_results
-from farm.common.durations import in_one_unit, many, range_words
+from farm.common.durations import many, relative_range
 from farm.common.errors import UserError
 from farm.common.files import short_hash
-from farm.measure.conditions import common_estimate, moved_nominal
+from farm.measure.conditions import moved_nominal
+from farm.measure.metrics import LATENCY
 from farm.results.series import (
     COMPARABLE_BY,
     changes_in,
-    has_interval,
+    is_judged,
+    metric_of,
+    reading_of,
+    reported,
     runtime_words,
     series_of,
     side_branch,
-    times_of,
     traits_of,
 )
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from farm.measure.regression import Change
 
 PLOT_COLUMNS = 40
+SPARE, SPARE_BESIDE_PLOT = ("RUNTIME", "95 % RANGE"), ("VERDICT",)  # columns that a narrow terminal leaves out
 
 
 def history(
@@ -51,10 +56,11 @@ def history(
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course and each result's interval.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
+    """Every stored result of a model by phone, system version, metric and build, with the changes of level in them.
 
-    MEDIAN is what the job reported. Where the phone's nominal speed has changed since, RESCALED is that median at
-    today's, at which changes are searched for.
+    Benches have the metric latency; farm energy, memory and sustain store others. MEDIAN or VALUE is what the job
+    reported. Where another nominal speed is agreed on for the phone, RESCALED is that median at
+    that speed, at which changes are searched for.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
@@ -68,20 +74,28 @@ def history(
         )
     if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
         one = f"farm job show {rows[0]['job']}"
-        raise UserError(f"no result of {model}{where} has a finite median", hint=f"the newest: {one}")
+        raise UserError(f"no result of {model}{where} has a finite value", hint=f"the newest: {one}")
     pages = chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
     emit({"ok": True, "lines": [_series_json(*series) for series in found]}, islice(pages, 1, None), json=json)
 
 
-def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
-    """A result's interval on a scale from `low_s` to `high_s`, its median marked; at today's nominal."""
-    return plots.interval(*_times(row), (low_s, high_s), PLOT_COLUMNS, marks)
+def drawn(row: Mapping[str, Any], low: float, high: float, marks: Glyphs = ASCII, columns: int = PLOT_COLUMNS) -> str:
+    """A result's interval on a scale from `low` to `high`, its value marked; at today's nominal."""
+    return plots.interval(*_ordered(row), (low, high), columns, marks)
 
 
-def _times(row: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Low, median and high at today's nominal; all three are the median of a result without an interval."""
-    median_s, low_s, high_s = times_of(row)
-    return low_s or median_s, median_s, high_s or median_s
+def plot_columns(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> int:
+    """How wide intervals, whose title is the last one, are drawn in lines of `width`: a cut one has no scale. Pure."""
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=False)] + [len(titles[-1])]
+    kept = columns_that_fit(titles, widths, width, (*SPARE, *SPARE_BESIDE_PLOT))
+    used = sum(each + 2 for name, each in zip(titles[:-1], widths, strict=False) if name in kept)
+    return min(PLOT_COLUMNS, max(len(titles[-1]), width - used))
+
+
+def _ordered(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Low, value and high at today's nominal; all three are the value of a result without an interval."""
+    value, low, high = reading_of(row)
+    return low or value, value, high or value
 
 
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
@@ -93,57 +107,57 @@ def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot:
     yield f"  system {last['epoch'] or 'unknown'}{kernel}"
     if moved := moved_nominal(rows):
         yield f"  {moved}"
-    low_s, high_s = min(_times(row)[0] for row in rows), max(_times(row)[2] for row in rows)
+    metric = metric_of(last)
+    title = "MEDIAN" if metric is LATENCY else "VALUE"
+    low, high = min(_ordered(row)[0] for row in rows), max(_ordered(row)[2] for row in rows)
     marks = terminal.glyphs()
     if plot and len(rows) > 1:
-        medians = [common_estimate(row)["median_s"] for row in rows]
-        yield f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest"
+        course = plots.sparkline([reading_of(row).value for row in rows], PLOT_COLUMNS, marks)
+        yield f"  course {course}, {title.lower()}s from the oldest to the latest"
     today = ["RESCALED"] if moved else []
-    reported = [row["estimate"]["median_s"] * 1000 for row in rows]
-    words = in_one_unit([*reported, *(_rescaled_ms(row) for row in rows)])
-    shown = zip(rows, words[: len(rows)], words[len(rows) :], strict=True)
+    told = [found for row in rows if (found := reported(row))]
+    words = metric.words([*(each.value for each in told), *(_rescaled(row) for row in rows)])
+    shown = zip(rows, told, words[: len(rows)], words[len(rows) :], strict=True)
     commit = ["COMMIT"] if any(row.get("commit") for row in rows) else []
-    scale = " .. ".join(in_one_unit([low_s * 1000, high_s * 1000], aligned=False))
-    yield from table(
-        (
-            "  WHEN", "MEDIAN", "95 % RANGE", *today, "VERDICT", "RUNTIME", *commit, "JOB",
-            *([scale] if plot else []),
-        ),
+    titles = ["  WHEN", title, "95 % RANGE", *today, "VERDICT", "RUNTIME", *commit, "JOB"]
+    cells = [
         [
-            (
-                f"  {local_time(row['at'], to='minutes')}",
-                median,
-                range_words(row["estimate"], "s"),
-                *(rescaled.removeprefix("-") for _ in today),
-                row["verdict"], runtime_words(row) or "-",
-                *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
-                *([drawn(row, low_s, high_s, marks)] if plot else []),
-            )
-            for row, median, rescaled in shown
-        ],
-        spare=("RUNTIME", "95 % RANGE"),
-    )  # fmt: skip
+            f"  {local_time(row['at'], to='minutes')}",
+            word,
+            relative_range(*found),
+            *(rescaled.removeprefix("-") for _ in today),
+            row["verdict"], runtime_words(row) or "-",
+            *(str(row.get("commit", "-"))[:12] for _ in commit), row["job"],
+        ]
+        for row, found, word, rescaled in shown
+    ]  # fmt: skip
+    if plot:
+        titles.append(" .. ".join(metric.words([low, high], aligned=False)))
+        wide = plot_columns(titles, cells, terminal.columns()) if sys.stdout.isatty() else PLOT_COLUMNS
+        for line, row in zip(cells, rows, strict=True):
+            line.append(drawn(row, low, high, marks, wide))
+    yield from table(titles, cells, spare=(*SPARE, *SPARE_BESIDE_PLOT, titles[-1]) if plot else SPARE)
     yield from (f"  {line}" for line in _change_lines(changes, rows))
-    if alone := sum(not has_interval(row) for row in rows):
+    if alone := sum(not is_judged(row) for row in rows):
         yield f"  -: no interval, as one sample has none; {alone} of {len(rows)} are shown, and judged nowhere"
     doubtful = sum(row["verdict"] != "trusted" for row in rows)
     if doubtful:
         yield f"  only trusted results are searched for changes: {doubtful} of {len(rows)} are not trusted"
 
 
-def _rescaled_ms(row: Mapping[str, Any]) -> float | None:
-    """The median at today's nominal speed, None where the job reported it at that speed."""
-    return common_estimate(row)["median_s"] * 1000 if moved_nominal([row]) else None
+def _rescaled(row: Mapping[str, Any]) -> float | None:
+    """The value at today's nominal speed, None where the job reported it at that speed."""
+    return reading_of(row).value if moved_nominal([row]) else None
 
 
 def _change_lines(changes: Sequence[Change], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each change; a change and the change that undoes it share a line."""
-    undone = {change.until for change in changes}
+    metric, undone = metric_of(rows[-1]), {change.until for change in changes}
     for change in changes:
         if change.index in undone:
             continue
-        word = "regression" if change.slower else "improvement"
-        before, after = in_one_unit([change.before_s * 1000, change.after_s * 1000], aligned=False)
+        word = "regression" if metric.is_worse(change.ratio) else "improvement"
+        before, after = metric.words([change.before, change.after], aligned=False)
         when = f"since {rows[change.index]['job']}"
         if change.until is not None:
             when = f"from {rows[change.index]['job']} to {rows[change.until - 1]['job']}, undone"
@@ -153,6 +167,7 @@ def _change_lines(changes: Sequence[Change], rows: Sequence[Mapping[str, Any]]) 
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
     return {
         **{name: rows[-1].get(name) for name in ("name", *COMPARABLE_BY)},
+        "unit": metric_of(rows[-1]).unit,
         "branch": side_branch(rows[-1]),
         "results": [dict(row) for row in rows],
         "changes": [
@@ -160,10 +175,10 @@ def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -
                 "job": rows[change.index]["job"],
                 "at": rows[change.index]["at"],
                 "until": None if change.until is None else rows[change.until]["job"],
-                "before_s": change.before_s,
-                "after_s": change.after_s,
+                "before": change.before,
+                "after": change.after,
                 "ratio": change.ratio,
-                "slower": change.slower,
+                "worse": metric_of(rows[-1]).is_worse(change.ratio),
                 "results_after": change.results_after,
             }
             for change in changes

@@ -29,13 +29,13 @@ from farm.cli.output import (
 )
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, kept_words
-from farm.common.durations import took, with_unit
+from farm.common.durations import took
 from farm.common.errors import MissingFieldError, UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
-from farm.measure.conditions import ratio_words
 from farm.model.device import parse_place
 from farm.model.job import MEASURING_KINDS, JobState
+from farm.results.series import list_why, list_words
 
 if TYPE_CHECKING:
     from farm.client import Client, Submitted
@@ -88,20 +88,9 @@ def _list_lines(jobs: Sequence[Mapping[str, Any]], now: str, width: int | None =
         for row in jobs
     )  # fmt: skip
     columns = (
-        "JOB",
-        "ARRAY",
-        "KIND",
-        "NAME",
-        "USER",
-        "STATE",
-        "DEVICE",
-        "TRIES",
-        "SUBMITTED",
-        "TOOK",
-        "VERDICT",
-        "RESULT",
+        "JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "TOOK", "VERDICT", "RESULT",
         "WHY",
-    )
+    )  # fmt: skip
     spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER", "TOOK", "NAME", "DEVICE", "VERDICT")
     return table(columns, rows, spare=spare, below="WHY", width=width)
 
@@ -278,20 +267,8 @@ def logs(
 
 def _outcome(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """The verdict or answer of a job, its figure, and why it waits, failed or is not trusted."""
-    why = row["waits"] or (row["error"] or {}).get("message") or (row.get("result") or {}).get("why")
-    return *_result(row), why or ""
-
-
-def _result(row: Mapping[str, Any]) -> tuple[str, str]:
-    result = row.get("result") or {}
-    estimate, compared = result.get("estimate") or {}, result.get("comparison") or {}
-    if median_ms := estimate.get("median_ms"):
-        return result.get("verdict") or "-", with_unit(median_ms)
-    if compared.get("ratio"):
-        return compared.get("answer") or "-", f"B/A {ratio_words(compared['ratio'])}"
-    if gain := (result.get("speedup") or {}).get("times"):
-        return "-", f"{gain:.2f} times as fast"
-    return "-", "-" if result.get("exit_code") is None else f"exit code {result['exit_code']}"
+    figure, verdict = list_words(row.get("result") or {})
+    return verdict or "-", figure or "-", list_why(row)
 
 
 def _short(name: str) -> str:

@@ -1,9 +1,10 @@
-"""`farm lab`: make a lab over a PostgreSQL server, on its first host. No daemon takes part."""
+"""`farm lab`: make a lab over a PostgreSQL server without a daemon, and set its configuration."""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.connection import JsonFlag
+from farm.cli.connection import JsonFlag, call
+from farm.cli.daemon import reload_lines
 from farm.cli.host import DEFAULT_CONFIG, ConfigOption, ListenOption, StateOption, check_alone, host_lines
 from farm.cli.lab_setup import HostSetup, Listen, keep_administrator, make_database
 from farm.cli.output import emit, print_note
 from farm.cli.secret_input import without_password
-from farm.common.errors import Code, HostError, UserError
+from farm.common.errors import Code, FarmError, HostError, UserError
 
 if TYPE_CHECKING:
     from farm.config import FarmConfig
     from farm.store.moving import Moved
+
+STDIN = "-"
 
 app = typer.Typer(help="A lab over a PostgreSQL server (operators).")
 
@@ -100,6 +104,37 @@ def init(
     answer = {"url": own, "backup": "", "rows": {}, **moved, "before": before, "lab": made.lab, "hosts": made.hosts}
     file = config or os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG
     emit(answer, (*made.lines(), *(_next(file, own, name) if made.own_url else _joining(name, made.hosts))), json=json)
+
+
+@app.command()
+def config(
+    file: Annotated[str, typer.Argument(help="TOML file, or - for standard input; without it: print.")] = "",
+    json: JsonFlag = False,
+) -> None:
+    """Print the configuration that all hosts of the lab have alike, or set it (operators).
+
+    It may have [quota], [user.NAME], [aliases], [[adopt]], [gates] and [jobs] workers. What it sets replaces those keys
+    of each host's own file: on this host at once, on the others and the head within seconds. An empty file ends that.
+    """
+    if not file:
+        answer = call("lab.config")
+        emit(
+            answer, answer["text"].splitlines() or ["# the lab has none: each host's own file has all keys"], json=json
+        )
+        return
+    try:
+        text = sys.stdin.read() if file == STDIN else Path(file).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or "it is no text"
+        raise UserError(f"cannot read {file}: {problem}", hint="name a TOML file, or - for standard input") from error
+    try:
+        answer = call("lab.set_config", text=text)
+    except FarmError as error:
+        from farm.config import LAB_CONFIG
+
+        error.args = (error.message.replace(LAB_CONFIG, "standard input" if file == STDIN else file),)
+        raise
+    emit(answer, reload_lines(answer), json=json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Listen:
         if found is None:
             raise UserError(f"--listen {text!r} is no address", hint="a number, as in --listen 192.0.2.10")
         networks = {
-            address.address.partition("%")[0]: address.netmask or ""
+            address.address.partition("%")[0]: address.netmask
             for addresses in psutil.net_if_addrs().values()
             for address in addresses
             if address.family in (socket.AF_INET, socket.AF_INET6)
@@ -61,8 +61,9 @@ class Listen:
             raise UserError(
                 f"--listen: other hosts cannot dial {found[0]} of this host", hint=f"it has: {others or 'no other one'}"
             )
-        ones = int(ipaddress.ip_address(networks[found[0]])).bit_count()
-        return cls(*found, str(ipaddress.ip_network(f"{found[0]}/{ones}", strict=False)))
+        own, mask = ipaddress.ip_address(found[0]), networks[found[0]]  # a point-to-point interface may have no mask
+        ones = int(ipaddress.ip_address(mask)).bit_count() if mask else own.max_prefixlen
+        return cls(*found, str(ipaddress.ip_network(f"{own}/{ones}", strict=False)))
 
     @property
     def url(self) -> str:
@@ -107,11 +108,11 @@ class HostSetup:
             lines: to append to the configuration.
             database: address of the lab's database.
         """
-        append_lines(self._config, lines)
         networks = [self.listen.network, *_outside(database, self.listen.network)]
         text = "".join(("[Service]\n", *(f"IPAddressAllow={each}\n" for each in networks)))
         for path in DROP_INS:
             write_file(SYSTEM, FileStep("write", path, text))
+        append_lines(self._config, lines)  # last: a host whose configuration names a lab is not set up again
 
     def start(self, *, head: bool) -> dict[str, Any]:
         """Start the service with the new configuration.
@@ -223,13 +224,26 @@ def _ask_server(statement: str) -> str:
 
 
 def _outside(database: str, network: str) -> list[str]:
-    """Addresses of the database's server that are outside of `network` and of this host."""
+    """Addresses of the database's server that are outside of `network` and of this host.
+
+    Raises:
+        HostError: its name has none.
+    """
     from farm.store.engine import server_hosts, server_url
 
     url = server_url(database)
-    found = [info for name in server_hosts(url) for info in socket.getaddrinfo(name, url.port or 0)]
-    addresses = {ipaddress.ip_address(info[4][0]) for info in found}
+    addresses = {ipaddress.ip_address(each) for name in server_hosts(url) for each in _addresses_of(name)}
     return sorted(str(each) for each in addresses if not each.is_loopback and each not in ipaddress.ip_network(network))
+
+
+def _addresses_of(name: str) -> list[str]:
+    try:
+        return [str(info[4][0]) for info in socket.getaddrinfo(name, 0)]
+    except OSError as error:
+        raise HostError(
+            f"the database's host {name} has no address: {error.strerror}",
+            hint="correct --url, or this host's resolver",
+        ) from error
 
 
 def _is_settled(answer: dict[str, Any]) -> bool:

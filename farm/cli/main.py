@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +33,8 @@ VALUES = {
     "socket": "PATH", "only": "WORDS",
 }  # fmt: skip
 TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
-PATHS = frozenset({"TyperPath", "Path"})
 MAY_BE_EMPTY = frozenset({"line", "command", "arguments"})  # words of people's own commands
-NOT_EMPTY = ("on", "after", "phones")  # options
-TIMES = ("DURATION", "TIME")  # neither may their values be empty
+NO_VALUE = "[DURATION]"  # the value's name of options that stand alone, too: `with_wait_values` makes them empty
 NO_RANGE = re.compile(r"(-?[\d.]+?)(?:\.0)? is not in the range ([\d.]+)<=x<=([\d.]+)")
 NO_NUMBER = re.compile(r"is not a valid (int|float)\w*( range)?")  # typer's words for its types
 NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
@@ -76,6 +74,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm compare net.onnx tuned.farm.tar --on soc=sm8550",
         "farm compare net.onnx --on android --bundle stable --bundle-b nightly",
         "farm compare sustain-1f0c2ab4 sustain-77aa01cd",
+        "farm compare net.onnx --on android --precision-b float16 --quality data.npz",
     ),
     "tune": (
         "farm tune net.onnx --on soc=sm8550 --trials 1000 --devices 4 -o net.farm.tar",
@@ -84,6 +83,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "farm run net.onnx --on android --input photo.npz --top-k 5 --labels imagenet.txt",
         "farm run net.onnx --on host -o outputs.npz",
+        "farm run net.onnx --on android --quality data.npz --metric top5",
+        "farm run net.onnx --on pixel-8-a --locate -o case.farm.tar",
     ),
     "compile": (
         "farm compile net.onnx --target rpi4 -o net.rpi4.farm.tar",
@@ -97,6 +98,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "board": ("farm board -o board.html", "farm board --since 90d -o board.html"),
     "ci bench": ("farm ci bench net.onnx --on pool=ci --baseline main --junit farm.xml",),
+    "ci energy": ("farm ci energy net.onnx --on pixel-7 --baseline main",),
+    "ci memory": ("farm ci memory net.onnx --on pool=ci",),
+    "ci sustain": ("farm ci sustain net.onnx --on pixel-7 --for 10m",),
     "ci init": ("farm ci init github",),
     "ci compare": ("farm ci compare main.farm.tar new.farm.tar --on pool=ci --require-answer",),
     "submit": ("farm submit night.toml", "farm submit night.toml --wait"),
@@ -111,7 +115,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "logs": ("farm logs -f bench-0f3a52c7d91e", "farm logs bench-0f3a --attempt 1"),
     "explain": ("farm explain device emerald-9", "farm explain job bench-0f3a52c7d91e", "farm explain key adreno-740"),
     "top": (
-        "farm top                      until q or Ctrl-C",
+        "farm top                      until Ctrl-C",
         "farm top --once               the same picture, once",
         "farm top --once --json        for scripts",
     ),
@@ -131,6 +135,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "bundle add": ("farm bundle add ./runtime-arm64 --name nightly",),
     "lab create": ("farm lab create --listen 10.1.2.1",),
+    "lab config": ("farm lab config > lab.toml", "farm lab config lab.toml"),
     "lab init": ("farm lab init --url postgresql://farm_admin@db.example/farm",),
     "host token": ("farm host token lab2",),
     "host join": ("farm host join --write",),
@@ -220,7 +225,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for parameter in self.params:
-            _name_plainly(parameter)
+            _prepare(parameter)
         self._abouts = {name: about for some in SECTIONS.values() for name, (_, about) in some.items()}
         self._homes = {name: home for some in SECTIONS.values() for name, (home, _) in some.items()}
         self.commands: Any = self.commands or dict.fromkeys(self._homes)  # None: not imported yet
@@ -272,14 +277,9 @@ def _format_options(command: Any, context: Any, formatter: Any) -> None:
 
 
 app = typer.Typer(
-    name="farm",
-    cls=LazyGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Android phones on this host as a measurement lab for ML compilers.",
-)
+    name="farm", cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode=None, help="Android phones on this host as a measurement lab for ML compilers.",
+)  # fmt: skip
 
 
 def _version(wanted: bool) -> None:
@@ -354,7 +354,7 @@ def _run() -> Any:
     except MissingFieldError as error:
         return print_error(_of_older_daemon(error))
     except FarmError as error:
-        return print_error(error)
+        return print_error(error, whole="--json" in sys.argv)
     except MisusedError as error:
         return _misused(error)
     except ModuleNotFoundError as error:
@@ -437,6 +437,7 @@ def _misused(error: Any) -> int:
     return print_error(UserError(message[:1].lower() + message[1:].rstrip("."), hint=f"{usage} (--help says more)"))
 
 
+@cache  # completion asks for a command more than once, tests hundreds of times
 def _load(path: str, home: str) -> Any:
     """The command that people write as `path`; `home`: of its function, or of the group that it is or is in."""
     from farm.cli.main import EXAMPLES, LazyGroup
@@ -458,8 +459,7 @@ def _load(path: str, home: str) -> Any:
     for written, each in ((path, command), *((f"{path} {verb}", it) for verb, it in below.items())):
         each.short_help = " ".join((each.help or "").partition("\n\n")[0].split())  # whole: typer cuts it at 80 columns
         for parameter in each.params:
-            _name_plainly(parameter)
-            parameter.process_value = partial(_checked, parameter, parameter.process_value)
+            _prepare(parameter)
             if parameter.name == "on" and parameter.required:
                 parameter.default = phone_of_environment
                 parameter.help += " Left out: the phone of ANDROID_SERIAL."
@@ -485,14 +485,19 @@ def _invoked(invoke: Callable[[Any], Any], context: Any) -> Any:
         raise
 
 
+def _prepare(parameter: Any) -> None:
+    """Name the value of a command's parameter, and check it."""
+    _name_plainly(parameter)
+    parameter.process_value = partial(_checked, parameter, parameter.process_value)
+
+
 def _checked(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """A parameter's value; an empty name of a thing or file (`""` would be this folder) and NaN are refused."""
-    named = parameter.param_type_name == "argument" and parameter.name not in MAY_BE_EMPTY
-    is_path = type(parameter.type).__name__ in PATHS
+    """A parameter's value. An empty one, which would switch a check off or name this folder, and NaN are refused."""
+    is_argument = parameter.param_type_name == "argument"
     given = value if isinstance(value, tuple | list) else (value,)
-    refused = named or is_path or parameter.name in NOT_EMPTY or parameter.metavar in TIMES
+    refused = parameter.name not in MAY_BE_EMPTY if is_argument else parameter.metavar != NO_VALUE
     if refused and "" in given and _on_the_line(context, parameter.name):
-        what = f"argument '{parameter.metavar}'" if named else f"option '{parameter.opts[0]}'"
+        what = f"argument '{parameter.metavar}'" if is_argument else f"option '{parameter.opts[0]}'"
         raise MisusedError(f"{what} is empty", context)
     converted = process(context, value)
     if isinstance(converted, float) and not math.isfinite(converted):

@@ -71,11 +71,12 @@ def import_(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it, for example net.relax.json.")],
     shape: Shapes = None,
     dtype: Dtypes = None,
+    json: JsonFlag = False,
 ) -> None:
     """Convert a model to Relax and keep it; commands take the file as a model, with this version of TVM only."""
     check_writable(output)
     made = _with_model("import", "importing", file, shape, dtype, output=str(output.resolve()))
-    print_line(f"wrote {output}: {made['bytes']:,} bytes for TVM {made['tvm']}")
+    emit({**made, "file": str(output)}, f"wrote {output}: {made['bytes']:,} bytes for TVM {made['tvm']}", json=json)
 
 
 @app.command()
@@ -180,9 +181,7 @@ def compile_model(
     if target is None and on is None:
         raise UserError("no target is given", hint="--target NAME, or --on SELECTOR")
     path = output or Path(f"{model.stem}.farm.tar")
-    if path.suffix != ".tar":
-        raise UserError(f"{path} is no name of a package", hint=f"-o {path.stem}.farm.tar; its model.so is the library")
-    check_writable(path)
+    work.check_package_path(path)
     chosen: Any = target if on is None else _target_of_phones(on, "cpu" if target is None else target)
     with elapsed(f"compiling {model.name}"):
         made = _with_model(

@@ -12,6 +12,7 @@ import typer
 from farm.cli import work
 from farm.cli.connection import JsonFlag
 from farm.cli.spec_options import spec_options, with_one_placement
+from farm.common.errors import UserError
 from farm.common.files import checked_file
 from farm.kinds import KINDS
 from farm.model.specs import JobSpec
@@ -19,6 +20,7 @@ from farm.model.specs import JobSpec
 if TYPE_CHECKING:
     from farm.client.model import Outcome, Submitted
 
+TVM = "tvm"
 EXIT_CODES = (
     "Exit code 1 when a phone failed or computed wrong numbers, 2 for a bad model, input or option,"
     " 3 when no phone matches."
@@ -40,7 +42,9 @@ def model_command(spec: type[JobSpec], about: str, *, one_placement: bool = Fals
         wait: work.Wait = None,
         detach: work.Detach = False,
         json: JsonFlag = False,
+        runtime: Annotated[str, typer.Option(hidden=True)] = TVM,
     ) -> None:
+        check_tvm(spec.kind, runtime, model)
         checked_file(model)
         work.refuse_host(fields["on"], spec.kind)
         given = with_one_placement(fields, f"farm {spec.kind}") if one_placement else fields
@@ -48,6 +52,20 @@ def model_command(spec: type[JobSpec], about: str, *, one_placement: bool = Fals
 
     command.__doc__ = f"{about} Ctrl-C cancels.\n\n{EXIT_CODES}"
     return spec_options(spec, devices="all")(command)
+
+
+def check_tvm(kind: str, runtime: str, model: Path) -> None:
+    """Refuse another runtime, or its program, in a kind that TVM alone has.
+
+    Raises:
+        UserError: it is one.
+    """
+    named = runtime if runtime != TVM else model.name if model.suffix == ".toml" else ""
+    if named:
+        raise UserError(
+            f"farm {kind} measures models under TVM, not {named[:40]}",
+            hint="farm bench, compare, ci bench and program run take other runtimes; their joules: `farm untethered`",
+        )
 
 
 def submit_model(

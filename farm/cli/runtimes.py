@@ -58,7 +58,7 @@ def add_bundle(
 
 
 def _add(folder: Path, name: str, toolchain: str, *, json: bool) -> None:
-    """Upload a folder of this machine, which the service may not be allowed to read; else it is the daemon's."""
+    """Add a folder: uploaded if it is here, since the service may not read it; else it is on the daemon's host."""
     fields = {"name": name, "toolchain": toolchain}
     source = {"packed": _upload(folder)} if os.path.lexists(folder) else {"folder": str(folder)}
     answer = call("bundle.add", on_progress=_print_step, **fields, **source)
@@ -126,7 +126,7 @@ def build_bundle(
     else:
         if clml:
             raise UserError("--clml needs --ndk: TVM is compiled for it", hint=HELP)
-        # In the environment, a checkout is for other builds.
+        # A checkout that only the environment names may be for other builds: it is not refused.
         if tvm_source and not opencl and str(tvm_source) != os.environ.get(TVM_SOURCE_VARIABLE):
             raise UserError("--tvm-source needs --ndk or --opencl: TVM's wheel is taken as it is", hint=HELP)
         if opencl:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -154,18 +153,14 @@ def _draw(poller: Poller, by: PhoneOrder, wanted: str) -> None:
     def frame() -> Group:
         return Group(*lines_of(poller.farm, TopView(out.width, out.height, marks, by, wanted, poller.away)))
 
-    before = signal.signal(signal.SIGWINCH, lambda *_: poller.changed.set())
-    try:
-        with Live(
-            get_renderable=frame, console=out, screen=True, auto_refresh=False, vertical_overflow="crop",
-            redirect_stdout=False, redirect_stderr=False,
-        ) as live:  # fmt: skip
-            while True:
-                poller.changed.wait(FRAME_S)
-                poller.changed.clear()
-                live.refresh()
-    finally:
-        signal.signal(signal.SIGWINCH, before)
+    with Live(
+        get_renderable=frame, console=out, screen=True, auto_refresh=False, vertical_overflow="crop",
+        redirect_stdout=False, redirect_stderr=False,
+    ) as live:  # fmt: skip
+        while True:
+            poller.changed.wait(FRAME_S)
+            poller.changed.clear()
+            live.refresh()
 
 
 def _print_once(farm: Snapshot, by: PhoneOrder, wanted: str) -> None:

@@ -16,7 +16,7 @@ from farm.cli.output import OLD, escaped, plots, style_of
 from farm.cli.output.terminal import Glyphs
 from farm.cli.top_picture import aligned, cut
 from farm.common.durations import digits, format_duration, time_unit, with_unit
-from farm.measure.conditions import percent
+from farm.measure.conditions import uncertainty_words
 from farm.model.job import FINAL, JobState
 
 if TYPE_CHECKING:
@@ -221,8 +221,8 @@ def _timing(progress: Mapping[str, Any], view: WatchView) -> Iterator[Text]:
     unit, scale = time_unit(median)
     between = f"{digits(low * scale)} to {digits(high * scale)}"
     yield Text(
-        f"  median   {digits(median * scale)} {unit} ({between}), uncertain by ±{percent(half)}, "
-        f"goal ±{percent(wanted)}, {progress.get('count')} samples"
+        f"  median   {digits(median * scale)} {unit} ({between}), "
+        f"{uncertainty_words(half, wanted)}, {progress.get('count')} samples"
     )
     samples = [float(each) for each in progress.get("samples_ms", ()) if isinstance(each, int | float)]
     room = max(20, min(60, view.width - 11))

@@ -18,14 +18,8 @@ from farm.cli.output import emit, escaped, print_json, print_note
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import TransferBars, columns, interruptible, is_lively
 from farm.common.durations import BadTimeError, format_duration, parse_duration, parse_when
-from farm.common.errors import (
-    DaemonUnreachableError,
-    ExitCode,
-    FarmError,
-    NoPhoneError,
-    UserError,
-    error_to_wire,
-)
+from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError, NoPhoneError, UserError, error_to_wire
+from farm.common.files import check_writable
 from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE, MAX_WHY
 from farm.common.selector import HOST
 from farm.kinds import KINDS
@@ -357,7 +351,8 @@ class WaitLimit:
             self._cancelled |= {job.id: job.waits for job in waiting}
             self._todo = self._farm.needs_operator(waiting[0].id) if waiting else ""
             within = format_duration(self._limit_s or 0)
-            self._farm.cancel([job.id for job in waiting], why=f"no phone within {within} (--wait)")
+            why = f"no phone within {within} (--wait)"
+            self._farm.cancel([job.id for job in waiting], why=why, state=WAITING[:-1])  # not one that runs by now
         except FarmError as error:
             print_note(f"the jobs that wait too long could not be cancelled: {error.message}")
 
@@ -449,6 +444,18 @@ def is_package(path: Path) -> bool:
     from farm.compiler.package import is_package
 
     return is_package(path)
+
+
+def check_package_path(path: Path) -> None:
+    """Refuse a path at which no package can be written.
+
+    Raises:
+        UserError: it has another suffix, such as the model's own, or its folder is not there.
+    """
+    if path.suffix != ".tar":
+        hint = f"-o {path.with_suffix('')}.farm.tar; its model.so is the library"
+        raise UserError(f"{path} is no name of a package", hint=hint)
+    check_writable(path)
 
 
 def refuse_host(on: str, command: str) -> None:

@@ -214,9 +214,16 @@ class AsyncClient:
             outcome.with_file(await fetch(self.connection, outcome.file)) if fetch_outputs and outcome.file else outcome
         )
 
-    async def cancel(self, jobs: JobRefs, *, why: str = "") -> tuple[JobInfo, ...]:
-        """End jobs, running ones too; those that have ended stay as they are. `why`: their error, else your name."""
-        return await self._change("job.cancel", jobs, **({"why": why} if why else {}))
+    async def cancel(self, jobs: JobRefs, *, why: str = "", state: Sequence[str] = ()) -> tuple[JobInfo, ...]:
+        """End jobs, running ones too; those that have ended stay as they are.
+
+        Args:
+            jobs: which.
+            why: their error; "": your name.
+            state: only those in one of these states.
+        """
+        fields = {"why": why, "state": [*state]}
+        return await self._change("job.cancel", jobs, **{name: value for name, value in fields.items() if value})
 
     async def hold(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
         """Keep waiting jobs from starting until `resume`."""

@@ -69,12 +69,12 @@ class AsyncLease(HeldPhone):
     """A phone held by an `AsyncClient`."""
 
     connection: DaemonConnection = field(repr=False)
-    ahead: timedelta = field(default=timedelta(), repr=False, compare=False)  # the farm's clock of this host's
+    offset: timedelta = field(default=timedelta(), repr=False, compare=False)  # the farm's clock minus ours
 
     @property
     def now(self) -> datetime:
         """The time by the clock of `expires_at`."""
-        return datetime.now(UTC) + self.ahead
+        return datetime.now(UTC) + self.offset
 
     @classmethod
     async def of(cls, connection: DaemonConnection, name: str) -> Self:
@@ -89,8 +89,8 @@ class AsyncLease(HeldPhone):
             facts = {each.name: answer[each.name] for each in fields(HeldPhone)}
             facts["expires_at"] = datetime.fromisoformat(facts["expires_at"])
             here = datetime.now(UTC)
-            ahead = datetime.fromisoformat(answer.get("now", here.isoformat())) - here  # an older daemon says no time
-            return cls(**facts, connection=connection, ahead=ahead)
+            offset = datetime.fromisoformat(answer.get("now", here.isoformat())) - here  # an older daemon says no time
+            return cls(**facts, connection=connection, offset=offset)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
                 "the daemon described a lease in a form that this version does not know",

@@ -13,6 +13,7 @@ from farm.common.events import Event
 from farm.control.messages import UnknownField
 from farm.kinds import KINDS
 from farm.model.job import FINAL, AttemptState, JobState
+from farm.model.specs import MetricName
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -380,6 +381,8 @@ class CompareOptions(ModelOptions, total=False):
     quiet_hub: bool
     quiesce: Quiesce | None
     inputs: InputSource | None
+    quality: InputSource | None  # labelled inputs, on which both run: an .npz file, or its arrays
+    metric: MetricName
 
 
 class TuneOptions(ModelOptions, total=False):
@@ -401,3 +404,6 @@ class RunOptions(ModelOptions, total=False):
     labels: LabelSource | None  # a file with a class name per line, or the names
     fill: Literal["random", "zeros", "ones"]
     top_k: int
+    quality: InputSource | None  # labelled inputs: an .npz file, or its arrays
+    metric: MetricName
+    locate: bool

@@ -21,6 +21,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -170,8 +171,10 @@ async def _upload(client: AsyncClient, planned: Sequence[Planned]) -> None:
 
 def _named(error: FarmError, planned: Planned, so_far: str) -> FarmError:
     """The same error, of one entry of the file."""
-    hint = "; ".join(filter(None, (error.hint, so_far)))
-    return type(error)(f"{planned.name}: {error.message}", hint=hint, evidence=error.evidence)
+    named = copy(error)  # with its code and exit code
+    named.args = (f"{planned.name}: {error.message}",)
+    named.hint = "; ".join(filter(None, (error.hint, so_far)))
+    return named
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import asyncio
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,13 +28,14 @@ from farm.programs.packing import is_packed, packed_file
 if TYPE_CHECKING:
     from farm.client.connection import DaemonConnection, OnNotice
     from farm.compiler.inputs import ModelWithInputs
-    from farm.compiler.model import TensorSpec
+    from farm.compiler.model import Array, TensorSpec
+
+    ArraysFor = Callable[[ModelWithInputs, Mapping[str, Sequence[int]]], dict[str, Array]]
 
 Source = Path | bytes
 SpecT = TypeVar("SpecT", bound=JobSpec)
 WRITE_HINT = "write it with numpy.savez(path, NAME=array, ...)"
 MAX_PARSED_BYTES = 256 << 20  # of a file that is looked into: parsing an ONNX file takes about a second for each GB
-Inputs = Path | bytes | None
 
 
 async def spec_with_files(connection: DaemonConnection, cls: type[SpecT], given: Mapping[str, Any]) -> SpecT:
@@ -206,7 +208,7 @@ class _Edge:
 
     name: str
     inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]  # empty: it does not give all their shapes
 
 
 def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
@@ -220,13 +222,33 @@ def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
         ModelError: it is no model, a dimension stays open, or an array or the labels do not fit the model.
     """
     by_arrays = "inputs" in fields_of(type(spec))
+    arrays_for = partial(_arrays_for, sources, getattr(spec, "metric", ""))
     for side, build in zip(("", "_b"), spec.builds(), strict=False):
         if getattr(spec, f"program{side}", None):
             continue  # another runtime's model
         if isinstance(path := sources.get(f"model{side}"), Path):
-            edge = _check(build, path, sources.get("inputs"), packages=spec.packages, by_arrays=by_arrays)
+            edge = _check(build, path, arrays_for, packages=spec.packages, by_arrays=by_arrays)
             if edge is not None and (labels := sources.get("labels")) is not None:
                 _check_labels(labels, edge)
+
+
+def _arrays_for(
+    sources: Mapping[str, Source], metric: str, model: ModelWithInputs, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Array]:
+    """The arrays that a model is built with: those for its inputs, or the first batch of the labelled ones."""
+    from farm.compiler.inputs import read_arrays
+
+    if (labelled := sources.get("quality")) is not None:
+        from farm.compiler.labelled import WHAT, read_labelled
+        from farm.measure.quality import METRICS
+
+        what = labelled.name if isinstance(labelled, Path) else WHAT
+        found = read_labelled(labelled, model, METRICS[metric], shapes, what)
+        for output in getattr(model, "outputs", ())[:1]:
+            found.check_output(METRICS[metric], output, what)
+        return found.first()
+    npz = sources.get("inputs")
+    return read_arrays(npz) if npz is not None else {}
 
 
 def packaged_device(path: Path) -> str:
@@ -248,7 +270,7 @@ def _check_labels(labels: Source, edge: _Edge) -> None:
         check_labels(read_labels(labels if isinstance(labels, bytes) else labels.read_bytes()), edge.outputs)
 
 
-def _check(spec: ModelSpec, path: Path, inputs: Inputs, *, packages: bool, by_arrays: bool) -> _Edge | None:
+def _check(spec: ModelSpec, path: Path, arrays_for: ArraysFor, *, packages: bool, by_arrays: bool) -> _Edge | None:
     from farm.compiler.model import check_format
     from farm.compiler.package import check_asked, is_package, read_package
 
@@ -258,13 +280,13 @@ def _check(spec: ModelSpec, path: Path, inputs: Inputs, *, packages: bool, by_ar
         package = read_package(path)
         fixed = (package.manifest, spec.precision, spec.shapes, spec.dtypes)
         check_asked(*fixed, records=spec.records is not None, texture=spec.texture)
-        _fitted(package, {}, {}, inputs, by_arrays=False)
+        _fitted(package, {}, {}, arrays_for, by_arrays=False)
         return None
     if path.stat().st_size <= MAX_PARSED_BYTES:
         check_format(path.read_bytes(), path.name)
     edge = _onnx_edge(path)
     if edge is not None:
-        _fitted(edge, spec.shapes, spec.dtypes, inputs, by_arrays=by_arrays)
+        _fitted(edge, spec.shapes, spec.dtypes, arrays_for, by_arrays=by_arrays)
     return edge
 
 
@@ -272,14 +294,13 @@ def _fitted(
     edge: ModelWithInputs,
     shapes: Mapping[str, Sequence[int]],
     dtypes: Mapping[str, str],
-    inputs: Inputs,
+    arrays_for: ArraysFor,
     *,
     by_arrays: bool,
 ) -> None:
-    from farm.compiler.inputs import fitted, fixed_inputs, read_arrays, shapes_with
+    from farm.compiler.inputs import fitted, fixed_inputs, shapes_with
 
-    npz = inputs.read_bytes() if isinstance(inputs, Path) else inputs
-    arrays = read_arrays(npz) if npz is not None else {}
+    arrays = arrays_for(edge, shapes)
     fixed_inputs(edge, shapes_with(edge, arrays, shapes), by_arrays=by_arrays)
     if not dtypes:  # else the arrays are for other types than the file's
         fitted(edge, arrays)
@@ -296,4 +317,5 @@ def _onnx_edge(path: Path) -> _Edge | None:
     if parts is not None and parts.total_bytes > MAX_PARSED_BYTES:
         return None
     proto, _ = read_proto(path.read_bytes() if parts is None else parts.whole(), path.name)
-    return _Edge(path.name, tensors_in(proto, path.name), tensors_out(proto, path.name))
+    outputs = tensors_out(proto, path.name)
+    return _Edge(path.name, tensors_in(proto, path.name), outputs if len(outputs) == len(proto.graph.output) else ())

@@ -42,9 +42,9 @@ def reading_age(seconds: float | None) -> str:
     return format_duration(seconds) if seconds is not None and seconds > OLD_READING_S else ""
 
 
-def many(count: int, what: str) -> str:
-    """A number of things: `1 record`, `2 records`."""
-    return f"{count} {what}{'s' * (count != 1)}"
+def many(count: int, what: str, form: str = "") -> str:
+    """A number of things: `1 record`, `2 records`; `form`: of the number, "," for `2,000 records`."""
+    return f"{count:{form}} {what}{'s' * (count != 1)}"
 
 
 def parse_duration(text: str, *, zero: bool = False) -> float:
@@ -128,9 +128,12 @@ NO_INTERVAL = "one sample: no interval"
 def interval_words(found: Mapping[str, Any], unit: str = "ms", factor: float = 1.0, between: str = "..") -> str:
     """`0.91 .. 0.93`: `factor` times the fields `low_ms` and `high_ms` (`unit`); `-` of one sample, which has none."""
     low, high = found.get(f"low_{unit}"), found.get(f"high_{unit}")
-    if low is None or high is None or found.get("count") == 1:
-        return "-"
-    return f"{digits(low * factor)} {between} {digits(high * factor)}"
+    return "-" if found.get("count") == 1 else ends_words(low, high, factor, between)
+
+
+def ends_words(low: float | None, high: float | None, factor: float = 1.0, between: str = "..") -> str:
+    """The ends of an interval, as `interval_words` has them; `-` where one is missing."""
+    return "-" if low is None or high is None else f"{digits(low * factor)} {between} {digits(high * factor)}"
 
 
 def range_words(found: Mapping[str, Any], unit: str = "ms", middle: str = "") -> str:
@@ -142,7 +145,12 @@ def range_words(found: Mapping[str, Any], unit: str = "ms", middle: str = "") ->
         middle: the field with the middle; "": `median_ms`.
     """
     low, high, center = (found.get(name) for name in (f"low_{unit}", f"high_{unit}", middle or f"median_{unit}"))
-    if low is None or high is None or not center or found.get("count") == 1:
+    return "-" if found.get("count") == 1 else relative_range(center, low, high)
+
+
+def relative_range(center: float | None, low: float | None, high: float | None) -> str:
+    """An interval relative to its middle, as `range_words` has it; `-` where one of them is missing."""
+    if low is None or high is None or not center:
         return "-"
     down, up = (f"{100 * abs(end / center - 1):#.2g}".rstrip(".") for end in (low, high))
     down, up = (f"{float(each):.0f}" if "e" in each else each for each in (down, up))

@@ -126,6 +126,7 @@ class Code(StrEnum):
     NOT_ELF = "not_elf", Fault.USER, "The file is not an ELF file at all."
     NOT_ENDED = "not_ended", Fault.USER, "The job has not ended yet."
     NOT_IN_POOL = "not_in_pool", Fault.PHONE, "The lease is not in the attempt's pool: ask for the pool again."
+    NOT_OFFLOADED = "not_offloaded", Fault.USER, "The accelerator that was asked for did no work.", ExitCode.FAILED
     NOT_POISONED = "not_poisoned", Fault.USER, "The artifact is not poisoned."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
@@ -204,10 +205,11 @@ class Code(StrEnum):
     WORKER_DIED = "worker_died", Fault.HOST, "A worker ended without a result."
     WORKER_SILENT = "worker_silent", Fault.HOST, "A worker stopped sending heartbeats and was killed."
     WRONG_NUMBERS = "wrong_numbers", Fault.PHONE, "A phone computed wrong numbers."
+    WRONG_PRECISION = "wrong_precision", Fault.USER, "The precision is too coarse: this host computes the same in it."
 
 
-# What only an operator of a host can mend, by code: no worker runs there, or none of such a job. Workers run users'
-# programs: other users and operators are told these words, not the workers'.
+# Causes that only the host's operator can remove, by code: no worker runs there, or none of such a job. Others see
+# these words and not the worker's, because workers run users' programs.
 HOST_STANDS = {
     Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning,
     Code.GATE_GONE.value: Code.GATE_GONE.meaning,
@@ -323,6 +325,7 @@ class MissingFieldError(ProtocolError):
         )
 
 
+MAX_CODE_CHARS = 64  # an attempt's error is in every list of jobs and in every reader's events
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful
 _BY_FAULT = {str(each.fault): each for each in (UserError, PhoneError, HostError, FarmError)}
 
@@ -348,7 +351,7 @@ def error_from_wire(described: object) -> FarmError:
     fields = described if isinstance(described, Mapping) else {}
     fault, code, exit_code = fields.get("fault"), fields.get("code"), fields.get("exit")
     base = _BY_FAULT.get(fault) if isinstance(fault, str) else None
-    if base is None or not isinstance(code, str):
+    if base is None or not isinstance(code, str) or len(code) > MAX_CODE_CHARS:
         return FarmError("the peer reported an error in a form this version does not know", evidence=str(described))
     if not isinstance(exit_code, int) or isinstance(exit_code, bool) or not 0 < exit_code < 256:
         exit_code = base.exit_code

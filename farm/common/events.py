@@ -17,7 +17,9 @@ from itertools import chain, islice
 from typing import Any, overload
 
 EPOCH_SHIFT = 32  # bits of a number that count within one run of the daemon; JSON readers keep 53 in all
-KEPT_EVENTS = 20_000  # in memory; about 10 MB. Older ones are read from the store.
+# In memory; older ones are read from the store. So many of the usual size are about 10 MB, and weigh 25 MB below. A
+# worker's progress may have half a megabyte.
+KEPT_EVENTS, KEPT_BYTES = 20_000, 64 << 20
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,9 @@ class EventLog:
         # The `host` of an event with this data: that of its phone, else of its daemon; "": there is one host.
         self.host_of: Callable[[Mapping[str, object]], str] = lambda _: ""
         self._clock = clock
-        self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._events: deque[Event] = deque()
+        self._weights: deque[int] = deque()
+        self._kept_bytes = 0
         self._listeners: list[Callable[[Event], None]] = []
         self._numbered = self._published = after or epoch << EPOCH_SHIFT
         self._pending: deque[_Unpublished] = deque()  # behind the oldest outstanding draft
@@ -172,6 +176,15 @@ class EventLog:
             data = {**data, "host": host}
         return Event(self._numbered, self._clock(), kind, subject, data, drafted)
 
+    def _keep(self, event: Event) -> None:
+        """Remember an event, and forget the oldest in its place; the newest stays, whatever its size."""
+        self._events.append(event)
+        self._weights.append(_weight(event.data))
+        self._kept_bytes += self._weights[-1]
+        while len(self._events) > KEPT_EVENTS or (self._kept_bytes > KEPT_BYTES and len(self._events) > 1):
+            self._events.popleft()
+            self._kept_bytes -= self._weights.popleft()
+
     def _publish_settled(self) -> None:
         """Pass on the events that no outstanding draft precedes; a listener's own events follow after them."""
         if self._publishing:
@@ -181,7 +194,7 @@ class EventLog:
             while self._pending and self._pending[0].settled:
                 for event in self._pending.popleft().events:
                     self._published = event.seq
-                    self._events.append(event)
+                    self._keep(event)
                     for listener in tuple(self._listeners):
                         try:
                             listener(event)
@@ -189,3 +202,19 @@ class EventLog:
                             log.exception("a listener failed at event %s of %s", event.kind, event.subject)
         finally:
             self._publishing = False
+
+
+def _weight(data: object) -> int:
+    """Roughly the memory of JSON data, in bytes."""
+    weight, left = 0, [data]
+    while left:
+        each = left.pop()
+        weight += 56
+        if isinstance(each, str):
+            weight += len(each)
+        elif isinstance(each, Mapping):
+            left += each.keys()
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+    return weight

@@ -17,6 +17,7 @@ from farm.common.errors import UserError
 
 log = logging.getLogger(__name__)
 SHA256_FORM = r"^[0-9a-f]{64}$"
+_SIZE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
 SAVED_MODEL_HINT = (
     "convert the SavedModel: python -m tf2onnx.convert --saved-model FOLDER --output net.onnx, or the TensorFlow Lite "
@@ -136,6 +137,12 @@ def hash_file(path: Path, algorithm: str = "sha256") -> str:
 def is_sha256(value: object) -> bool:
     """Whether it is a SHA-256 in lower-case hex."""
     return isinstance(value, str) and re.fullmatch(SHA256_FORM, value) is not None
+
+
+def size_words(count: float) -> str:
+    """A number of bytes, for people: 10 bytes, 1.2 kB, 5.0 MB."""
+    unit, divisor = next((each for each in _SIZE_UNITS if count >= each[1]), ("bytes", 1.0))
+    return f"{count / divisor:.0f} bytes" if divisor == 1.0 else f"{count / divisor:.1f} {unit}"
 
 
 def short_hash(digest: str) -> str:

@@ -70,7 +70,7 @@ class Limiter(Generic[Key]):
         return self.key_fits(key, amount) and self.total_fits(key, amount)
 
     def take(self, key: Key, amount: int = 1) -> None:
-        """Count, whether it fits or not."""
+        """Count the amount even beyond the bound."""
         self._taken[key] += amount
         self.taken += amount
 
@@ -125,7 +125,7 @@ class ClientLimiter(Generic[Key]):
         return None
 
     def count(self, key: Key, cut: Callable[[], object]) -> ClientPlace[Key]:
-        """Count a client, whether it fits or not; `make_room` follows."""
+        """Count a client even beyond the bound; `make_room` follows."""
         self.limiter.take(key)
         return ClientPlace(key, cut)
 

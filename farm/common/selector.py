@@ -165,16 +165,17 @@ class Selector:
                 f"no phone matches {self}: there is no phone", hint="plug one in; `farm device list` shows it"
             )
         listing = "`farm device list` shows what there is"
+        labelled = "`farm device show NAME` lists the labels of a phone"
         known_labels = sorted({label for labels, _ in known for label in labels})
         for label, wanted in self.labels:
             values = sorted({labels[label] for labels, _ in known if label in labels})
             if wanted in values:
                 continue
             if values:
-                return NoPhoneError(f"no phone matches {label}={wanted}: {_nearest(wanted, values)}", hint=listing)
+                return NoPhoneError(f"no phone matches {label}={wanted}: {_nearest(wanted, values)}", hint=labelled)
             return NoPhoneError(
                 f"no phone matches {label}={wanted}: no phone has a label {label!r}; {_nearest(label, known_labels)}",
-                hint=listing,
+                hint=labelled,
             )
         answered = sorted({alias for _, aliases in known for alias in aliases})
         for alias in self.aliases:

@@ -143,7 +143,7 @@ class SharedCall(Generic[K, T]):
         self._keep_s = keep_s
         self._clock = clock
         self._running: dict[K, asyncio.Task[T]] = {}
-        self._kept_until: dict[K, float] = {}  # of looks that have ended
+        self._kept_until: dict[K, float] = {}  # by argument: when its kept result expires, by `clock`
 
     def __call__(self, at: K) -> Awaitable[T]:
         """The result. A cancelled caller does not end the call for the others."""

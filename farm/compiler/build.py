@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -20,6 +22,7 @@ from farm.common.errors import ModelError, PhoneError
 from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
 from farm.compiler.files import replaced
 from farm.compiler.inputs import Fill, ModelWithInputs, all_inputs, filled, fitted, import_with, read_arrays
+from farm.compiler.link import find_linker
 from farm.compiler.load import import_model, read
 from farm.compiler.model import Array, ImportedModel, Reference, TensorSpec
 from farm.compiler.package import (
@@ -41,8 +44,10 @@ from farm.compiler.package import (
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
 from farm.compiler.record_files import read_records
 from farm.compiler.records import FILES, pruned
-from farm.compiler.reference import judge, reference_for, within_memory
+from farm.compiler.reference import Precise, host_outputs, judge, reference_for, within_memory
+from farm.compiler.relax_passes import FLOAT32
 from farm.compiler.targets import OWN_TEXTURES, TargetRefusedError, abi_of, device_of, is_texture
+from farm.compiler.texture.scopes import TextureReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class Build:
     given: tuple[str, ...]  # inputs that the request gives
     outputs: tuple[TensorSpec, ...]
     reference: Reference | None  # None: of a package without its model, on inputs that are not its own
+    precise: Precise = tuple  # asked when outputs in another precision than float32 are too far off
     package: Package | None = None  # that it was read from
     checked: str = ""  # the GPU on which each texture operator computed what this host does; "": on none
 
@@ -111,14 +117,14 @@ class Build:
 
         Raises:
             PhoneError: too far, and only this phone computes so.
-            ModelError: too far, and TVM on this host computes the same.
+            ModelError: too far, and TVM on this host computes the same, or does in the build's precision.
             TargetRefusedError: too far, and the target is one that this TVM is not trusted with.
         """
         if self.reference is None:
             note = "the package has no model inside to compute the outputs for these inputs from"
             return {"max_abs_error": None, "max_rel_error": None, "numerics": {"reference": "none", "note": note}}
         try:
-            return judge(outputs, self.reference, self.output_names, self.recipe.precision)
+            return judge(outputs, self.reference, self.output_names, self.recipe.precision, self.precise)
         except (PhoneError, ModelError) as error:
             if is_texture(self.recipe.target):
                 raise TargetRefusedError(
@@ -140,6 +146,7 @@ class Build:
                 "library_sha256": compiled.sha256, "key": compiled.key, "target": self.recipe.target,
                 "precision": self.recipe.precision, "tuned": self.tuned, "packaged": self.package is not None,
                 "operators": compiled.operators, "with_record": compiled.scheduled,
+                "kernels": dict(compiled.kernels),
                 "textures": self._textures(),
             },
             "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes},
@@ -177,12 +184,18 @@ def build(
     return Build(
         name=model.name, sha256=model.sha256, recipe=wanted.recipe, compiled=compiled, inputs=inputs,
         given=tuple(sorted(given)), outputs=model.outputs, reference=reference_for(model, inputs, cache),
+        precise=_precise(model, inputs, wanted.recipe.precision),
     )  # fmt: skip
 
 
 def _inputs(model: ModelWithInputs, given: Mapping[str, Array], wanted: BuildRequest) -> dict[str, Array]:
     with within_memory(model.name, model.inputs):
         return all_inputs(model, given) if wanted.require_all_inputs else filled(model, given, wanted.fill)
+
+
+def _precise(model: ImportedModel, inputs: Mapping[str, Array], precision: str) -> Precise:
+    """Only another precision than float32 needs it: it keeps the whole model."""
+    return partial(host_outputs, model, inputs, precision) if precision != FLOAT32 else tuple
 
 
 def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None]) -> Build:
@@ -199,40 +212,41 @@ def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report:
     report("unpacking")
     folder = cache / manifest.sha256[LIBRARY_MEMBER]
     folder.mkdir(parents=True, exist_ok=True)
-    with replaced(folder / LIBRARY) as partial:
-        partial.write_bytes(package.library)
+    with replaced(folder / LIBRARY) as written:
+        written.write_bytes(package.library)
     given = fitted(package, read_arrays(wanted.npz)) if wanted.npz is not None else {}
+    precise: Precise = tuple
     if given or wanted.fill != "random":
         inputs = _inputs(package, given, wanted)
-        reference = _of_model_inside(package, inputs, cache, report)
+        reference = None
+        if package.model is not None:
+            report("computing the reference")
+            model = _model_inside(package, package.model)
+            reference = reference_for(model, inputs, cache)
+            precise = _precise(model, inputs, manifest.precision)
     else:
-        inputs, reference = package.expected()
+        inputs, expected = package.expected()
+        reference, precise = expected, partial(tuple, expected.precise)
     key = manifest.sha256[LIBRARY_MEMBER]
     return Build(
         name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(manifest.target, manifest.precision),
         compiled=Compiled(
             folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=manifest.linker, textures=manifest.textures
         ), inputs=inputs,
-        given=tuple(sorted(given)), outputs=package.outputs, reference=reference, package=package,
+        given=tuple(sorted(given)), outputs=package.outputs, reference=reference, precise=precise, package=package,
     )  # fmt: skip
 
 
-def _of_model_inside(
-    package: Package, inputs: Mapping[str, Array], cache: Path, report: Callable[[str], None]
-) -> Reference | None:
-    """The reference for inputs that are not the package's own; None: there is no model inside."""
-    if package.model is None:
-        return None
-    report("computing the reference")
+def _model_inside(package: Package, data: bytes) -> ImportedModel:
     shapes = {each.name: [size for size in each.shape if isinstance(size, int)] for each in package.inputs}
     dtypes = {each.name: str(each.dtype) for each in package.inputs}
-    model = import_model(read(package.model, package.name), shapes, dtypes)
+    model = import_model(read(data, package.name), shapes, dtypes)
     if (names := [spec.name for spec in model.inputs]) != list(shapes):
         raise package_error(
             f"{package.name}: its manifest names the inputs {list(shapes)}, and the model inside has {names}",
             hint="make it again",
         )
-    return reference_for(model, inputs, cache)
+    return model
 
 
 SMALL_BYTES = 64 << 20  # a model file up to this size goes into its package unasked
@@ -253,16 +267,46 @@ def make_package(
     compiled = compile_library(model, recipe, cache)
     inputs = filled(model, {}, "random")
     reference = reference_for(model, inputs, cache)
-    abi, platform = abi_of(recipe.target)
-    members = {
-        LIBRARY_MEMBER: compiled.library.read_bytes(),
-        REFERENCE: reference_npz(tuple(inputs.values()), reference),
-    }
-    if source is not None:
-        members[MODEL] = source
+    if recipe.precision != FLOAT32:
+        reference = replace(reference, precise=host_outputs(model, inputs, recipe.precision))
+    members = {MODEL: source} if source is not None else {}
     if recipe.records is not None and compiled.scheduled:
         texts = pruned(read_records(recipe.records).set).texts()
         members |= {name: texts[name].encode() for name in FILES if name in texts}
+    arrays = tuple(inputs.values())
+    return pack(
+        model, recipe, compiled.library, arrays, reference, members, target_name=target_name, textures=compiled.textures
+    )
+
+
+def pack(
+    model: ImportedModel,
+    recipe: Recipe,
+    library: Path,
+    inputs: Sequence[Array],
+    reference: Reference,
+    members: Mapping[str, bytes] = MappingProxyType({}),
+    *,
+    target_name: str = "",
+    textures: TextureReport | None = None,
+) -> tuple[bytes, PackageManifest]:
+    """The archive of a library, and its manifest without the members' hashes.
+
+    Args:
+        model: that the library is of, or what remains of it: its name, inputs and outputs are the package's.
+        recipe: of the library.
+        library: the file.
+        inputs: of the package's own.
+        reference: their outputs.
+        members: others than library and reference.
+        target_name: the farm's.
+        textures: which operators use them.
+
+    Raises:
+        TargetError: the farm cannot link for that target.
+    """
+    abi, platform = abi_of(recipe.target)
+    members = {**members, LIBRARY_MEMBER: library.read_bytes(), REFERENCE: reference_npz(inputs, reference)}
     versions = installed_versions(tvm.__version__)
     manifest = PackageManifest(
         format=FORMAT,
@@ -281,11 +325,11 @@ def make_package(
         tvm=versions.tvm,
         tvm_ffi=versions.ffi,
         farm=farm.__version__,
-        linker=compiled.linker,
+        linker=find_linker(abi, platform).name,
         reference_by=reference.by,
         reference_independent=reference.independent,
         reference_note=reference.note,
-        textures=compiled.textures,
+        textures=textures,
         created=datetime.now(UTC).replace(microsecond=0),
     )
     return write_package(manifest, members), manifest

@@ -10,10 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +47,7 @@ from farm.compiler.targets import (
     target_from,
     target_text,
 )
-from farm.compiler.texture.check import OperatorCheck, checks_of, save_checks, with_textures
+from farm.compiler.texture.check import OperatorCheck, TextureBuild, checks_of, save_checks, with_textures
 from farm.compiler.texture.layout import LEGALIZED
 from farm.compiler.texture.lowering import register
 from farm.compiler.texture.network import on_first_device
@@ -58,12 +60,15 @@ if TYPE_CHECKING:
 LIBRARY = "model.so"
 MADE = "made.json"  # beside it
 CHECKS, EXPECTED = "operators.so", "operators.npz"  # of a build with textures: `farm.compiler.texture.check`
-MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled", "textures", "checks"}
+MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled", "kernels", "textures", "checks"}
+# Units that do work. Another library's function is `offloaded` in a model for a CPU; in one for a GPU it is on the CPU.
+CPU, GPU, OFFLOADED = "cpu", "gpu", "offloaded"
 RECIPE = 4  # raise it when this module compiles differently: older cached libraries are then not used
 TEXTURE_RECIPE = 1  # the same of builds with textures
 
 
 # After `fold_batch_norm`: in the weights it costs nothing, and half precision never sees a variance.
+_CALL = re.compile(r"^  call  (\S+)", re.MULTILINE)
 _SIMPLIFY = tvm.transform.Sequential(
     [
         relax.transform.DecomposeOpsForInference(),
@@ -136,6 +141,7 @@ class Compiled:
     linker: str
     operators: int = 0  # that records could be for
     scheduled: int = 0  # by a record
+    kernels: Mapping[str, int] = field(default_factory=dict)  # calls of one run, by unit; empty: not known
     textures: TextureReport | None = None  # None: they were not asked for
     checks: Path | None = None  # the library that checks each texture operator; None: there is none, as of a package
 
@@ -152,11 +158,11 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
     """
     target = target_from(recipe.target)
     check_target(target)
-    if _has_own_pipeline(target):
+    if has_own_pipeline(target):
         raise TargetRefusedError(
             f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
-    with _tvm_errors(model, target), target:
+    with compiling(model, target), target:
         return _fuse()(_simplified(model, recipe))
 
 
@@ -184,6 +190,7 @@ class _CompiledModel:
     executable: Any
     operators: int = 0  # that records could be for
     scheduled: int = 0  # by a record
+    kernels: Mapping[str, int] = field(default_factory=dict)
     textures: TextureReport | None = None
     checks: Any = None  # an executable with a function for each check of a texture operator
     expected: tuple[OperatorCheck, ...] = ()
@@ -193,33 +200,60 @@ def _compiled(model: ImportedModel, recipe: Recipe) -> _CompiledModel:
     target = target_from(recipe.target)
     if recipe.texture:
         return _compiled_with_textures(model, recipe, target)
-    if _has_own_pipeline(target) and recipe.records is None:
+    if has_own_pipeline(target) and recipe.records is None:
         check_target(target)
-        with _tvm_errors(model, target):
+        with compiling(model, target):
             return _CompiledModel(tvm.compile(_simplified(model, recipe), target=target))
-    module, operators, scheduled = _scheduled(model, recipe)
-    with _tvm_errors(model, target), target:
-        executable = tvm.compile(module, target=target, relax_pipeline=_FINISH)
-    return _CompiledModel(executable, operators, scheduled)
+    module, operators, with_record = scheduled(model, recipe, lowered(model, recipe))
+    with compiling(model, target):
+        return _CompiledModel(finish(module, target, textures=False), operators, with_record)
+
+
+def kernels_of(executable: Any, target: Any) -> dict[str, int]:
+    """How many kernels one run of `main` calls, by the unit that does them.
+
+    A name with a point is a function of the runtime: of the VM itself, or of another library.
+    """
+    of_tvm, external = (GPU, CPU) if BackendDispatcher.is_gpu_target(target) else (CPU, OFFLOADED)
+    main = executable.as_text().partition("@main:")[2].partition("\n@")[0]
+    names = [name for name in _CALL.findall(main) if not name.startswith("vm.builtin.")]
+    return dict(Counter(external if "." in name else of_tvm for name in names))
 
 
 def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -> _CompiledModel:
     check_texture_target(target, records=recipe.records is not None)
-    with _tvm_errors(model, target):
-        made = with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
-        schedules = tvm.transform.Sequential(default_schedules(target))
-
-        def finished(module: Any) -> Any:
-            with target:
-                return tvm.compile(
-                    schedules(module), target=target, relax_pipeline=_FINISH_TEXTURES, tir_pipeline=register()
-                )
-
-        compiled = _CompiledModel(finished(made.module), textures=made.report)
+    made = texture_build(model, recipe)
+    with compiling(model, target):
+        compiled = _CompiledModel(finish(made.module, target, textures=True), textures=made.report)
         if not made.checks.functions:
             return compiled
-        host = tvm.compile(made.checks.plain, target=tvm.target.Target("llvm"), relax_pipeline=_FINISH)
-        return replace(compiled, checks=finished(made.checks.textures), expected=tuple(checks_of(made.checks, host)))
+        host = finish(made.checks.plain, tvm.target.Target("llvm"), textures=False)
+        checks = finish(made.checks.textures, target, textures=True)
+        return replace(compiled, checks=checks, expected=tuple(checks_of(made.checks, host)))
+
+
+def texture_build(model: ImportedModel, recipe: Recipe) -> TextureBuild:
+    """What becomes of a model with textures.
+
+    Raises:
+        ModelError: TVM fails.
+    """
+    target = target_from(recipe.target)
+    with compiling(model, target):
+        return with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
+
+
+def finish(module: Any, target: Any, *, textures: bool) -> Any:
+    """The executable of a module whose functions are scheduled; of one with textures, those without any are now.
+
+    Raises:
+        Exception: TVM's own kinds.
+    """
+    with target:
+        if not textures:
+            return tvm.compile(module, target=target, relax_pipeline=_FINISH)
+        module = tvm.transform.Sequential(default_schedules(target))(module)
+        return tvm.compile(module, target=target, relax_pipeline=_FINISH_TEXTURES, tir_pipeline=register())
 
 
 def compile_stamped(model: ImportedModel, recipe: Recipe) -> tuple[Any, list[StampedCall]]:
@@ -232,38 +266,40 @@ def compile_stamped(model: ImportedModel, recipe: Recipe) -> tuple[Any, list[Sta
     target = target_from(recipe.target)
     waits = BackendDispatcher.is_gpu_target(target)
     if recipe.texture:
-        with _tvm_errors(model, target):
-            made = with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
-            with target:
-                module = tvm.transform.Sequential(default_schedules(target))(made.module)
+        made = texture_build(model, recipe)
+        with compiling(model, target), target:
+            module = tvm.transform.Sequential(default_schedules(target))(made.module)
         planned, more = tvm.transform.Sequential([_ALLOCATE, on_first_device]), {"tir_pipeline": register()}
     else:
-        module = _scheduled(model, recipe)[0]
+        module = scheduled(model, recipe, lowered(model, recipe))[0]
         planned, more = tvm.transform.Sequential([_VIEWS, _ALLOCATE]), {}
-    with _tvm_errors(model, target), target:
+    with compiling(model, target), target:
         noting, calls = stamped(planned(module), waits=waits)
         return tvm.compile(noting, target=target, relax_pipeline=_LOWER, **more), calls
 
 
-def _scheduled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
-    """The module; how many operators records could be for, and how many have one."""
+def scheduled(model: ImportedModel, recipe: Recipe, module: Any) -> tuple[Any, int, int]:
+    """What is made of `lowered`; how many operators records could be for, and how many have one.
+
+    Raises:
+        FarmError: as `compile_model`.
+    """
     target = target_from(recipe.target)
-    module = lowered(model, recipe)
-    waiting, scheduled = _unscheduled(module), 0
+    waiting, with_record = _unscheduled(module), 0
     if recipe.records is not None:
         database = _database(recipe.records, target)
-        with _tvm_errors(model, target), target, database:
+        with compiling(model, target), target, database:
             module = relax.transform.MetaScheduleApplyDatabase()(module)
-        scheduled = waiting - _unscheduled(module)
+        with_record = waiting - _unscheduled(module)
         # What failed, or does nothing, is no schedule, whatever it is for.
         others = any(database.get_top_k(each.workload, 1) for each in database.get_all_tuning_records())
-        if others and not scheduled:
+        if others and not with_record:
             raise ForeignRecordsError(
                 f"no tuning record is for an operator of {model.name} in {recipe.precision}",
                 hint="farm tune makes records for this model; they fit its shapes, types and precision only",
             )
-    with _tvm_errors(model, target), target:
-        return tvm.transform.Sequential(default_schedules(target))(module), waiting, scheduled
+    with compiling(model, target), target:
+        return tvm.transform.Sequential(default_schedules(target))(module), waiting, with_record
 
 
 def _unscheduled(module: Any) -> int:
@@ -324,7 +360,7 @@ def records_sha256(records: Path | None) -> str:
     return digest.hexdigest()
 
 
-def _has_own_pipeline(target: Any) -> bool:
+def has_own_pipeline(target: Any) -> bool:
     """Whether TVM lays tensors out and schedules for this target in one go, which no record fits."""
     return "texture" in target.keys or "clml" in target.keys
 
@@ -368,8 +404,12 @@ def _database(records: Path, target: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _tvm_errors(model: ImportedModel, target: Any) -> Iterator[None]:
-    """Turn every error of TVM into one that names the model and the target."""
+def compiling(model: ImportedModel, target: Any) -> Iterator[None]:
+    """Turn every error of TVM into one that names the model and the target.
+
+    Raises:
+        ModelError: TVM failed.
+    """
     try:
         yield
     except (ModelError, UserError):
@@ -395,6 +435,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
         def export() -> None:
             nonlocal built
             built = _compiled(model, recipe)
+            built = replace(built, kernels=kernels_of(built.executable, target_from(recipe.target)))
             built.executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
             if built.expected:
                 built.checks.export_library(str(partial / CHECKS), fcompile=fcompile)
@@ -410,6 +451,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
             "linker": find_linker(abi, platform).name,
             "operators": built.operators,
             "scheduled": built.scheduled,
+            "kernels": built.kernels,
             "textures": built.textures.to_wire() if built.textures is not None else None,
             "checks": {name: hash_file(partial / name) for name in (CHECKS, EXPECTED) if built.expected},
         }

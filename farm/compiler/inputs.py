@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, Protocol
+from typing import IO, Any, BinaryIO, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ NO_SHAPES: Mapping[str, Sequence[int]] = {}
 NO_DTYPES: Mapping[str, str] = {}
 
 Fill = Literal["random", "zeros", "ones"]
+Read = TypeVar("Read")
 
 
 input_error = partial(ModelError, code=Code.BAD_INPUTS)
@@ -160,7 +162,7 @@ def open_shapes(source: ModelWithInputs, shapes: Mapping[str, Sequence[int]] = N
     )
 
 
-def read_arrays(npz: bytes, what: str = "the inputs file") -> dict[str, Array]:
+def read_arrays(npz: bytes | Path, what: str = "the inputs file") -> dict[str, Array]:
     """As `each_array`, all at once."""
     return dict(each_array(npz, what))
 
@@ -171,6 +173,19 @@ def each_array(npz: bytes | Path, what: str) -> Iterator[tuple[str, Array]]:
     Raises:
         ModelError: it is no .npz of plain arrays, or claims to be too large.
     """
+    return _each_member(npz, what, read_array)
+
+
+def shapes_in(npz: bytes | Path, what: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays of an .npz file by their names, as `each_array` would read them; no array is read.
+
+    Raises:
+        ModelError: as `each_array`.
+    """
+    return dict(_each_member(npz, what, _claimed_shape))
+
+
+def _each_member(npz: bytes | Path, what: str, read: Callable[[IO[bytes], int], Read]) -> Iterator[tuple[str, Read]]:
     with io.BytesIO(npz) if isinstance(npz, bytes) else npz.open("rb") as file:
         begin = file.read(6)
         if begin == b"\x93NUMPY":
@@ -179,7 +194,11 @@ def each_array(npz: bytes | Path, what: str) -> Iterator[tuple[str, Array]]:
             raise input_error(f"{what} is a pickle, which could run any code and is not read", hint=WRITE_HINT)
         try:
             archive = zipfile.ZipFile(file)
-        except zipfile.BadZipFile as error:
+        except (
+            zipfile.BadZipFile,
+            NotImplementedError,
+            ValueError,
+        ) as error:  # of a later version of zip, of bad names
             raise input_error(f"{what} is no .npz file of plain arrays", hint=WRITE_HINT) from error
         if not archive.infolist():
             raise input_error(f"{what} holds no array", hint=WRITE_HINT)
@@ -187,7 +206,7 @@ def each_array(npz: bytes | Path, what: str) -> Iterator[tuple[str, Array]]:
             hint = f"at most {MAX_ARRAY_BYTES:,} bytes unpacked"
             raise input_error(f"the arrays in {what} have {claimed:,} bytes", hint=hint)
         for member in archive.infolist():
-            yield member.filename.removesuffix(".npy"), _member(archive, member, what)
+            yield member.filename.removesuffix(".npy"), _member(archive, member, what, read)
 
 
 def read_array(file: IO[bytes], size: int) -> Array:
@@ -196,13 +215,23 @@ def read_array(file: IO[bytes], size: int) -> Array:
     Raises:
         ValueError: it is none, or does not have the size that it claims, which numpy would allocate first.
     """
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    if not dtype.hasobject and (claimed := math.prod(shape) * dtype.itemsize) != (has := size - file.tell()):
-        raise ValueError(f"it claims {claimed:,} bytes and has {has:,}")
+    _claimed_shape(file, size)
     file.seek(0)
     return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _claimed_shape(file: IO[bytes], size: int) -> tuple[int, ...]:
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read_header(file)
+    except (SyntaxError, tokenize.TokenError, RecursionError) as error:
+        raise ValueError("its header is no Python literal") from error
+    if any(isinstance(each, bool) or not 0 <= each <= MAX_ARRAY_BYTES for each in shape):  # numpy would raise anything
+        raise ValueError(f"it claims the shape {shape}")
+    if not dtype.hasobject and (claimed := math.prod(shape) * dtype.itemsize) != (has := size - file.tell()):
+        raise ValueError(f"it claims {claimed:,} bytes and has {has:,}")
+    return tuple(shape)
 
 
 def write_arrays(target: Path | BinaryIO, arrays: Mapping[str, Array]) -> None:
@@ -213,13 +242,19 @@ def write_arrays(target: Path | BinaryIO, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, what: str) -> Array:
+# What zipfile and `read_array` raise.
+_DAMAGED = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def _member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, what: str, read: Callable[[IO[bytes], int], Read]
+) -> Read:
     try:
         with archive.open(member) as file:
-            return read_array(file, member.file_size)
+            return read(file, member.file_size)
     except MemoryError as error:
         raise input_error(f"the array {member.filename!r} in {what} does not fit into memory") from error
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
         pickled = "allow_pickle" in str(error)
         why = "holds Python objects, which are not read" if pickled else "is damaged, or no array"
         raise input_error(

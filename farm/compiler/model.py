@@ -9,7 +9,8 @@ import io
 import re
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -38,6 +39,10 @@ class TensorSpec:
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
         return {"name": self.name, "shape": list(self.shape), "dtype": str(self.dtype)}
+
+
+Naming = Callable[[Sequence[str], Collection[str]], Sequence[str]]
+"""The parts of a file that became these variables, in the file's words; the second argument has all other variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,10 @@ class SourceModel(ABC):
         """
         return ""
 
+    def naming(self) -> AbstractContextManager[Naming]:
+        """Within, `to_relax` names variables so that they can be traced to the parts of the file."""
+        return nullcontext(lambda variables, _others: variables)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
@@ -99,6 +108,7 @@ class Reference:
     independent: bool  # False: nothing but TVM can run this model there, and `outputs` are the host's
     by: str  # what computed `outputs`
     note: str = ""  # why it is not independent, or why it may be wrong although it is
+    precise: tuple[Array, ...] = ()  # what TVM computed there in a package's precision; empty: float32, or unknown
 
     @property
     def disputed(self) -> bool:
@@ -205,7 +215,7 @@ def _kind_of_zip(data: bytes, name: str) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.namelist()
             claimed = sum(member.file_size for member in archive.infolist())
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # of a later version of zip, of bad names
         raise ModelError(f"{name} is an archive that is cut short or damaged", hint="copy or save it again") from error
     if claimed > MAX_UNPACKED_BYTES and claimed > 2 * len(data):  # models are stored as they are, or hardly packed
         raise ModelError(

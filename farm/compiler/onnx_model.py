@@ -10,11 +10,13 @@ import hashlib
 import io
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,11 +26,12 @@ import onnx
 import tvm
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
-from tvm.relax.frontend.onnx import from_onnx
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, SourceModel
+from farm.compiler.model import Array, Evaluated, IRModule, Naming, SourceModel
+from farm.compiler.naming import bound, numbers, variables_named
 from farm.compiler.onnx_file import arrays_in, folded, nodes_in, read_proto, tensors_in
 from farm.compiler.relax_passes import onnx_clips_in_relax
 from farm.compiler.shape_option import MAX_RANK
@@ -99,6 +102,12 @@ class OnnxModel(SourceModel):
             return Evaluated(None, f"onnxruntime cannot run this model: {first_line(error)}")
         return Evaluated(tuple(np.asarray(output) for output in outputs), f"onnxruntime {runtime.__version__}")
 
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[Naming]:
+        """Within, variables have the numbers of their nodes."""
+        with _nodes_numbered(self.proto):
+            yield partial(_nodes_of, self.proto.graph)
+
     def disputed_part(self, inputs: Mapping[str, Array]) -> str:
         """The first node for which TVM and onnx.reference differ, given onnx.reference's inputs of the node."""
         proto = _at_opset(self.proto)
@@ -112,6 +121,51 @@ class OnnxModel(SourceModel):
                 return f"{node.op_type} (node {_node_name(node)}) has other numbers in TVM than in onnx.reference"
             tried.add(kind)
         return ""
+
+
+_NUMBERED = re.compile(r"node(\d+)")
+
+
+@contextlib.contextmanager
+def _nodes_numbered(proto: Any) -> Iterator[None]:
+    """Give nodes numbers for names, and TVM's variables those of the nodes they are made for."""
+    importer, names = onnx_frontend.ONNXGraphImporter, [node.name for node in proto.graph.node]
+    convert = importer._convert_operator  # noqa: SLF001
+
+    with variables_named() as parts:
+
+        def convert_named(self: Any, kind: str, inputs: Any, attributes: Any, opset: int) -> Any:
+            found = _NUMBERED.fullmatch(attributes["tvm_custom"]["name"])
+            parts.number = int(found[1]) if found else None
+            try:
+                made = convert(self, kind, inputs, attributes, opset)
+                return made if "Sequence" in kind or "Optional" in kind else bound(self.bb, made)
+            finally:
+                parts.number = None
+
+        try:
+            importer._convert_operator = convert_named  # noqa: SLF001
+            for number, node in enumerate(proto.graph.node):
+                node.name = f"node{number}"
+            yield
+        finally:
+            importer._convert_operator = convert  # noqa: SLF001
+            for node, name in zip(proto.graph.node, names, strict=True):
+                node.name = name
+
+
+def _nodes_of(graph: Any, variables: Sequence[str], others: Collection[str]) -> list[str]:
+    """The nodes that became these variables; with those folded into them, which became no variable of their own."""
+    makers = {name: number for number, node in enumerate(graph.node) for name in node.output}
+    elsewhere, found = numbers(others), numbers(variables)
+    waiting = list(found)
+    while waiting:
+        for name in graph.node[waiting.pop()].input:
+            number = makers.get(name)
+            if number is not None and number not in found | elsewhere and graph.node[number].op_type != "Constant":
+                found.add(number)
+                waiting.append(number)
+    return [f"{graph.node[each].op_type} (node {_node_name(graph.node[each])})" for each in sorted(found)]
 
 
 def read(data: bytes, name: str) -> OnnxModel:

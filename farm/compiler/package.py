@@ -35,6 +35,7 @@ from farm.compiler.texture.scopes import TextureReport
 FORMAT: Final = 1  # of packages; raised when an older farm could not read a newer one
 SUFFIX: Final = ".farm.tar"
 MANIFEST, LIBRARY, REFERENCE, MODEL = "package.json", "model.so", "reference.npz", "model"
+PRECISE: Final = "precise"  # in REFERENCE: outputs in the package's precision; older farms refuse what they do not know
 _MEMBERS: Final = frozenset({LIBRARY, REFERENCE, MODEL, *RECORD_FILES})
 _NEEDED: Final = frozenset({LIBRARY, REFERENCE})
 MAX_MANIFEST_BYTES = 1 << 20
@@ -134,10 +135,12 @@ class Package:
         series = {"input": self.manifest.inputs, "output": self.manifest.outputs, "host": self.manifest.outputs}
         try:
             arrays = read_arrays(self.members[REFERENCE], REFERENCE)
+            if f"{PRECISE}_0" in arrays:
+                series[PRECISE] = self.manifest.outputs
             named = {f"{prefix}_{i}" for prefix, tensors in series.items() for i in range(len(tensors))}
             if others := set(arrays) - named:
                 raise ValueError(f"{MANIFEST} does not name: {', '.join(sorted(others))}")
-            inputs, outputs, host_outputs = [
+            inputs, outputs, host_outputs, *precise = [
                 tuple(typed(arrays[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
                 for prefix, tensors in series.items()
             ]
@@ -145,7 +148,9 @@ class Package:
             what = f"{self.name}: the package's expected outputs cannot be read"
             raise package_error(what, hint="make it again", evidence=str(error)) from error
         made = self.manifest
-        reference = Reference(outputs, host_outputs, made.reference_independent, made.reference_by, made.reference_note)
+        reference = Reference(
+            outputs, host_outputs, made.reference_independent, made.reference_by, made.reference_note, *precise
+        )
         return dict(zip((each.name for each in made.inputs), inputs, strict=True)), reference
 
 
@@ -159,7 +164,7 @@ def is_package(source: bytes | Path) -> bool:
 
 def reference_npz(inputs: Sequence[Array], reference: Reference) -> bytes:
     """The member REFERENCE. The inputs' seed would not do: numpy's random streams may change with its version."""
-    series = {"input": inputs, "output": reference.outputs, "host": reference.host_outputs}
+    series = {"input": inputs, "output": reference.outputs, "host": reference.host_outputs, PRECISE: reference.precise}
     arrays = {f"{prefix}_{i}": array for prefix, some in series.items() for i, array in enumerate(some)}
     with io.BytesIO() as file:
         write_arrays(file, arrays)

@@ -240,7 +240,8 @@ def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
                 raise BadRecordsError(f"{name} has {base} twice")
             found[base] = content
     except OSError as error:
-        raise BadRecordsError(f"cannot read {name}: {error.strerror or error}") from error
+        hint = "a .tar or a folder; farm records export SET -o SET.tar writes a set that the farm keeps"
+        raise BadRecordsError(f"cannot read {name}: {error.strerror or error}", hint=hint) from error
     except TarError as error:
         raise BadRecordsError(
             f"{name}: no folder and no .tar of tuning records: {error}", hint="farm records export writes one"

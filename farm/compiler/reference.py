@@ -4,6 +4,9 @@ Two references, because one of them is TVM itself: an evaluator that shares no c
 format has one (SourceModel.reference); the same Relax module compiled for this host tells, when a phone is wrong,
 whether the phone or TVM is at fault. Where these two differ, a second evaluator decides, or the model's parts are
 compared one by one: evaluators have defects, too.
+
+Both compute in float32. A build in another precision that leaves the limits is computed by this host in that precision,
+too: if the host's numbers are the phone's, or overflow, the precision is at fault and no phone.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tvm
@@ -36,6 +39,13 @@ HOST_TARGET = {"kind": "llvm"}
 # largest term; 1e-3 leaves room for fast math and fused operations, and still catches a wrong lane or a missing layer.
 RTOL = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
 ATOL = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+# Integers of these types are real numbers in steps: a sum that ends between two steps is rounded to either. Other
+# integers are places and counts, and must be equal.
+QUANTISED = frozenset({"int8", "uint8", "int16", "uint16"})
+STEP = 1
+
+Precise = Callable[[], Sequence[Array]]
+"""The outputs that this host computes in a build's precision; empty if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,12 @@ class Difference:
     max_rel_error: float  # of the output's largest magnitude
     excess: float  # the worst |got - wanted| over what is allowed there
     output: str = ""  # the worst output
-    problem: str = ""  # a shape or a type that differs
+    problem: str = ""  # a shape or a type that differs; how many integers differ, and by how much
+
+    @property
+    def words(self) -> str:
+        """How far, for people."""
+        return self.problem or f"off by {self.max_abs_error:.3g} ({self.excess:.3g} times the limit)"
 
 
 def reference_for(model: ImportedModel, inputs: Mapping[str, Array], cache: Path) -> Reference:
@@ -116,36 +131,41 @@ def compare(
     return worst
 
 
-def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], precision: str = FLOAT32) -> dict[str, Any]:
+def judge(
+    got: Sequence[Array],
+    reference: Reference,
+    names: Sequence[str],
+    precision: str = FLOAT32,
+    precise: Precise = tuple,
+) -> dict[str, Any]:
     """The comparison as a result's fields.
+
+    Args:
+        got: the outputs.
+        reference: what they should be, computed in float32.
+        names: of the outputs.
+        precision: of the build.
+        precise: asked only where the outputs of a build in another precision are too far off.
 
     Raises:
         PhoneError: the outputs are too far off, and the phone alone computes so.
-        ModelError: they are, and TVM on this host computes the same: it or the reference is wrong.
+        ModelError: they are, and TVM on this host computes the same: it, the reference or the precision is wrong.
     """
     difference = compare(got, reference.outputs, names, precision)
     against_host = compare(got, reference.host_outputs, names, precision)
     if not difference.ok:
-        problem = (
-            difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
-        )
-        where = f"output {difference.output!r}: {problem}"
-        if against_host.ok and reference.disputed:
-            raise ModelError(
-                f"TVM and {reference.by} differ, {where}: {reference.note}",
-                Code.DISPUTED_NUMBERS,
-                hint="install onnxruntime into the toolchain's environment: it tells which of the two is right",
-            )
+        where = f"output {difference.output!r}: {difference.words}"
         if against_host.ok and reference.independent:
+            _blame_compiler(where, reference)
+        finer = "float16_acc32 or float32" if precision == "float16" else FLOAT32
+        if precision != FLOAT32 and (why := precision_at_fault(got, precise(), reference, names, precision)):
             raise ModelError(
-                f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
-                Code.MISCOMPILED,
-                hint="another target or TVM version; report it to TVM with this model",
-                evidence=f"the reference is computed by {reference.by}",
+                f"{precision} is too coarse for this model, {where}",
+                Code.WRONG_PRECISION,
+                hint=f"--precision {finer}; --locate names the operator",
+                evidence=why,
             )
-        raise PhoneError(
-            f"wrong numbers, {where}", Code.WRONG_NUMBERS, hint="another phone of this kind tells phone from compiler"
-        )
+        raise PhoneError(f"wrong numbers, {where}", Code.WRONG_NUMBERS, hint=LOCATE_HINT)
     return {
         "max_abs_error": difference.max_abs_error,
         "max_rel_error": difference.max_rel_error,
@@ -159,6 +179,50 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], prec
     }
 
 
+LOCATE_HINT = "farm run MODEL --locate names the first wrong operator, and tells phone from compiler"
+
+
+def _blame_compiler(where: str, reference: Reference) -> NoReturn:
+    if reference.disputed:
+        raise ModelError(
+            f"TVM and {reference.by} differ, {where}: {reference.note}",
+            Code.DISPUTED_NUMBERS,
+            hint="install onnxruntime into the toolchain's environment: it tells which of the two is right",
+        )
+    raise ModelError(
+        f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
+        Code.MISCOMPILED,
+        hint="another target or TVM version; report it to TVM with this model",
+        evidence=f"the reference is computed by {reference.by}",
+    )
+
+
+def precision_at_fault(
+    got: Sequence[Array], precise: Sequence[Array], reference: Reference, names: Sequence[str], precision: str
+) -> str:
+    """Why the precision is at fault for outputs that are too far off, and no phone; "": it is not.
+
+    An output that overflows on this host judges no phone: sums in another order overflow elsewhere.
+    """
+    if not precise:
+        return ""
+    for name, ours, right in zip(names, precise, reference.outputs, strict=True):
+        lost = int(np.count_nonzero(~_finite(ours) & _finite(right))) if ours.shape == right.shape else 0
+        if lost:
+            return f"on this host, too, {lost} of {ours.size} numbers of output {name!r} overflow in {precision}"
+    if compare(got, precise, names, precision).ok:
+        return f"this host computes the same numbers in {precision}"
+    return ""
+
+
+def host_outputs(model: ImportedModel, inputs: Mapping[str, Array], precision: str) -> tuple[Array, ...]:
+    """What TVM computes on this host in a precision; empty if it cannot compile that."""
+    try:
+        return tuple(_on_host(model, inputs, precision))
+    except ModelError:
+        return ()
+
+
 def flatten(outputs: Any) -> list[Array]:
     """The arrays in a Relax VM's result: a tensor, or nested tuples of them."""
     return [outputs.numpy()] if hasattr(outputs, "numpy") else [a for part in outputs for a in flatten(part)]
@@ -169,8 +233,8 @@ def _wire(difference: Difference) -> dict[str, Any]:
     return {name: None if value in (np.inf, -np.inf) else value for name, value in asdict(difference).items()}
 
 
-def _on_host(model: ImportedModel, inputs: Mapping[str, Array]) -> list[Array]:
-    executable = compile_model(model, Recipe(HOST_TARGET))
+def _on_host(model: ImportedModel, inputs: Mapping[str, Array], precision: str = FLOAT32) -> list[Array]:
+    executable = compile_model(model, Recipe(HOST_TARGET, precision))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return flatten(machine["main"](*(tvm.runtime.tensor(inputs[spec.name]) for spec in model.inputs)))
 
@@ -211,9 +275,7 @@ def _compare(got: Array, wanted: Array, name: str, precision: str) -> Difference
     if precision != FLOAT32 and kind in ("float32", "float64"):
         kind = "float16"
     if kind not in RTOL:
-        same = bool(np.array_equal(got, wanted))
-        apart = 0.0 if same else float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64))))
-        return Difference(same, apart, apart, 0.0 if same else np.inf, name, "" if same else "integers differ")
+        return _compare_integers(got, wanted, name)
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
@@ -225,6 +287,21 @@ def _compare(got: Array, wanted: Array, name: str, precision: str) -> Difference
     allowed = RTOL[kind] * size + ATOL[kind] * peak + np.finfo(np.float32).tiny
     excess, most = float((apart_each / allowed).max()), float(apart_each.max())
     return Difference(excess <= 1.0, most, most / peak if peak else most, excess, name)
+
+
+def _compare_integers(got: Array, wanted: Array, name: str) -> Difference:
+    differing = int(np.count_nonzero(got != wanted))
+    if not differing:
+        return Difference(ok=True, max_abs_error=0.0, max_rel_error=0.0, excess=0.0, output=name)
+    apart = float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64))))
+    excess = apart / STEP if str(wanted.dtype) in QUANTISED else np.inf
+    size = f"{apart:.0f} step{'s' * (apart != 1)}" if str(wanted.dtype) in QUANTISED else f"{apart:.6g}"
+    problem = f"{differing} of {wanted.size} integers differ, by {'up to ' * (differing > 1)}{size}"
+    return Difference(excess <= 1.0, apart, apart, excess, name, problem)
+
+
+def _finite(array: Array) -> Any:
+    return np.isfinite(array.astype(np.float64))
 
 
 def _mismatch(name: str, problem: str) -> Difference:

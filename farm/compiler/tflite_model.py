@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar
@@ -16,7 +16,8 @@ from tvm import relax
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, SourceModel, TensorSpec, numpy_dtype
+from farm.compiler.model import Array, Evaluated, IRModule, Naming, SourceModel, TensorSpec, numpy_dtype
+from farm.compiler.naming import bound, numbers, variables_named
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
 INSTALL = f"{pip_install('tvm')} into the toolchain's environment"
@@ -83,6 +84,17 @@ class TfliteModel(SourceModel):
             return Evaluated(None, f"LiteRT cannot run this model: {first_line(error)}")
         return Evaluated(tuple(map(np.asarray, outputs)), "LiteRT")
 
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[Naming]:
+        """Within, variables have the numbers of their operators."""
+        graph = self.flatbuffer.Subgraphs(0)
+
+        def words(variables: Sequence[str], _others: Collection[str]) -> list[str]:
+            return [f"{_kind(self.flatbuffer, each)} ({_place(graph, each)})" for each in sorted(numbers(variables))]
+
+        with _operators_numbered(graph):
+            yield words
+
     def _unsupported(self, text: str) -> str:
         """The operators in TVM's error, with the first place of each; empty when the error lists none."""
         graph, places = self.flatbuffer.Subgraphs(0), []
@@ -123,6 +135,31 @@ def read(data: bytes, name: str) -> TfliteModel:
     kinds = {_kind(model, index) for index in range(graph.OperatorsLength())}
     notes = (STATE,) if ASSIGN in kinds else ()
     return TfliteModel(name, hashlib.sha256(data).hexdigest(), inputs, outputs, model, data, notes=notes)
+
+
+@contextlib.contextmanager
+def _operators_numbered(graph: Any) -> Iterator[None]:
+    """Let TVM's front end give variables the numbers of the operators that they are made for."""
+    from tvm.relax.frontend.tflite.tflite_frontend import ExprTable, OperatorConverter
+
+    operators = {graph.Operators(at).Outputs(0): at for at in range(graph.OperatorsLength())}
+    kind_of, set_value = OperatorConverter.get_op_code_str, ExprTable.set_expr
+    converters: list[Any] = []
+
+    with variables_named() as parts:
+
+        def kind_of_next(self: Any, op: Any) -> Any:
+            parts.number, converters[:] = operators.get(op.Outputs(0)), [self]
+            return kind_of(self, op)
+
+        def set_bound(self: Any, name: str, value: Any, force_override: bool = False) -> None:
+            set_value(self, name, bound(converters[0].bb, value) if converters else value, force_override)
+
+        OperatorConverter.get_op_code_str, ExprTable.set_expr = kind_of_next, set_bound
+        try:
+            yield
+        finally:
+            OperatorConverter.get_op_code_str, ExprTable.set_expr = kind_of, set_value
 
 
 @contextlib.contextmanager

@@ -38,13 +38,21 @@ from farm.head.config import GatesConfig, LabConfig, LeaseConfig, UserConfig
 from farm.jobs.config import JobsConfig, ToolchainConfig
 
 ENV_PREFIX = "FARM_"
-# Variables that are no configuration keys: where file, daemon and TVM's checkout are; FARM_ADBD is for tests.
-ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", TVM_SOURCE_VARIABLE, "FARM_ADBD"})
+# Variables that are no configuration keys: where file, daemon and TVM's checkout are, what a lease sets for its
+# commands (farm.client.lease); FARM_ADBD is for tests.
+ENV_RESERVED = frozenset(
+    {
+        "FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", TVM_SOURCE_VARIABLE, "FARM_LEASE", "FARM_DEVICE",
+        "FARM_ADBD",
+    }
+)  # fmt: skip
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 DEFAULT_WEB_PORT = 9191  # beside the TVM port
 DEFAULT_HEAD_PORT = 9195  # after the ports of clients, builders and other hosts
 MAX_FILE_BYTES = 1_000_000  # a lab's file has some kB
+LAB_CONFIG = "the lab's configuration"
+LAB_KEYS = ("adopt", "aliases", "gates", "jobs.workers", "quota", "user")  # those that it may set, for all hosts
 
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -115,7 +123,7 @@ class WebConfig:
     head_port: Annotated[int, Field(ge=0, le=65_535)] = DEFAULT_HEAD_PORT  # /metrics of `farm head`; 0: likewise
     allow_hosts: tuple[str, ...] = ()  # names the page is asked for by, beside loopback's and `host`; no ports
     read: Literal["loopback", "token"] = "loopback"  # readers without a sign-in: those of this host, or none
-    required: bool = False  # whether the daemon ends when the port is taken; else it serves phones without a page
+    required: bool = False  # whether the daemon ends when the port is taken; else it opens the page later
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
     optional: bool = False,
+    lab: str = "",
 ) -> FarmConfig:
     """Read the configuration.
 
@@ -194,12 +203,16 @@ def load(
         environ: the environment.
         flags: dotted keys from the command line (`{"tvm.port": 9200}`); None values are skipped.
         optional: a file that is named and not there has no keys.
+        lab: TOML of `LAB_KEYS`; what it sets replaces those keys of the file.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or a value has the wrong type.
     """
     tree, origin = _read_file(path, environ, optional=optional)
     elsewhere: dict[str, str] = {}  # keys that the file does not set, and what sets them
+    for key, value in _lab_values(lab).items():
+        elsewhere[key] = LAB_CONFIG
+        _put(tree, key.split("."), value, origin)
     for name, value in environ.items():
         if name.startswith(ENV_PREFIX) and name not in ENV_RESERVED:
             keys = name.removeprefix(ENV_PREFIX).lower().split("__")
@@ -210,8 +223,7 @@ def load(
             elsewhere[key] = "the command line"
             _put(tree, key.split("."), flag, "the command line")
     try:
-        _refuse_unknown(FarmConfig, tree, origin, ())
-        return _with_paths(_validate(_completed(tree), origin))
+        return _with_paths(_checked(tree, origin))
     except ConfigError as error:
         problem = error.message.removeprefix(f"{origin}: ")
         for key, setting in elsewhere.items():
@@ -219,8 +231,51 @@ def load(
                 hint = "" if error.hint == VALUES_HINT else error.hint
                 raise ConfigError(f"{setting}: {problem}", hint=hint) from error
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # numbers that Python does not even print
-        raise ConfigError(f"{origin}: a value is out of any range: {error}"[:500]) from error
+
+
+def check_lab_config(text: str) -> None:
+    """Check what hosts would read as the lab's configuration.
+
+    Raises:
+        ConfigError: it is no TOML, sets a key that each host has of its own, or a value is wrong.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError(f"{LAB_CONFIG} has more than {MAX_FILE_BYTES:,} characters", hint="leave comments out")
+    tree: dict[str, Any] = {}
+    for key, value in _lab_values(text).items():
+        _put(tree, key.split("."), value, LAB_CONFIG)
+    _checked(tree, LAB_CONFIG)
+
+
+def lab_keys(text: str) -> tuple[str, ...]:
+    """Those of `LAB_KEYS` that a lab's configuration sets.
+
+    Raises:
+        ConfigError: see `check_lab_config`.
+    """
+    return tuple(_lab_values(text))
+
+
+def _lab_values(text: str) -> dict[str, Any]:
+    """The value of each of `LAB_KEYS` that a text sets."""
+    try:
+        tree = parse_toml(text.encode())
+    except ValueError as error:
+        raise ConfigError(f"{LAB_CONFIG}: it is not valid TOML: {error}", hint=VALUES_HINT) from error
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        inside = [f"{key}.{name}" for name in value] if isinstance(value, dict) else []
+        if key in LAB_KEYS:
+            values[key] = value
+        elif inside and set(inside) <= set(LAB_KEYS):
+            values |= {name: value[name.rpartition(".")[2]] for name in inside}
+        else:
+            own = next((name for name in inside if name not in LAB_KEYS), key)
+            raise ConfigError(
+                f"{LAB_CONFIG}: {own!r} is none of its keys",
+                hint=f"it may set {', '.join(LAB_KEYS)}; all else stands in each host's own file",
+            )
+    return values
 
 
 def _read_file(path: Path | None, environ: Mapping[str, str], *, optional: bool) -> tuple[dict[str, Any], str]:
@@ -316,6 +371,16 @@ def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(quota, dict) and isinstance(users, dict):
         found["user"] = {name: {**quota, **own} if isinstance(own, dict) else own for name, own in users.items()}
     return found
+
+
+def _checked(tree: Mapping[str, Any], origin: str) -> FarmConfig:
+    try:
+        _refuse_unknown(FarmConfig, tree, origin, ())
+        return _validate(_completed(tree), origin)
+    except ConfigError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:  # numbers that Python does not even print
+        raise ConfigError(f"{origin}: a value is out of any range: {error}"[:500]) from error
 
 
 def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:

@@ -72,7 +72,7 @@ class Scratch:
         self._closed = False
 
     def grow(self, size_bytes: int) -> None:
-        """So much more is about to be written. Blocking.
+        """Make room for so many more bytes before they are written. Blocking.
 
         Raises:
             HostError: there is no room for it, or the caller left.
@@ -106,7 +106,7 @@ class ArtifactFolder:
         self._rules = rules or ArtifactRules()
         self._use = use
         self._partial = folder / PARTIAL
-        self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
+        self._make_folder()
         self._locks = tuple(asyncio.Lock() for _ in range(LOCKS))
         self._count = threading.Lock()
         self._used_bytes = self._measured()  # complete and partial
@@ -179,6 +179,7 @@ class ArtifactFolder:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Scratch]:
         """A file on the folder's disk, to `take`; leftovers go as abandoned uploads do."""
+        self._make_folder()
         scratch = Scratch(self._partial / f"scratch-{secrets.token_hex(8)}", self._make_room, self._counted)
         try:
             yield scratch
@@ -292,6 +293,10 @@ class ArtifactFolder:
             self._used_bytes = self._measured()
         return len(going)
 
+    def _make_folder(self) -> None:
+        """Make it, again where a person removed it."""
+        self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
+
     def _become(self, become: Callable[[Path], None], final: Path) -> None:
         left_bytes = _size(final)  # of one that was damaged
         become(final)
@@ -336,6 +341,7 @@ class ArtifactFolder:
         there = partial.stat().st_size if partial.exists() else 0
         if offset != there or (not data and there < total_bytes):  # it only asks how much is here
             return Stored(sha256, there, complete=False)
+        self._make_folder()
         self._make_room(total_bytes - there, f"{PARTIAL}/{partial.name}")
         with partial.open("ab") as file:
             file.write(data)

@@ -118,7 +118,7 @@ class Router:
 
     @property
     def problem(self) -> str:
-        """The reason to refuse this caller; "": none."""
+        """Which owner opened too many connections in the last minute; "": none did."""
         return "" if self._connections is None else self._connections.problem
 
     @property

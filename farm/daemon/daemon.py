@@ -24,11 +24,12 @@ from farm.control.callers import Caller, Role
 from farm.control.limits import raise_descriptor_limit
 from farm.daemon.interfaces import Parts, WebPage, open_control_channel
 from farm.daemon.monitoring import current_status, metrics_page, progress_checks, return_memory
-from farm.daemon.persistence import open_persistence
+from farm.daemon.persistence import Persistence, open_persistence
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
 from farm.daemon.scheduling import check_gate_apart, open_gate, open_scheduling
+from farm.daemon.shared_config import LoadConfig, SharedConfig
 from farm.daemon.starting import Start, StopRequestedError
 from farm.daemon.stopped_results import StoppedResults
 from farm.daemon.workers import start_workers
@@ -43,7 +44,7 @@ log = logging.getLogger("farm")
 class Daemon:
     """One `farm serve`."""
 
-    def __init__(self, config: FarmConfig, load: Callable[[], FarmConfig], notifier: Notifier | None = None) -> None:
+    def __init__(self, config: FarmConfig, load: LoadConfig, notifier: Notifier | None = None) -> None:
         """`load` reads the configuration again, as `config` was read; `notifier`: the way to the service manager."""
         self._config = config
         self._load = load
@@ -95,6 +96,15 @@ class Daemon:
         if self._reload is not None:
             self._reload()
 
+    async def _open_reloader(self, persistence: Persistence) -> tuple[Reloader, SharedConfig]:
+        lab, by_signal = SharedConfig(persistence.store), Caller(BY_SIGNAL, Role.OPERATOR, "signal")
+        reloader = Reloader(
+            await lab.load(self._load) if self._config.lab.host else self._config,
+            self._load, lab, persistence.events, self._notifier,
+            lambda outcome: persistence.audit.record_later(by_signal, "reload", "daemon", outcome),
+        )  # fmt: skip
+        return reloader, lab
+
     async def _build(self, stack: contextlib.AsyncExitStack, start: Start) -> list[asyncio.Task[None]]:
         """Start every part, bottom floor first; returns the tasks whose end ends the daemon.
 
@@ -109,11 +119,8 @@ class Daemon:
         problems, lasting = Problems(config), LastingTasks()
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
             persistence = await open_persistence(config, stack, problems, start)
-        by_signal = Caller(BY_SIGNAL, Role.OPERATOR, "signal")
-        reloader = Reloader(
-            config, self._load, persistence.events, self._notifier,
-            lambda outcome: persistence.audit.record_later(by_signal, "reload", "daemon", outcome),
-        )  # fmt: skip
+        reloader, lab = await self._open_reloader(persistence)
+        config = reloader.config
         workers = await start_workers(config, stack, persistence, lasting)
 
         # Leasing follows the fleet, the checker asks leasing for keys, its workers reach the gate at the TVM port:
@@ -135,6 +142,7 @@ class Daemon:
         stopped = StoppedResults(persistence.store, persistence.events, phones.fleet.views, scheduling.head)
         problems.sources += (
             stopped.problems,
+            lab.problems,
             workers.problems,
             scheduling.problems,
             lasting.problems,
@@ -168,6 +176,7 @@ def _lasting_tasks(parts: Parts) -> dict[str, Begin]:
         "artifacts": parts.workers.artifacts.keep_tidy,
         "memory": return_memory,
         "stopped results": parts.stopped_results.run,
+        "page": parts.web.retry,
     }
 
 

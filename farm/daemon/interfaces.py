@@ -51,8 +51,11 @@ from farm.web.app import create_app
 from farm.web.server import WebPortError, WebServer
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from farm.lab.bundles import HostBundles
 
+RETRY_PAGE_S = 10.0  # to open the page's port
 DOCTOR_CHECK_BYTES = 256 << 20  # of a larger database only `farm store check` reads every page: that takes minutes
 
 log = logging.getLogger("farm")
@@ -236,7 +239,10 @@ def _exchange_with_hosts(
     """From now on take up what the other hosts of the lab change in the database, and write readings for them."""
     from farm.lab.following import follow_other_hosts, share_readings
 
-    looks = {"bundles": bundles.look, "keys": parts.phones.aliases.reread, "toolchains": toolchains.reread}
+    looks = {
+        "bundles": bundles.look, "configuration": parts.reloader.follow_lab, "keys": parts.phones.aliases.reread,
+        "toolchains": toolchains.reread,
+    }  # fmt: skip
     save = partial(parts.persistence.store.lab.save_readings, parts.config.lab.host)
     for name, begin in (
         ("changes of other hosts", partial(follow_other_hosts, looks)),
@@ -317,6 +323,8 @@ class WebPage:
         self._lab = lab  # this host is one of several
         self.url = ""  # "": there is no page
         self.tasks: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
+        self._serve: Callable[[], None] = lambda: None  # from `open` on
+        self._problem = ""  # why it is not open
 
     def open(
         self,
@@ -333,18 +341,28 @@ class WebPage:
         """
         if not self._config.enabled or control.accounts is None:
             return
+        app = create_app(control, control.accounts, events, metrics, self._config, lab=self._lab)
+        self._serve = partial(self._begin, stack, app)
+        self._problems.sources.append(lambda: [self._problem] if self._problem else [])
         try:
-            server = WebServer(self._config.host, self._config.port)
+            self._serve()
         except WebPortError as error:
             if self._config.required:
                 raise
-            problem = f"{error} ({error.hint})"
-            log.warning("%s", problem)
-            self._problems.sources.append(lambda: [problem])
-            return
-        app = create_app(control, control.accounts, events, metrics, self._config, lab=self._lab)
+            self._problem = f"{error} ({error.hint})"
+            log.warning("%s", self._problem)
+
+    async def retry(self) -> None:
+        """Serve as soon as the port can be had: after a power cut its address may come later than the daemon."""
+        while self._problem:
+            await asyncio.sleep(RETRY_PAGE_S)
+            with contextlib.suppress(WebPortError):
+                self._serve()
+
+    def _begin(self, stack: contextlib.AsyncExitStack, app: FastAPI) -> None:
+        server = WebServer(self._config.host, self._config.port)
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)
-        self.url, self.tasks = server.url, server.tasks
+        self.url, self.tasks, self._problem = server.url, server.tasks, ""
         log.info("the web page is at %s", self.url)

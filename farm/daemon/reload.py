@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -18,14 +18,15 @@ from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup
+from farm.control.verbs import VerbGroup, json_of
+from farm.daemon.shared_config import LoadConfig, SharedConfig
 
 # Tables that are exchanged whole while the daemon serves. Of [tvm], [power], [store] only a part: see `effective`.
 LIVE_TABLES = (
     "adopt", "aliases", "lease", "quota", "user", "artifacts", "heat", "gates", "probe", "health", "battery", "quiesce",
     "recovery",
 )  # fmt: skip
-HEAD_READS = ("quota.", "user.", "store.")
+HEAD_READS = ("quota", "user", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,10 @@ def plan(running: FarmConfig, loaded: FarmConfig) -> ReloadPlan:
     return ReloadPlan(new, tuple(changes(running, new)), tuple(changes(new, loaded)))
 
 
-def for_head(decided: ReloadPlan) -> list[str]:
-    """Changes that this daemon has read, and that a head apart must read too, as one note."""
-    names = [name for name in decided.applied if name.startswith(HEAD_READS)]
+def for_head(decided: ReloadPlan, lab_keys: Sequence[str] = ()) -> list[str]:
+    """Changes that this daemon has read, and that a head apart must read too, as one note; it follows `lab_keys`."""
+    own = tuple(f"{table}." for table in HEAD_READS if table not in lab_keys)
+    names = [name for name in decided.applied if name.startswith(own)]
     if not names or not decided.effective.lab.head_apart:
         return []
     return [f"{', '.join(names)}: the head goes by its own host's file; there: systemctl reload farm-head"]
@@ -82,6 +84,7 @@ def _join(name: str, key: str) -> str:
 
 
 BY_SIGNAL = "SIGHUP"
+BY_LAB = "the lab"
 FAILED = "failed"  # the audit log's outcome where an error has no code
 
 log = logging.getLogger("farm")
@@ -96,7 +99,8 @@ class Reloader(VerbGroup):
     def __init__(
         self,
         config: FarmConfig,
-        load: Callable[[], FarmConfig],
+        load: LoadConfig,
+        lab: SharedConfig,
         events: EventLog,
         notifier: Notifier,
         on_signal_outcome: Callable[[str], None] = lambda _: None,
@@ -105,7 +109,8 @@ class Reloader(VerbGroup):
 
         Args:
             config: what holds now.
-            load: reads and checks everything the way the daemon's start did; it may block.
+            load: reads this host's configuration.
+            lab: the lab's.
             events: gets config.reloaded and config.refused.
             notifier: the way to the service manager.
             on_signal_outcome: gets the outcome of each reload by a signal (the control server records the verb's).
@@ -115,6 +120,7 @@ class Reloader(VerbGroup):
         self.parts: list[Callable[[FarmConfig], None]] = []
         self.notes: Callable[[FarmConfig], list[str]] = lambda _: []  # names in a configuration that nothing has
         self._load = load
+        self._lab = lab
         self._events = events
         self._notifier = notifier
         self._one = asyncio.Lock()
@@ -137,7 +143,7 @@ class Reloader(VerbGroup):
         async with self._one:
             self._notifier.reloading()
             try:
-                decided = plan(self.config, await asyncio.to_thread(self._load))
+                decided = plan(self.config, await self._lab.load(self._load))
                 self._put_in_force(decided.effective)
             except FarmError as error:
                 self._events.publish("config.refused", "daemon", by=who, reason=error.message, hint=error.hint)
@@ -169,9 +175,33 @@ class Reloader(VerbGroup):
     @verb("reload", Role.OPERATOR)
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
         """Read the configuration again -> {applied, restart, notes}: names of changed keys, names that nothing has."""
-        decided = await self.reload(call.caller.user)
-        notes = [*self.notes(decided.effective), *for_head(decided)]
+        return self._answer(await self.reload(call.caller.user))
+
+    @verb("lab.config", Role.USER)
+    async def _lab_config(self) -> Mapping[str, Any]:
+        """The lab's configuration -> {text, by, at}: TOML, who set it and when."""
+        return json_of(await self._lab.record(), "text", "by", "at")
+
+    @verb("lab.set_config", Role.OPERATOR)
+    async def _set_lab_config(self, call: ControlCall, text: str) -> Mapping[str, Any]:
+        """Set the lab's configuration and read this host's again -> as `reload`. Other hosts follow in seconds."""
+        await self._lab.set(text, call.caller.user)
+        return self._answer(await self.reload(call.caller.user))
+
+    def _answer(self, decided: ReloadPlan) -> Mapping[str, Any]:
+        keys = self._lab.keys
+        of_lab = [f"{', '.join(keys)}: set for all hosts, not by this host's file (farm lab config)"] if keys else []
+        notes = [*self.notes(decided.effective), *of_lab, *for_head(decided, keys)]
         return {"applied": list(decided.applied), "restart": list(decided.restart), "notes": notes}
+
+    async def follow_lab(self) -> None:
+        """Read everything again if another host has set the lab's configuration.
+
+        Raises:
+            ConfigError: there is a mistake in this host's file.
+        """
+        if await self._lab.changed():
+            await self.reload(BY_LAB)
 
     async def _by_signal(self) -> None:
         try:

@@ -161,6 +161,7 @@ async def open_scheduling(
         read_conditions=phones.read_conditions,
         builders=workers.builders.socket if workers.builders else "",
         nominals=lambda device, epoch, user: store.in_thread(store.measurements.nominal_s, device, epoch, user),
+        earlier=lambda *of: store.in_thread(store.measurements.earlier, *of),
         bundle=workers.bundles.get,
         record_sets=store.record_sets,
         artifacts=workers.artifacts,

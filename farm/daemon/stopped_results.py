@@ -44,7 +44,7 @@ class StoppedSeries:
 class _Series:
     at_s: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MAX_GAPS))
     job: str = ""
-    excused_s: float = 0.0  # until then its phone was drained, reserved or away from farm
+    excused_at_s: float = 0.0  # last time its phone was drained, reserved or away, seconds since 1970
 
 
 class StoppedResults:
@@ -104,7 +104,7 @@ class StoppedResults:
                 or self._head.drained
                 or any(each.matches(view.labels, view.aliases) for each in selectors)
             ):
-                series.excused_s = now.timestamp()
+                series.excused_at_s = now.timestamp()
             elif (period_s := _late(series, now.timestamp())) is not None:
                 known = self.stopped.get(key)
                 reason = known.reason if known else await self._reason(key, series, view)
@@ -140,5 +140,6 @@ def _late(series: _Series, now_s: float) -> float | None:
     found = rhythm(list(series.at_s))
     if found is None:
         return None
-    excused_s = max(series.excused_s - series.at_s[-1], 0.0)
-    return found.period_s if found.late_at_s + excused_s <= now_s < found.over_at_s + excused_s else None
+    excused_for_s = max(series.excused_at_s - series.at_s[-1], 0.0)
+    late_at_s, over_at_s = found.late_at_s + excused_for_s, found.over_at_s + excused_for_s
+    return found.period_s if late_at_s <= now_s < over_at_s else None

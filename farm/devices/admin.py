@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from farm.adb.errors import AdbError
@@ -88,7 +87,7 @@ class DeviceAdmin:
             before = self._record_of(agent)
             record = before
             if service.value != before.service:
-                now = None if service is Service.IN else datetime.now(UTC)
+                now = None if service is Service.IN else self._fleet.wall()
                 record = replace(before, service=service.value, ordered_by=by if now else "", ordered_at=now)
             await self._keep(agent, record)
             agent.on_event(m.ServiceChanged(service))

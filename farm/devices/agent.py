@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -62,9 +62,10 @@ class Agent:
         self.health: Health | None = None  # the latest probe
         self.read_at: datetime | None = None  # when it was read
         self.health_at = 0.0  # the same in monotonic seconds; 0: not since the phone was last plugged in
-        self.used_at = 0.0  # when a session was last opened on it while it was ready, monotonic seconds
+        self.used_at = 0.0  # when a session last began while the phone was ready, monotonic seconds; 0: never
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
         self.checked = ""  # what the latest golden check said
+        self.golden_s: Mapping[str, float] = {}  # with its present bundle: CheckResult.fastest_s
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if known
         self.external_cause = ""  # the failure of its hub or the host that explains its state; "": none is known
         self.boot = ""  # the boot id that it was identified with; "": not since it was last plugged in
@@ -403,6 +404,8 @@ class Agent:
         )
         if deep and bundle.hash == self.state.bundle:  # else it was to be pushed anyway
             self._repaired(done.pushed_files)
+        if bundle.hash != self.state.bundle:
+            self.golden_s = {}
         self._bundle, self._others = bundle, done.others
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
@@ -436,11 +439,12 @@ class Agent:
             return m.WorkFailed(number, _OTHER_BUNDLE)
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                right, self.checked = await self._context.checker.check(self.name, self._bundle)
+                found = await self._context.checker.check(self.name, self._bundle)
         except TimeoutError:
             # The checker's own limit for the phone is shorter: this one is for a slow host.
             return m.WorkFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s")
-        if right:
+        self.checked, self.golden_s = found.detail, found.fastest_s
+        if found.ok:
             return m.CheckPassed(number)
         return m.WorkFailed(number, self.checked or "golden kernels gave wrong numbers", fault=DeviceFault.WRONG)
 

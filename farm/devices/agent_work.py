@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbTimeout
-from farm.bundle.model import Bundle
+from farm.bundle.model import Bundle, CheckResult
 from farm.common.errors import Code, FarmError, Fault, PhoneError
 from farm.common.phone_text import REASON, plain
 from farm.devices.identity.identity import BOOT_ID
@@ -39,8 +39,8 @@ PUSHES_AT_ONCE = 8
 class Checker(Protocol):
     """Runs a bundle's golden kernels on a phone."""
 
-    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
-        """Whether the numbers are right, and a line for a person; several at once are fine. Never waits forever.
+    async def check(self, device: str, bundle: Bundle) -> CheckResult:
+        """Whether the numbers are right; several at once are fine. Never waits forever.
 
         Raises:
             FarmError: the check could not be made; `fault` says whether the phone or the host caused it.

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from farm.adb.client import AdbClient
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
+from farm.common.tasks import end_tasks
 from farm.devices.agent import Agent
 from farm.devices.battery_policy import (
     BatteryConfig,
@@ -132,7 +133,8 @@ class BatteryController:
         finally:
             ending = [asyncio.create_task(self._end(each)) for each in tuple(agents()) if each in self._devices]
             if ending:
-                await asyncio.wait(ending, timeout=END_TIMEOUT_S)
+                _, pending = await asyncio.wait(ending, timeout=END_TIMEOUT_S)
+                await end_tasks(*pending)
 
     async def update(self, agent: Agent) -> None:
         """Keep a phone's latest day, and hold back or allow its charging if it is time for that. Never raises."""

@@ -177,7 +177,7 @@ def parse_restored(output: str) -> Restored:
     last = ""
     for line in output.splitlines():
         last, _, rest = line.partition(" ")
-        if last in found:
+        if last in found and rest.strip():
             found[last].append(rest)
     if last not in ("ended", "unfinished"):
         raise script_error("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])

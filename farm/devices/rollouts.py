@@ -377,6 +377,8 @@ class Rollouts:
             idle=ready and not self._fleet.recovery.holder(agent.name) and not state.bundle_override,
             with_person=self._fleet.in_hands(agent),
             reachable=reachable,
+            golden_s=agent.golden_s,
+            virtual=agent.identity is not None and agent.identity.virtual,
             counted=reachable or (away and datetime.now(UTC) - agent.since < AWAY),
         )
 

@@ -51,10 +51,14 @@ class TunnelKeeper:
                 for each in waiting:
                     if not each.done():
                         each.set_exception(error)
-            finally:  # done, or cancelled in the middle
+            except BaseException:  # the daemon stops, or there is a bug
                 for each in waiting:
                     if not each.done():
-                        each.set_result(None)
+                        each.set_exception(HostError("the daemon stopped before the tunnels were set up"))
+                raise
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
 
     async def _reconcile(self) -> None:
         for entry in self._ledger.entries:

@@ -1,8 +1,8 @@
 """Which hosts of a lab are lost. Pure: its inputs are beats, and the moments in which the head itself could commit.
 
-Each host writes a beat every `BEAT_EVERY_S`. As often, the head looks at the beats of all hosts in a transaction of its
-own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that could not be committed resets the counts:
-while the database is away, no host can beat.
+Each host writes a beat every `BEAT_EVERY_S`. The head reads all beats as often, each time in one transaction. A host
+without a new beat in `LOST_AFTER` such looks is lost. A look that could not be committed resets the counts: while the
+database is away, no host can beat.
 
 At its first look a head counts one missed beat of a host that was silent for so long while another one beat: it died
 together with the head before, or the database is just back from an outage and that host has not beaten yet.

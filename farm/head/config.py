@@ -50,9 +50,9 @@ class LabConfig:
     listen: str = ""
     # a login name means one person on every host, or, with "local", one of this host: alice@lab3
     users: Literal["shared", "local"] = "shared"
-    # client's CIDR -> "lab1.example.org:9190", this host's TVM port: clients of other hosts' ports that come directly
+    # client's CIDR -> "lab1.example.org:9190": this host's TVM port for clients of other hosts' ports
     advertise: Mapping[str, str] = field(default_factory=dict)
-    # "s3://BUCKET/PREFIX": a second place for artifacts (extra `objectstore`); empty: another host is
+    # "s3://BUCKET/PREFIX": for second copies of artifacts (extra `objectstore`); empty: another host has them
     object_store: str = ""
 
     @property

@@ -35,7 +35,7 @@ class Head(ABC):
 
     @abstractmethod
     async def start(self, runner: AttemptRunner) -> None:
-        """The leases of before are restored: jobs continue, and the attempts of this host run there. Comes once."""
+        """Take up the jobs; call once, when the leases from before the start are restored. `runner`: of this host."""
 
     # --- the host's side ------------------------------------------------------------------------------------------
 

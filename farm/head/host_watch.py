@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from farm.common.errors import Code, HostError
 from farm.common.events import EventLog
-from farm.head import beats, wire
+from farm.head import beats
 from farm.head.beats import BeatWatch
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.job_store import ended_events, was_handed_over
@@ -26,10 +26,8 @@ from farm.head.local import LocalHead
 from farm.head.messages import (
     AttemptEnded,
     DeviceForgotten,
-    HostMessage,
     LeaseEnded,
     LeaseRefused,
-    RequestAdded,
     SlotFreed,
 )
 from farm.head.queue.model import ClockReading, StopAttempt
@@ -39,7 +37,7 @@ from farm.model.job import Attempt, Job
 from farm.model.requests import LeaseSource
 from farm.model.specs import Kinds
 from farm.store.leases import LeaseRecord
-from farm.store.mailbox import HostRecord
+from farm.store.mailbox import NOTHING
 from farm.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -64,8 +62,6 @@ class HostWatch:
         self._hosts = hosts
         self._clock = clock
         self._beats = BeatWatch()
-        self._refused: dict[str, str] = {}  # host of another release -> the reason
-        self._silenced: set[str] = set()  # lost hosts, whose requests were taken out
         self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
 
     async def run(self) -> None:
@@ -86,64 +82,54 @@ class HostWatch:
         """A host begins again: none of its attempts continues, and it is not drained."""
         self._ending.pop(host, None)
         for cause in (WithheldFor.ENDING, WithheldFor.DRAIN):
-            self.withhold(host, cause, "")
+            self._hosts.withhold(host, cause, "")
 
     def lease_ended(self, host: str, lease_id: str) -> None:
         """A host has ended a lease."""
         ending = self._ending.get(host, set())
         ending.discard(lease_id)
         if not ending:
-            self.withhold(host, WithheldFor.ENDING, "")
+            self._hosts.withhold(host, WithheldFor.ENDING, "")
 
-    def withhold(self, host: str, cause: WithheldFor, reason: str) -> None:
-        """See `Hosts.withhold`."""
-        for changed in self._hosts.withhold(host, cause, reason):
-            self._head.requests.receive(changed)
+    def silence(self, host: str, why: str) -> None:
+        """No client and no job of the host would hear of a phone: its requests and unarmed leases end."""
+        for request_id in self._hosts.requests_of(host):
+            self._head.requests.withdraw(request_id)
+        for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
+            self._head.requests.receive(LeaseRefused(lease.device, lease.id, f"{why} before it had it"))
 
     # --- beats ----------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         hosts = await self._store.mailbox.look_at_hosts()
-        self._look_at_protocols(hosts)
+        for each in hosts:
+            self._hosts.withhold(each.name, WithheldFor.PROTOCOL, "" if each.removed_at else protocol_problem(each))
         heard = {each.name: each.beat_at for each in hosts if each.beat_at and not each.removed_at}
         changes = self._beats.observe(heard, self._clock().s)
         for host in changes.lost:
             error = _lost_error(host)
             log.warning("%s", error.message)
             self._events.publish("host.lost", host, reason=error.message)
-            self.withhold(host, WithheldFor.LOSS, error.message)
+            self._hosts.withhold(host, WithheldFor.LOSS, error.message)
         for host in changes.back:
             log.info("host %s is back", host)
             self._events.publish("host.back", host)
             if self._ending.get(host):
-                self.withhold(host, WithheldFor.ENDING, f"host {host} is back, and still ends its attempts of before")
-            self.withhold(host, WithheldFor.LOSS, "")
+                why = f"host {host} is back, and still ends its attempts of before"
+                self._hosts.withhold(host, WithheldFor.ENDING, why)
+            self._hosts.withhold(host, WithheldFor.LOSS, "")
+            self._store.mailbox.seen = NOTHING  # what its clients and jobs still ask for waits again
         if lost := self._beats.lost:
             await self._break_off(lost)
-        for host in self._silenced - self._beats.lost:
-            await self._ask_again(host)
-            self._silenced.discard(host)
         for each in hosts:
             if each.removed_at:
                 await self._remove(each.name)
 
-    def _look_at_protocols(self, hosts: Collection[HostRecord]) -> None:
-        problems = {each.name: why for each in hosts if not each.removed_at and (why := protocol_problem(each))}
-        for host in problems.keys() | self._refused.keys():
-            why = problems.get(host, "")
-            if why != self._refused.get(host, ""):
-                log.warning("%s", why or f"host {host} and the head understand each other again")
-            self.withhold(host, WithheldFor.PROTOCOL, why)
-        self._refused = problems
-
     async def _break_off(self, lost: Collection[str]) -> None:
         """Repeated at each look: changes that were under way when the host was lost show later."""
         for host in lost:
-            self._refuse_unarmed(host, f"host {host} was lost before it had it")
+            self.silence(host, f"host {host} was lost")
             self._hosts.end_lent_to(host, f"host {host}, whose job had it, was lost")
-            self._silenced.add(host)
-            for request_id in self._hosts.requests_of(host):  # no client and no job there would hear of a phone
-                self._head.requests.withdraw(request_id)
         read, jobs = self._store.read, self._store.jobs
         armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
@@ -157,20 +143,11 @@ class HostWatch:
             if record.source is LeaseSource.JOB and record.job not in with_people:
                 self._let_go(record)
 
-    async def _ask_again(self, host: str) -> None:
-        """A host is back: what its clients and jobs still ask for waits again."""
-        for letter in await self._store.mailbox.requests_of(host):
-            message = wire.to_head(letter.body, self._clock().s)
-            if isinstance(message, RequestAdded) and not self._hosts.has_request(host, message.request_id):
-                self._take(host, message)
-
     async def _remove(self, host: str) -> None:
         """End the attempts and leases of a removed host, and forget it; the next look repeats a step that failed."""
         why = f"host {host} was removed from the lab"
-        self.withhold(host, WithheldFor.LOSS, why)
-        self._refuse_unarmed(host, f"{why} before it had it")
-        for request_id in self._hosts.requests_of(host):
-            self._head.requests.withdraw(request_id)
+        self._hosts.withhold(host, WithheldFor.LOSS, why)
+        self.silence(host, why)
         read, jobs = self._store.read, self._store.jobs
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) == host]
         known = {job.id: job for job in await read(jobs.several, [each.job for each in running])}
@@ -182,12 +159,12 @@ class HostWatch:
         if running or held:
             return
         for lease_id in self._hosts.slots_of(host):
-            self._take(host, SlotFreed(lease_id))
+            self._hosts.take(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
-            self._take(host, DeviceForgotten(device))
+            self._hosts.take(host, DeviceForgotten(device))
         await self._store.mailbox.forget_host(host)
         self._ending.pop(host, None)
-        self.withhold(host, WithheldFor.LOSS, "")
+        self._hosts.withhold(host, WithheldFor.LOSS, "")
         log.info("%s", why)
         self._events.publish("host.removed", host)
 
@@ -197,16 +174,7 @@ class HostWatch:
         with self._events.drafted(released_event(record, reason, held_s)) as drafts:
             end = self._store.leases.end
             if await end(record.id, ended_at=now.at, reason=reason, held_s=held_s, events=drafts):
-                self._take(record.host, LeaseEnded(record.device, record.id))
-
-    def _take(self, host: str, message: HostMessage) -> None:
-        """Act upon a host's message, or one in its place."""
-        for each in self._hosts.note(host, message):
-            self._head.requests.receive(each)
-
-    def _refuse_unarmed(self, host: str, reason: str) -> None:
-        for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
-            self._head.requests.receive(LeaseRefused(lease.device, lease.id, reason))
+                self._hosts.take(record.host, LeaseEnded(record.device, record.id))
 
     async def _end(self, attempt: Attempt, job: Job, host: str, why: HostError) -> None:
         """End an attempt, unless its host has done so."""

@@ -14,6 +14,7 @@ from farm.common.tasks import at_most
 from farm.devices.identity.naming_rules import same_phone
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
+from farm.head.host_rules import HostState, gone_with_host
 from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
@@ -45,7 +46,7 @@ from farm.model.device import DeviceState, Life
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseSource
 from farm.store.database import BackgroundWrites
-from farm.store.mailbox import HostRecord, Letter
+from farm.store.mailbox import NOTHING, HostRecord, Letter
 from farm.store.store import Store
 
 POLLS_S = 0.015  # after the end of a lease its host polls its mailbox, for longer than this (`EXPECTED_S` there)
@@ -97,12 +98,30 @@ class Hosts(AttemptRunner):
         self._unarmed: dict[str, LeaseGranted] = {}  # by lease
         self._polls_until_s: dict[str, float] = {}  # by host
         self._salvaging: dict[str, asyncio.Event] = {}
+        self.stopped: set[str] = set()  # hosts whose phones are gone until they begin again
+        self.decide: Callable[[HostMessage], None]  # by what a host has said; from the head's start on
         self._unsent: defaultdict[str, list[Letter]] = defaultdict(list)  # by host, in order
         self._writes = BackgroundWrites()
         self.store_problem = self._writes.on_store_problem
         self.flush = self._writes.close
 
     # --- what hosts say -------------------------------------------------------------------------------------------
+
+    def take(self, host: str, message: HostMessage) -> None:
+        """Act upon a host's message, or one in its place, unless it is known, or another host's phone has the name.
+
+        What a lost host asks for is left: no client and no job there would hear of a phone.
+        """
+        match message:
+            case DeviceChanged(state):
+                known = self._states.get(state.name) == replace(state, host=host)
+            case RequestAdded(request_id):
+                known = request_id in self._requests[host] or bool(self._withheld[host].get(WithheldFor.LOSS))
+            case _:
+                known = False
+        if not known and not self.owned_by_other_host(host, message):
+            for each in self.note(host, message):
+                self.decide(each)
 
     def note(self, host: str, message: HostMessage) -> tuple[HostMessage, ...]:
         """Note that the message's phone, request or lease is at this host.
@@ -121,12 +140,17 @@ class Hosts(AttemptRunner):
         match message:
             case DeviceChanged(state):
                 self._of_device[state.name] = host
+                if host in self.stopped:
+                    state = gone_with_host(state, host, HostState.STOPPED)
                 self._states[state.name] = state = replace(state, host=host)
                 self._claims.changed(state)
+                if state.life is Life.GONE:
+                    self._name_is_free(state.name)
                 return self._with_withheld_reason(state)
             case DeviceForgotten(device):
                 self._states.pop(device, None)
                 self._claims.forget(device)
+                self._name_is_free(device)
             case RequestAdded(request_id):
                 self._requests[host].add(request_id)
             case RequestWithdrawn(request_id):
@@ -168,21 +192,27 @@ class Hosts(AttemptRunner):
             log.warning("host %s has a phone named %s, and so has host %s: %s", host, name, other, advice)
         return True
 
-    def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
-        """Hand out no phone of the host, until it is called with ""; returns the phones that change by it."""
-        before = dict(self._withheld[host])
-        if reason:
-            self._withheld[host][cause] = reason
-        else:
-            self._withheld[host].pop(cause, None)
-        if self._withheld[host] == before:
-            return ()
+    def _name_is_free(self, name: str) -> None:
+        """Read rows again if another host has a device of this name."""
+        waiting = {(host, each) for host, each in self._disputed if each == name}
+        if waiting:
+            self._disputed -= waiting
+            self._store.mailbox.seen = NOTHING
+
+    def withhold(self, host: str, cause: WithheldFor, reason: str) -> None:
+        """Hand out no phone of the host, until it is called with ""."""
+        if self._withheld[host].get(cause, "") == reason:
+            return
+        self._withheld[host][cause] = reason
+        if cause is WithheldFor.PROTOCOL:
+            log.warning("%s", reason or f"host {host} and the head understand each other again")
         names = self.devices_of(host) & self._states.keys()
         names |= {rival for name in names for rival in self._claims.rivals(name)}
-        return tuple(self._with_withheld_reason(self._states[name]) for name in sorted(names))
+        for name in sorted(names):
+            self.decide(self._with_withheld_reason(self._states[name]))
 
     def _with_withheld_reason(self, state: DeviceState) -> DeviceChanged:
-        lost = [host for host, reasons in self._withheld.items() if WithheldFor.LOSS in reasons]
+        lost = [host for host, reasons in self._withheld.items() if reasons.get(WithheldFor.LOSS)]
         claimed, seen = self._claims.why_not(state.name, lost), (state.host, state.name)
         if claimed and seen not in self._claimed:
             log.warning("%s of host %s is not handed out: %s", state.name, state.host, claimed)
@@ -191,7 +221,7 @@ class Hosts(AttemptRunner):
 
     def _why_withheld(self, host: str) -> str:
         reasons = self._withheld[host]
-        return next((reasons[cause] for cause in WithheldFor if cause in reasons), "")
+        return next((reasons[cause] for cause in WithheldFor if reasons.get(cause)), "")
 
     def attempt_runs(self, job: str, attempt: str, host: str) -> None:
         """Note that a job's attempt runs at this host."""
@@ -230,10 +260,6 @@ class Hosts(AttemptRunner):
     def requests_of(self, host: str) -> frozenset[str]:
         """Take out the requests of a host without an armed lease: it has begun again, stopped, or was removed."""
         return frozenset(self._requests.pop(host, ()))
-
-    def has_request(self, host: str, request_id: str) -> bool:
-        """Whether the host has asked so, and no lease is armed for it."""
-        return request_id in self._requests[host]
 
     def devices_of(self, host: str) -> frozenset[str]:
         """The devices of a host."""

@@ -22,7 +22,7 @@ from farm.head.config import UserConfig
 from farm.head.queue.model import NoSuchJobError
 from farm.model.device import DeviceState, Life, Service
 from farm.model.job import FINAL, Job, JobState
-from farm.model.requests import LeaseRequest, LeaseSource
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.model.specs import ALL, JobSpec, Kinds, ModelSpec
 from farm.store.jobs import JobTable
 
@@ -174,7 +174,7 @@ def _lacking(
             raise error
         return (f"{error.message}; the job waits for one",)
     if spec.devices == ALL or (lacking := spec.devices - len(matching)) <= 0:
-        return _withheld(matching, len(places))
+        return _withheld(matching, len(places), spec.leased_as())
     many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
     if must_match:
         raise NoPhoneError(
@@ -184,14 +184,14 @@ def _lacking(
     return (f"{many}: {waits} for more",)
 
 
-def _withheld(matching: Sequence[DeviceState], wanted: int) -> tuple[str, ...]:
+def _withheld(matching: Sequence[DeviceState], wanted: int, lease_class: LeaseClass) -> tuple[str, ...]:
     """A warning when fewer of the phones than are wanted come by themselves: the others are away, or withheld."""
     out = [view for view in matching if not view.in_service]
     if len(matching) - len(out) >= wanted:
         return ()
     able = len(matching) - len(out)
     which = f"only {able} matching phone{'s are' if able > 1 else ' is'}" if able else "no matching phone is"
-    why = ", ".join(f"{view.name}: {unleasable_reason(view)}" for view in out[:SHOWN_PHONES])
+    why = ", ".join(f"{view.name}: {unleasable_reason(view, lease_class)}" for view in out[:SHOWN_PHONES])
     more = f", {len(out) - SHOWN_PHONES} more" if len(out) > SHOWN_PHONES else ""
     return (f"{which} available, the job waits ({why}{more})",)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +29,7 @@ from farm.head.messages import (
     HostBegan,
     HostDrained,
     HostLeft,
-    HostMessage,
     LeaseEnded,
-    LeaseRefused,
     LeaseRestored,
     Order,
     Salvaged,
@@ -40,13 +38,14 @@ from farm.head.messages import (
 )
 from farm.head.model import LeasePolicy
 from farm.head.orders import perform
+from farm.head.reservations import ClockWatch
 from farm.head.takeover import Takeover
 from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
-from farm.store.mailbox import Letter, WakeUps
+from farm.store.mailbox import NOTHING, Letter, WakeUps
 from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, DatabaseAwayError, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
@@ -93,6 +92,7 @@ class HeadProcess:
         self.checks: list[ProgressCheck] = []  # of the head that decides
         self.term: HeadTerm | None = None  # the one in which it decides; None: it waits
         self.on_event: Callable[[Event], None] = lambda _: None  # for events of its terms
+        self.on_term: Callable[[Store], Awaitable[None]] | None = None  # before it decides: `use` may be called
 
     def use(self, settings: HeadSettings) -> None:
         """Decide by these settings from now on; leases and jobs continue as they are."""
@@ -150,6 +150,8 @@ class HeadProcess:
     async def _decide(self, store: Store, stop: asyncio.Event) -> None:
         """Be the head until `stop`, or until the term is lost (HostError)."""
         async with AsyncExitStack() as stack:
+            if self.on_term is not None:
+                await self.on_term(store)
             term = HeadTerm(store, self._kinds, stack)
             term.events.subscribe(self.on_event)
             settings = self._settings
@@ -208,12 +210,13 @@ class HeadTerm:
         stack.push_async_callback(writes.flush)
         head = self.head = await LocalHead.open(self.store, self.events, writes, policy, self._kinds, tasks)
         head.requests.connect(self._hosts.receive, self._hosts.letter, self._hosts.grant_undone)
+        self._hosts.decide = head.requests.receive
         clock = partial(read_clock, self.store)
         self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, clock)
         stack.push_async_callback(tasks.end, END_LIMIT_S)
         stack.callback(head.stop_jobs)
         stack.callback(head.close, STOPPING)  # first: a phone of a job that is withdrawn goes to none of the others
-        for hear in (writes.store_problem, self._hosts.store_problem):
+        for hear in (writes.store_problem, self._hosts.store_problem, self._read_again):
             self.store.on_problem(hear)
         await Takeover(self.store, self.events, self._kinds, head, self._hosts, clock).run()
 
@@ -223,10 +226,15 @@ class HeadTerm:
 
     def tasks(self) -> dict[str, Begin]:
         """The tasks that run as long as it decides, by name."""
-        return {"mailbox": self._read_mailbox, "history": self._history.run, "hosts": self._watch.run}
+        assert self.store.server is not None
+        clock = ClockWatch(self.events, self.head.clock_jumped, wall=self.store.now)  # the server's clock is set
+        return {
+            "mailbox": self._read_mailbox, "history": self._history.run, "hosts": self._watch.run,
+            "database server": self.store.server.run, "clock": clock.run,
+        }  # fmt: skip
 
     async def _read_mailbox(self) -> None:
-        """Act upon the letters of hosts, forever."""
+        """Act upon what hosts write, forever."""
         busy_until_s = 0.0
         while True:
             every_s = POLL_EVERY_S if time.monotonic() < busy_until_s else IDLE_POLL_EVERY_S
@@ -258,44 +266,38 @@ class HeadTerm:
             case Salvaged(job_id):
                 self._hosts.salvaged(job_id)
             case HostBegan():
-                self._host_began(host)
+                self._watch.began(host)
+                self._hosts.stopped.discard(host)
+                self._drop_host_state(host, "began again")
             case HostLeft():
+                self._hosts.stopped.add(host)
                 self._drop_host_state(host, "was stopped")
             case HostDrained(reason):
-                self._watch.withhold(host, WithheldFor.DRAIN, reason)
+                self._hosts.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
                 self._tasks.spawn(self._carry_out(host, message), f"order {message.method} of {host}")
             case LeaseRestored(lease) if lease.device in self.head.requests.allocator.held:
                 pass  # it was never given back
+            case LeaseEnded(_, lease_id):
+                self._hosts.take(host, message)
+                self._watch.lease_ended(host, lease_id)
             case _:
-                self._apply_host_message(host, message)
+                self._hosts.take(host, message)
 
-    def _apply_host_message(self, host: str, message: HostMessage) -> None:
-        if self._hosts.owned_by_other_host(host, message):
-            return
-        for each in self._hosts.note(host, message):
-            self.head.requests.receive(each)
-        if isinstance(message, LeaseEnded):
-            self._watch.lease_ended(host, message.lease)
+    def _read_again(self, _: bool) -> None:
+        """The database was away: a standby in its place may give numbers of transactions that the head has seen."""
+        self.store.mailbox.seen = NOTHING
 
     async def _carry_out(self, host: str, order: Order) -> None:
         self._hosts.send(host, await perform(self.head, self._kinds, order))
 
-    def _host_began(self, host: str) -> None:
-        self._watch.began(host)
-        self._drop_host_state(host, "began again")
-
     def _drop_host_state(self, host: str, did: str) -> None:
         """End the host's requests, unarmed leases and phones; its armed leases continue. `did`: "was stopped"."""
-        for request_id in self._hosts.requests_of(host):
-            self.head.requests.withdraw(request_id)
-        for lease in self.head.requests.unarmed(self._hosts.devices_of(host)):
-            self.head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} {did} before it had it"))
+        self._watch.silence(host, f"{host} {did}")
         self._hosts.end_lent_to(host, f"nothing runs at {host} any more")
         for lease_id in self._hosts.slots_of(host):
-            self._apply_host_message(host, SlotFreed(lease_id))
+            self._hosts.take(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
             if (state := self.head.requests.allocator.devices.get(device)) is not None:
-                self._apply_host_message(
-                    host, DeviceChanged(replace(state, life=Life.GONE, reason=f"its host {host} {did}"))
-                )
+                gone = replace(state, life=Life.GONE, reason=f"its host {host} {did}")
+                self._hosts.take(host, DeviceChanged(gone))

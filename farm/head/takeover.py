@@ -17,10 +17,9 @@ from farm.common.errors import error_from_wire
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
-from farm.head.host_rules import HostState, gone_with_host
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.local import LocalHead
-from farm.head.messages import DeviceChanged, HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
+from farm.head.messages import DeviceChanged, LeaseEnded, LeaseRestored, LeaseUnwanted, RequestAdded, SlotKept
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading, NoSuchJobError, StopAttempt
 from farm.head.write_queue import released_event
@@ -93,8 +92,8 @@ class Takeover:
             if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:
                 self._hosts.receive(LeaseUnwanted(record.id, "the head that had granted it is gone"))
         log.info(
-            "took over: %d phones, %d requests, %d leases, %d jobs",
-            len(state.devices), len(state.requests), len(state.leases), self._head.dispatcher.count().total(),
+            "took over: %d phones and requests, %d leases, %d jobs",
+            len(state.rows), len(state.leases), self._head.dispatcher.count().total(),
         )  # fmt: skip
 
     def _cancel_again(self, letter: Letter) -> None:
@@ -108,28 +107,24 @@ class Takeover:
 
     def _learn(self, state: LabState, jobs: Mapping[str, Job], running: Mapping[str, Attempt]) -> None:
         now = self._clock()
-        for host in state.hosts:
-            self._hosts.withhold(host.name, WithheldFor.DRAIN, host.drained)
-            self._hosts.withhold(host.name, WithheldFor.PROTOCOL, protocol_problem(host))
-            self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
-        stopped = {host.name for host in state.hosts if host.beat_at is None}
+        for each in state.hosts:
+            self._hosts.withhold(each.name, WithheldFor.DRAIN, each.drained)
+            self._hosts.withhold(each.name, WithheldFor.PROTOCOL, protocol_problem(each))
+            self._hosts.withhold(each.name, WithheldFor.LOSS, "its host was removed" if each.removed_at else "")
+            if each.beat_at is None:
+                self._hosts.stopped.add(each.name)
+        rows = [(row.host, wire.to_head(row.body, now.s)) for row in state.rows]
+        phones = [(host, message) for host, message in rows if isinstance(message, DeviceChanged)]
         leased = {record.device for record in state.leases if record.ended_at is None}
         # Of two hosts with one phone, the one that holds a lease of it keeps it: the first report counts.
-        for letter in sorted(state.devices, key=lambda each: not leased.intersection(_names(each))):
-            self._replay(letter.host, letter.body, stopped=letter.host in stopped)
+        for host, phone in sorted(phones, key=lambda each: each[1].state.name not in leased):
+            self._hosts.take(host, phone)
         for record in state.leases:
             self._restore(record, jobs.get(record.job), running.get(record.job), now)
-        for letter in state.requests:
-            self._replay(letter.host, letter.body)
-
-    def _replay(self, host: str, body: Mapping[str, object], *, stopped: bool = False) -> None:
-        """Take a host's latest message again; the phones of a stopped host are gone."""
-        message = wire.to_head(body, self._clock().s)
-        if stopped and isinstance(message, DeviceChanged):
-            message = DeviceChanged(gone_with_host(message.state, host, HostState.STOPPED))
-        if isinstance(message, HostMessage) and not self._hosts.owned_by_other_host(host, message):
-            for each in self._hosts.note(host, message):
-                self._requests.receive(each)
+        for host, message in rows:
+            if isinstance(message, RequestAdded):
+                self._hosts.take(host, message)
+        self._store.mailbox.seen = state.seen
 
     def _restore(self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading) -> None:
         request = self._request_of(record, job, attempt, now)
@@ -139,8 +134,7 @@ class Takeover:
             *((SlotKept(record.device, record.id),) if record.slot else ()),
             *((LeaseEnded(record.device, record.id),) if record.ended_at is not None else ()),
         ):
-            self._hosts.note(record.host, message)
-            self._requests.receive(message)
+            self._hosts.take(record.host, message)
         if attempt is not None:
             self._hosts.attempt_runs(attempt.job, attempt.id, record.holder_host or record.host)
 
@@ -171,12 +165,6 @@ class Takeover:
             match_sha256=record.match_sha256,
             holder_host=record.holder_host,
         )
-
-
-def _names(letter: Letter) -> tuple[str, ...]:
-    """The device of a host's message about one."""
-    state = letter.body.get("state")
-    return (str(state.get("name")),) if isinstance(state, Mapping) else ()
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class LeaseWriteQueue:
         def refused(error: Exception) -> None:
             # The first refusal is news, repeats are noise.
             level = logging.DEBUG if device in self._refused else logging.ERROR
-            log_error(log, error, "a lease of %s cannot be written and is given up", device, level=level)
+            log_error(log, error, "a change of %s was refused by the store and is dropped", device, level=level)
             self._refused.add(device)
             entry.refused()
 

@@ -18,8 +18,7 @@ from farm.common.limits import MAX_RESULT_BYTES
 from farm.common.verbs import FieldError, arguments, verb, verbs_of
 from farm.jobs.progress_schema import MAX_TEXT_CHARS, check_facts
 
-# Of a worker's report as JSON. The rest is for the phone's identity, which the daemon adds, and for the job's row: one
-# message shows all three.
+# A worker's report may take three quarters of a result; the daemon adds the phone's identity and the job's row.
 MAX_REPORT_BYTES = MAX_RESULT_BYTES * 3 // 4
 Level = Literal["debug", "info", "warning", "error"]
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]

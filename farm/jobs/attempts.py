@@ -26,7 +26,7 @@ from farm.model.job import Attempt, AttemptState, Job
 from farm.store.store import Store
 
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
-TOLD = {**JOB_LACKS, Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning}
+OPERATOR_CAUSES = {**JOB_LACKS, Code.HOST_IMPAIRED.value: Code.HOST_IMPAIRED.meaning}
 MAX_COUNTED = 10_000  # jobs of one cause
 REMEMBERED_S = 900.0  # a cause that no job has met for so long; of a host that stands, one is tried each minute
 
@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 
 class OperatorCauses:
-    """What only an operator can mend of this host: each cause is logged once, and its jobs are counted.
+    """Causes on this host that only an operator can remove: each is logged once, and its jobs are counted.
 
-    A toolchain that does not start and a gate that is away are told by their own parts.
+    A toolchain that does not start and a gate that is away are reported by their own parts.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class OperatorCauses:
 
     def ended(self, job: str, outcome: Outcome, now_s: float) -> None:
         """An attempt of the job has ended."""
-        if cause := TOLD.get(str((outcome.error or {}).get("code"))):
+        if cause := OPERATOR_CAUSES.get(str((outcome.error or {}).get("code"))):
             if cause not in self._met:
-                log.warning("%s It is told once: farm job show %s", cause, job)
+                log.warning("%s Logged once; first job: farm job show %s", cause, job)
             jobs = self._met.get(cause, (set[str](), "", 0.0))[0]
             if len(jobs) < MAX_COUNTED:
                 jobs.add(job)
@@ -54,13 +54,13 @@ class OperatorCauses:
         for cause, (jobs, _, at_s) in tuple(self._met.items()):
             mended = outcome.state is AttemptState.DONE and cause == Code.HOST_IMPAIRED.meaning
             if mended or now_s - at_s > REMEMBERED_S:
-                log.info("That is over, after %d jobs: %s", len(jobs), cause)
+                log.info("resolved after %d jobs: %s", len(jobs), cause)
                 del self._met[cause]
 
     def problems(self, now_s: float) -> list[str]:
         """One line for each cause."""
         return [
-            f"{cause} {len(jobs)} job{'s' * (len(jobs) > 1)} met that, the latest: farm job show {latest}"
+            f"{cause} {len(jobs)} job{'s' * (len(jobs) > 1)} affected; latest: farm job show {latest}"
             for cause, (jobs, latest, at_s) in self._met.items()
             if now_s - at_s <= REMEMBERED_S
         ]

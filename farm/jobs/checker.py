@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farm.bundle.model import Bundle
+from farm.bundle.model import Bundle, CheckResult
 from farm.common.errors import Code, HostError, PhoneError
 from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task
 from farm.jobs.supervisor import Supervisor
@@ -77,7 +77,7 @@ class FarmChecker:
         self._limit_s = limit_s
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
-    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
+    async def check(self, device: str, bundle: Bundle) -> CheckResult:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
@@ -100,4 +100,4 @@ class FarmChecker:
                 if self._gate_gone_at() < began_s:
                     raise
                 raise HostError(code=Code.GATE_GONE, evidence=error.message) from error
-            return bool(found["ok"]), str(found["detail"])
+            return CheckResult(**found)

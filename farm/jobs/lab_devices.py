@@ -40,13 +40,14 @@ class LabDevices:
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when a device has changed; returns the function that ends the subscription."""
         self._callbacks.add(callback)
-        if self._read is not None and (self._reading is None or self._reading.done()):
+        if self._read is not None and self._reading is None:
             self._reading = asyncio.create_task(self._run(), name="devices of other hosts")
 
         def stop() -> None:
             self._callbacks.discard(callback)
             if not self._callbacks and self._reading is not None:
                 self._reading.cancel()
+                self._reading, self._states, self._bodies = None, {}, {}
 
         return stop
 
@@ -56,6 +57,8 @@ class LabDevices:
                 await self._look()
             except HostError as error:
                 log.debug("the devices of other hosts cannot be read: %s", error)
+            except Exception:
+                log.exception("the devices of other hosts cannot be read")
             await asyncio.sleep(READ_EVERY_S)
 
     async def _look(self) -> None:

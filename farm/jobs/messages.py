@@ -6,8 +6,9 @@ Rules of this file: no sockets; `decode_*` returns a message or raises ProtocolE
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -97,26 +98,12 @@ def encode(message: ToZygote | FromZygote) -> bytes:
     return packet
 
 
-def decode_to_zygote(packet: bytes) -> ToZygote:
-    """A message of the supervisor.
-
-    Raises:
-        ProtocolError: it is no such message.
-    """
-    return _decode(_TO_ZYGOTE, packet)
-
-
-def decode_from_zygote(packet: bytes) -> FromZygote:
-    """A message of the zygote.
-
-    Raises:
-        ProtocolError: it is no such message.
-    """
-    return _decode(_FROM_ZYGOTE, packet)
-
-
 def _decode(adapter: TypeAdapter[Message], packet: bytes) -> Message:
     try:
         return adapter.validate_json(packet)
     except (ValidationError, RecursionError) as error:
         raise ProtocolError("a zygote message is malformed", evidence=repr(packet[:200])) from error
+
+
+decode_to_zygote: Callable[[bytes], ToZygote] = partial(_decode, _TO_ZYGOTE)
+decode_from_zygote: Callable[[bytes], FromZygote] = partial(_decode, _FROM_ZYGOTE)

@@ -79,7 +79,7 @@ def resting(view: DeviceState) -> str:
     """Why nothing may be measured now on a phone of the pool; empty when it may."""
     if view.life is Life.READY and view.heat is Heat.OK:
         return ""
-    why = unleasable_reason(replace(view, service=Service.IN))
+    why = unleasable_reason(replace(view, service=Service.IN), LeaseClass.TUNE)
     return f"{view.name}: {why}" if view.closed else f"{view.name} is {why}"
 
 

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as checked
 from farm.common.errors import ProtocolError
 
 MAX_FACTS_BYTES = 512 << 10  # as JSON: a search's rows and a whole curve of 10,000 points fit
+MAX_UNREAD_BYTES = 4 << 10  # as JSON, of facts that farm does not read
 MAX_TEXT_CHARS = 4096  # of a step or a line that a worker reports; a longer one is a mistake
 _KNOWN = ConfigDict(extra="forbid")
 
@@ -91,9 +92,10 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         ProtocolError: they are too large, or not what workers report.
     """
     try:
-        size = len(json.dumps(facts))
-        if size > MAX_FACTS_BYTES:
-            raise ProtocolError(f"the worker's progress has {size:,} bytes as JSON; at most {MAX_FACTS_BYTES:,}")
+        unread = {name: fact for name, fact in facts.items() if name not in _READ}
+        for some, most in ((facts, MAX_FACTS_BYTES), (unread, MAX_UNREAD_BYTES)):
+            if (size := len(json.dumps(some))) > most:
+                raise ProtocolError(f"the worker's progress has {size:,} bytes as JSON; at most {most:,}")
         _FACTS.validate_python({name: facts[name] for name in _READ if name in facts})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

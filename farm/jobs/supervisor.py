@@ -91,9 +91,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start every zygote in the background."""
-        for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
-            part.mkdir(parents=True, exist_ok=True)
-            part.chmod(0o711)
+        self._make_folders()
         await asyncio.to_thread(self._clear)
         for slot in self._slots.values():
             slot.keeper = asyncio.create_task(self._keep(slot), name=f"zygote {slot.toolchain.name}")
@@ -172,8 +170,12 @@ class Supervisor:
         now_s = asyncio.get_running_loop().time()
         attempt = LiveAttempt(task, host, HeartbeatWatch(now_s, now_s))
         try:
-            folder, user = await asyncio.to_thread(self._attempt_folder, task)
             output = WorkerOutput(lambda text: host.logged(text, "info"))
+            try:
+                folder, user = await asyncio.to_thread(self._attempt_folder, task)
+            except BaseException:
+                output.close()
+                raise
         except OSError as error:
             message = f"this host cannot start a worker: {error.strerror or error}"
             raise HostError(message, Code.HOST_IMPAIRED, hint=LACKS_HINT) from error
@@ -233,6 +235,7 @@ class Supervisor:
 
     def _attempt_folder(self, task: Task) -> tuple[Path, WorkerUser | None]:
         """Make the attempt's folder; returns it and its owner, whom the worker becomes."""
+        self._make_folders()
         user = self._users.open(task.user)
         folder = self._folder / "attempts" / task.attempt
         if folder.exists():
@@ -241,6 +244,12 @@ class Supervisor:
         if user is not None:
             user.give(folder)
         return folder, user
+
+    def _make_folders(self) -> None:
+        """Make the folders of all work, again where a person removed them: no phone could be checked any more."""
+        for part in (self._folder, self._folder / "attempts", self._folder / "cache"):
+            part.mkdir(parents=True, exist_ok=True)
+            part.chmod(0o711)
 
     def _clear(self) -> None:
         """Delete useless caches and the folders that attempts of a killed daemon left."""
@@ -260,6 +269,7 @@ class Supervisor:
         while True:
             started_s = time.monotonic()
             try:
+                self._make_folders()
                 zygote = await Zygote.start(slot.toolchain, self._folder)
                 self.starts[slot.toolchain.name] += 1
                 await _change(slot, zygote, None)

@@ -184,7 +184,7 @@ def _see_out(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """The workers' `user`; None: the daemon's own; `blocked` names the folder on whose account they cannot."""
+    """The workers' `user`; None: the daemon's own; `blocked` names the folder that it cannot enter."""
 
     user: WorkerUser | None
     blocked: Path | None = None

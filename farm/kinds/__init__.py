@@ -1,8 +1,9 @@
 """Kinds of jobs. A kind is one folder, and one line in `KINDS`.
 
 Another package names a kind only for what it does for that one alone: the results of `MEASURING_KINDS`
-(farm/model/job.py) are measurements; the zygote imports some workers before it forks (`PRELOADED` in
-farm/worker/zygote.py), the others are imported later.
+(farm/model/job.py) have a median at nominal speed; what other kinds measure is in histories, on the board and in CI by
+the `values` of their certificates (farm/measure/metrics.py), whatever the kind. The zygote imports some workers before
+it forks (`PRELOADED` in farm/worker/zygote.py), the others are imported later.
 
 `farm/kinds/<kind>/` holds
     __init__.py  `<Kind>Spec`, THE declaration of its fields: bounds, units, help. The command's options, the client's
@@ -49,6 +50,7 @@ class JobKind:
     section: str = "Models"  # heading in `farm --help`
     package: str = ""  # "": farm.kinds.<name>
     where: str = ""  # of its command, module:name; "": in its command.py, the function of the kind's name
+    checked: bool = False  # whether `farm ci` has a command of its name, by the `values` in its certificates
 
     @property
     def folder(self) -> str:
@@ -134,11 +136,11 @@ KINDS = KindRegistry(
     JobKind(
         "program", "Time a model under another runtime, by its own program", where="farm.kinds.program.command:app"
     ),
-    JobKind("memory", "Say how long a model takes to load, and its memory"),
-    JobKind("energy", "Say how many joules an inference takes"),
+    JobKind("memory", "Say how long a model takes to load, and its memory", checked=True),
+    JobKind("energy", "Say how many joules an inference takes", checked=True),
     JobKind("untethered", "Say how many joules a program takes without the cable"),
     JobKind("sweep", "Say which number of threads and which cores are fastest"),
-    JobKind("sustain", "Say how fast a model stays when it runs for minutes"),
+    JobKind("sustain", "Say how fast a model stays when it runs for minutes", checked=True),
     JobKind("compare", "Say which of two builds of a model is faster"),
     JobKind("run", "Run a model once, on a phone or here; keep its outputs"),
     JobKind("tune", "Search for fast schedules of a model's operators"),

@@ -30,7 +30,7 @@ from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.model.job import Attempt
 from farm.model.placement import ThreadPlacement, placed
-from farm.model.specs import ModelSpec, ModelTask
+from farm.model.specs import EarlierBench, ModelSpec, ModelTask
 from farm.store.artifacts import RecordSets
 
 WORKER = "worker"  # the source of the log lines of workers
@@ -280,11 +280,16 @@ async def measured(
         report = {"target": payload["spec"].get("target"), **await work.run(context, worker, payload, host)}
     finally:
         await host.quiet.end()
-    phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
-    tvm = report["versions"].get("apache-tvm", "")
-    certificate = {"tvm": tvm, **report["certificate"], **phone, "epoch": epoch_of(context.view)}
+    certificate = certified(report, context.view)
     certificate |= {"quiesce": host.quiet.to_wire(), "notes": [*certificate.get("notes", ()), *host.quiet.notes()]}
     return {**report, "certificate": certificate}
+
+
+def certified(report: Mapping[str, Any], view: DeviceView) -> dict[str, Any]:
+    """A report's certificate, with the phone in it."""
+    phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
+    tvm = report["versions"].get("apache-tvm", "")
+    return {"tvm": tvm, **report["certificate"], **phone, "epoch": epoch_of(view)}
 
 
 def quiet_lease(parts: ExecutorParts, context: AttemptContext) -> DeviceQuiescer:
@@ -424,6 +429,7 @@ class ExecutorParts:
     builders: str  # the unix socket of the farm's builders; "": there are none
     # seconds of reference kernels: of a device, in an epoch, for a user
     nominals: Callable[[str, str, str], Awaitable[dict[str, float]]]
+    earlier: Callable[[str, str, str, str], Awaitable[tuple[EarlierBench, ...]]]  # the same of a model
     bundle: Callable[[str], Bundle]  # by name or hash, in a thread; NoSuchBundleError: there is none
     record_sets: RecordSets
     artifacts: ArtifactFolder

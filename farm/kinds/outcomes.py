@@ -15,6 +15,7 @@ from farm.client.model import Outcome
 from farm.common.durations import NO_INTERVAL, digits, in_one_unit, interval_words, time_unit
 from farm.common.errors import ModelError, ProtocolError
 from farm.measure.interval import SampleSummary
+from farm.measure.quality import METRICS
 
 MS = 1000.0
 
@@ -69,12 +70,14 @@ class CompareOutcome(Outcome):
     answer: str  # what B is: faster, slower, same, "cannot tell"; empty unless it succeeded
     ratio: float | None  # B's time over A's
     interval: tuple[float, float] | None  # of the ratio, 99 %
+    quality: Mapping[str, Any] | None  # of the result; None unless labelled inputs were given
 
     @classmethod
     def details(cls, _spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
         """The fields beside those that every kind has."""
         found = result.get("comparison") or {}
         return {
+            "quality": result.get("quality"),
             "answer": found.get("answer", ""),
             "ratio": found.get("ratio"),
             "interval": (found["low"], found["high"]) if found else None,
@@ -99,9 +102,16 @@ class RunOutcome(Outcome):
 
     outputs: Mapping[str, npt.NDArray[Any]] = field(repr=False)  # by name; empty unless it succeeded
     top_k: Mapping[str, tuple[Ranked, ...]]  # the largest elements of each output, when asked for
+    quality: Mapping[str, Any] | None  # of the result; None unless labelled inputs were given
+    located: Mapping[str, Any]  # blame, operator and more (docs/reference-jobs.md); empty unless it was asked for
 
     def brief(self) -> str:
-        """Where its outputs are."""
+        """Where its outputs are, what is wrong with them, or how right they are."""
+        if self.located:
+            return f"{self.located['blame'] or 'nobody'} to blame: {self.located['operator'] or self.located['reason']}"
+        if self.quality:
+            metric = METRICS[self.quality["metric"]]
+            return f"{metric.name} {metric.words(self.quality['value'])}"
         return f"farm job show {self.job.id}" if self.ok else "-"
 
     @classmethod
@@ -110,6 +120,8 @@ class RunOutcome(Outcome):
         return {
             "outputs": {},
             "top_k": {name: tuple(map(_ranked, rows)) for name, rows in (result.get("top_k") or {}).items()},
+            "quality": result.get("quality"),
+            "located": result.get("located") or {},
         }
 
     def with_file(self, data: bytes) -> Self:

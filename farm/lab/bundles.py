@@ -13,6 +13,7 @@ from pathlib import Path
 
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
+from farm.common.errors import FarmError
 from farm.control.artifacts import ArtifactFolder
 from farm.store.shared_bundles import SharedBundle, SharedBundleTable
 
@@ -74,7 +75,7 @@ class HostBundles:
         """Take in the shared bundles that phones here can use.
 
         Raises:
-            FarmError: one cannot be had now.
+            FarmError: one cannot be had now; the others were taken in.
         """
         shared = await self._table.in_thread(self._table.all)
         if not self._offered.exists():
@@ -83,13 +84,22 @@ class HostBundles:
         groups = frozenset(self._groups())
         if (shared, groups) == self._seen:
             return
+        problems: list[FarmError] = []
         for each in shared:
             if (each.abi, each.platform) in groups and not await asyncio.to_thread(self._has, each):
-                packed = await self._artifacts.ensure(each.artifact)
-                await asyncio.to_thread(self._library.take_in, packed, each.bundle, each.name)
-                log.info("bundle %s of host %s is here now", each.name, each.host)
-                await self._changed(each.bundle)
+                try:
+                    await self._take_in(each)
+                except FarmError as error:
+                    problems.append(error)
+        if problems:
+            raise problems[0]
         self._seen = shared, groups
+
+    async def _take_in(self, shared: SharedBundle) -> None:
+        packed = await self._artifacts.ensure(shared.artifact)
+        await asyncio.to_thread(self._library.take_in, packed, shared.bundle, shared.name)
+        log.info("bundle %s of host %s is here now", shared.name, shared.host)
+        await self._changed(shared.bundle)
 
     async def _offer(self, taken: Collection[str]) -> None:
         """Offer, once, the bundles from before this host joined: hosts without a bundle quarantine their phones."""

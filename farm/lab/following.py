@@ -38,6 +38,10 @@ async def follow_other_hosts(looks: Mapping[str, Callable[[], Awaitable[None]]])
                 if error.message != problems.get(what):
                     log.warning("%s of other hosts are not up to date: %s", what, error.message)
                 problems[what] = error.message
+            except Exception as error:  # the others are looked at all the same
+                if repr(error) != problems.get(what):
+                    log.exception("%s of other hosts are not up to date", what)
+                problems[what] = repr(error)
         await asyncio.sleep(LOOK_EVERY_S)
 
 

@@ -56,8 +56,9 @@ class KnownHosts:
         return await self.now()
 
     async def any(self) -> PinnedHosts:
-        """The hosts by the rows read last, however old."""
-        return await self.now() if self._read_at == float("-inf") else self._table
+        """The hosts by the rows read last, however old; those of now are read for the next connection."""
+        reading = self._shared(())
+        return await reading if self._read_at == float("-inf") else self._table
 
     async def _reread(self, _: object) -> PinnedHosts:
         read_before = self._read_at != float("-inf")

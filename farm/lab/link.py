@@ -9,7 +9,7 @@ import math
 import secrets
 import socket
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.tasks import BackgroundTasks
 from farm.lab.hosts import KnownHosts, PinnedHosts
 from farm.lab.identity import LabIdentity
-from farm.lab.tls import Secured, TlsError, TlsThreads
+from farm.lab.tls import Secured, TlsError, TlsThreads, closed_on_error
 from farm.lab.wire import (
     MAX_BYTES,
     VERSION,
@@ -310,7 +310,7 @@ class HostLink:
             return
         sock, early = connection.take()
         try:
-            with _closed_on_error(sock):
+            with closed_on_error(sock):
                 async with asyncio.timeout(self._limits.preface_s):
                     preface, early = await _first_message(sock, decode_preface, early)
                 call = self._checked(host, preface, sock, early)
@@ -338,19 +338,18 @@ class HostLink:
 
     async def _serve(self, sock: socket.socket, address: str, place: ClientPlace[str]) -> None:
         try:
-            with _closed_on_error(sock):
+            with closed_on_error(sock):
                 known = await self._hosts.any()
-                reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
                 secured = await self._tls.secure(sock, known.server)
             self._unknown.mark_active(place)
-            with _closed_on_error(secured.sock):
-                table = await reading
+            with closed_on_error(secured.sock):
+                table = await self._hosts.now()  # it decides whether the host is let in
         except (TlsError, OSError) as error:
             self._log_refused(address, f"refused as a host of the lab: {error}")
             return
         finally:
             self._unknown.leave(place)
-        with _closed_on_error(secured.sock):
+        with closed_on_error(secured.sock):
             called = await self._called(address, table, secured)
         if called is not None:
             await self._handle(*called)
@@ -440,7 +439,7 @@ async def _connected(address: str) -> socket.socket:
         places = await loop.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, place = places[0]
         sock = socket.socket(family, kind, protocol)
-        with _closed_on_error(sock):
+        with closed_on_error(sock):
             set_options(sock)
             await loop.sock_connect(sock, place)
     except (OSError, UnicodeError) as error:  # the latter: no name of a host
@@ -463,7 +462,7 @@ async def _answered(
     Raises:
         FarmError: the other host refuses, or sends no answer.
     """
-    with _closed_on_error(sock):
+    with closed_on_error(sock):
         try:
             await asyncio.get_running_loop().sock_sendall(sock, preface)
             answer, early = await _first_message(sock, decode_answer, early)
@@ -473,16 +472,6 @@ async def _answered(
         if answer.error is not None:
             raise answer.error
     return LinkConnection(host, answer.fields, sock, early)
-
-
-@contextlib.contextmanager
-def _closed_on_error(sock: socket.socket) -> Iterator[None]:
-    """Close the socket when the block fails or is cancelled."""
-    try:
-        yield
-    except BaseException:
-        sock.close()
-        raise
 
 
 async def _first_message(

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,6 +58,28 @@ def _context(protocol: int, identity: LabIdentity, certificates: Iterable[str]) 
     return context
 
 
+@contextlib.contextmanager
+def closed_on_error(sock: socket.socket) -> Iterator[None]:
+    """Close the socket when the block fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
+
+
+def tls_socket(sock: socket.socket, context: ssl.SSLContext, *, handshake: bool = False) -> ssl.SSLSocket:
+    """TLS over a connected socket, which is closed after an error.
+
+    Raises:
+        OSError: the connection was reset before (`wrap_socket` alone would leave it open), or the handshake failed.
+    """
+    server = context.protocol == ssl.PROTOCOL_TLS_SERVER
+    with closed_on_error(sock):
+        sock.getpeername()
+        return context.wrap_socket(sock, server_side=server, do_handshake_on_connect=handshake)
+
+
 def is_certificate(text: str) -> bool:
     """Whether OpenSSL reads it: a damaged row must not shut out other members."""
     if not text.isascii() or len(text) > MAX_CERTIFICATE_BYTES:
@@ -99,13 +121,11 @@ class TlsThreads:
         loop = asyncio.get_running_loop()
         secured: asyncio.Future[Secured] = loop.create_future()
         self._threads = {each for each in self._threads if each.is_alive()}
-        server = context.protocol == ssl.PROTOCOL_TLS_SERVER
         try:
-            tls = context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)
+            tls = tls_socket(sock, context)
         except OSError as error:
             raise TlsError(_reason(error)) from error
-        work = partial(self._run, loop, tls, secured)
-        thread = threading.Thread(target=work, name="farm-link", daemon=True)
+        thread = threading.Thread(target=self._run, args=(loop, tls, secured), name="farm-link", daemon=True)
         self._threads.add(thread)
         thread.start()
         try:

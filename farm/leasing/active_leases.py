@@ -283,7 +283,7 @@ class ActiveLeases:
         if active.bundle_overridden:
             self._devices.own_bundle(device)
         if active.dirty or active.changed or lease.request.traces:
-            self._devices.clean_and_check(device, f"it is cleaned after {lease.request.user}'s lease")
+            self._devices.clean_and_check(device, f"cleaning after {lease.request.user}'s lease")
         ended = LeaseEnded(device, lease.id, reason if lease.request.holder_host else "")
         self._writes.end(self._table, lease, active.granted_at, self._clock(), reason, self._head.letter(ended))
         self._head.report(ended)

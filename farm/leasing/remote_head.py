@@ -179,7 +179,7 @@ class RemoteHead(RemoteOrders):
         return self._letter(message)
 
     def report(self, message: HostMessage | AttemptEnded) -> None:
-        """Post a message whose letter is not stored with its change; in order for each device and each request."""
+        """Write a message that is not stored with its change; in order for each device and each request."""
         match message:
             case DeviceChanged(state):
                 self._states[state.name] = state

@@ -18,7 +18,7 @@ from farm.devices.fleet import Fleet
 from farm.head.allocator.explain import unleasable_reason
 from farm.leasing.model import view_when
 from farm.model.device import DeviceView, Life
-from farm.model.requests import Lease
+from farm.model.requests import Lease, LeaseClass
 from farm.model.sessions import (
     ABNORMAL_OUTCOMES,
     MatchKeyBusyError,
@@ -69,8 +69,8 @@ class ActiveLease:
     phone_closed: bool = False  # its last session was ended by the phone's side
     detached: bool = False  # its session continues while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
-    awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
-    phone_away: bool = False  # its holder has the port's power cut for a while: the phone does not count as missing
+    awaiting_device: bool = False  # restored after a restart, and its phone was not ready since
+    phone_away: bool = False  # its holder has cut the USB port's power: the absent phone is not lost
     revocation: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -109,7 +109,7 @@ class LeaseSessions:
         return match_key
 
     def adopt_key(self, active: ActiveLease, sha256: str, *, single_use: bool = False) -> None:
-        """Let a match key of elsewhere or before a restart, known by its digest, open the held device."""
+        """Let a match key, known by its digest, open the held device: one of another host or from before a restart."""
         active.keys[sha256] = single_use
         self._keys[sha256] = active
 
@@ -210,7 +210,7 @@ class LeaseSessions:
                     await ready
             except TimeoutError as error:
                 now = view(device)
-                why = "it has not come back yet" if now is None else unleasable_reason(now)
+                why = "it has not come back yet" if now is None else unleasable_reason(now, LeaseClass.INTERACTIVE)
                 raise PhoneError(f"{device} is not ready: {why}") from error
 
     def _opened(self, active: ActiveLease, session: LeaseSession) -> None:

@@ -18,6 +18,7 @@ from farm.common.errors import HostUnreachableError, NotAllowedError, UserError
 from farm.common.peers import name_at
 from farm.common.phone_text import plain
 from farm.common.selector import Selector, normalise
+from farm.common.tasks import BackgroundTasks
 from farm.head.reports import merged
 from farm.leasing.lab_rules import MEND_LINK
 from farm.leasing.sessions import digest, invented_key
@@ -51,6 +52,7 @@ class TvmLeases:
         # Whether a login of this host may use the TVM port ([tvm] local); None: every login may.
         self.may_use: Callable[[str], Awaitable[bool]] | None = None
         self._logged_s = -LOG_EVERY_S  # the latest key that no phone has
+        self._tasks = BackgroundTasks()
 
     def admit(self, peer: Peer) -> Awaitable[None] | None:
         """An awaitable that checks whether a client may use the port; None: it may.
@@ -143,7 +145,10 @@ class TvmLeases:
         """Done when the picture of the lab is at most a second old; None: there is no other host."""
         if self.lab is None or not self.lab.own:
             return None
-        return asyncio.ensure_future(self.lab.look())
+        return self._tasks.spawn(self._look(self.lab), "a picture of the lab")
+
+    async def _look(self, lab: LabView) -> None:
+        await lab.look()
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 

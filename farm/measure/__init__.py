@@ -9,5 +9,6 @@ outliers, and `conditions` has the phone's conditions and the verdict (`Verdict`
 from samples taken in turns; `regression.changes` finds changes of level in a history of results.
 `sweep.estimates` says which of several settings is the fastest; `sustained.sustained` finds in a long run when the
 phone throttles, and its plateau.
+`quality` says how right a model's outputs are, and compares two builds on the same labelled inputs.
 `energy.estimate` gives the joules of an inference from idle and busy windows of power readings.
 """

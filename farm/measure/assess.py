@@ -1,5 +1,8 @@
 """The assessment of a run of samples: the median at nominal speed, how sure, and whether it may be relied on.
 
+A doubt is an amount where one can be given: how far at most the median may be off for it. Amounts widen the interval,
+and the verdict compares that interval with what was wanted. A doubt without an amount limits the verdict by itself.
+
 Also how many more samples a run needs, and whether it is worth another run: the caller takes them.
 """
 
@@ -11,7 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
+from farm.common.durations import many
+from farm.measure.amounts import (
+    REJECTED_OFFSET,
+    UNKNOWN,
+    Follows,
+    moved_by_clock,
+    moved_without,
+    moved_without_readings,
+)
 from farm.measure.conditions import (
     AGAIN,
     COOL,
@@ -20,13 +33,15 @@ from farm.measure.conditions import (
     Conditions,
     Reason,
     Verdict,
+    about_host,
     judge_conditions,
     percent,
     ratio_words,
     signed_percent,
+    uncertainty_words,
     worst,
 )
-from farm.measure.interval import MedianEstimate, median_interval, slow_noise
+from farm.measure.interval import MedianEstimate, median_interval, slow_noise, wander
 from farm.measure.patterns import (
     LevelStep,
     Modes,
@@ -38,7 +53,7 @@ from farm.measure.patterns import (
     find_trend,
     find_warmup,
 )
-from farm.measure.series import FloatArray, SampleSeries, correct, detrended, interpolated_reference
+from farm.measure.series import Corrected, FloatArray, SampleSeries, correct, detrended, interpolated_reference
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 MIN_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
@@ -55,9 +70,10 @@ MAX_DRIFT = 0.15  # the model need not slow down as the reference kernel does; o
 # Of the reference kernel's level from its nominal, the slower over the faster. A model follows the kernel's speed only
 # roughly (what waits for memory does not at all), so the correction is trusted near 1 alone, however constant it is.
 MAX_OFFSET = 0.15
-REJECTED_OFFSET = 0.5
+REACHES = ", and its interval reaches to the median as measured"
 REJECTED_WIDTH = 0.5  # relative half width: an interval so wide says hardly more than the order of magnitude
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
+NOTABLE = 0.25  # of the goal: of a median that misses it, smaller amounts are no reasons
 TWICE = 2.0  # levels further apart are said as a ratio
 
 
@@ -68,9 +84,12 @@ class Assessment:
     count: int  # samples taken
     span_s: float  # from the first sample's start to the last one's
     warmup: int  # of these, at the start, left out of the estimate
-    estimate: MedianEstimate  # at the reference kernel's nominal speed, where there was one
+    estimate: MedianEstimate  # at the reference kernel's nominal speed, where there was one; widened by the amounts
+    amounts: tuple[Reason, ...]  # how far the median may be off, and for what; together the interval's half width
     fastest_s: float  # of the samples in the estimate, at the same speed
     slowest_s: float  # likewise
+    p90_s: float  # nine of ten of these samples took no longer
+    p99_s: float
     raw_median_s: float  # as measured, warm-up left out
     nominal_s: float | None  # the reference kernel's; None: there was no reference
     reference_median_s: float | None
@@ -102,6 +121,7 @@ class Assessment:
         unknown = () if self.estimate.interval_s else ("low_s", "high_s", "half_width")  # of one sample: null
         return {
             **asdict(self),
+            "amounts": [{"code": each.code, "cause": each.cause, "amount": each.amount} for each in self.amounts],
             "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width, **dict.fromkeys(unknown)},
             "used": self.used,
             "verdict": str(self.verdict),
@@ -116,6 +136,7 @@ def assess(
     *,
     conditions: Conditions | None = None,
     half_width: float = 0.01,
+    follows: Follows = UNKNOWN,
 ) -> Assessment:
     """Correct drift, cut the warm-up, estimate the median, and look for everything that makes it no single number.
 
@@ -124,45 +145,51 @@ def assess(
         nominal_s: the reference kernel's time at nominal speed on this phone; None: its median in this run.
         conditions: the phone's; what is None in them is unknown.
         half_width: the relative half width of the 95 % interval that was wanted.
+        follows: how far the model follows the clock, by earlier benches.
     """
     known = conditions or Conditions()
     whole = correct(samples, nominal_s)
-    has_reference = whole.nominal_s is not None
     cut = find_warmup(whole.log_s)
-    if has_reference:
+    if whole.nominal_s is not None:
         cut = max(cut, find_warmup(detrended(np.log(interpolated_reference(samples)))))
     settled = samples.after(cut)
     has_reference = settled.has_reference  # a few readings may all be of the warm-up
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
     reference_s = float(np.median(settled.reference_s[settled.readings])) if has_reference else None
+    estimate = median_interval(corrected.log_s, corrected.residual if has_reference else None, beside=corrected.beside)
+    outliers = find_outliers(corrected.log_s, cut)
+    calm = np.delete(corrected.log_s, _places(outliers, cut))  # a burst is no slow noise
+    own_modes, own_step = find_modes(corrected.log_s), _step(whole.log_s, cut)
     found = Assessment(
         count=samples.count,
         span_s=float(samples.start_s[-1] - samples.start_s[0]),
         warmup=cut,
-        estimate=median_interval(
-            corrected.log_s, corrected.residual if has_reference else None, beside=corrected.beside
-        ),
+        estimate=estimate,
+        amounts=(),
         fastest_s=float(np.exp(corrected.log_s.min())),
         slowest_s=float(np.exp(corrected.log_s.max())),
+        p90_s=float(np.exp(np.quantile(corrected.log_s, 0.9))),
+        p99_s=float(np.exp(np.quantile(corrected.log_s, 0.99))),
         raw_median_s=float(np.median(settled.seconds)),
         nominal_s=corrected.nominal_s,
         reference_median_s=reference_s,
         reference_offset=None if not (reference_s and corrected.nominal_s) else reference_s / corrected.nominal_s - 1,
         drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
-        slow_noise=slow_noise(corrected.log_s),
+        slow_noise=slow_noise(calm),
         trend=find_trend(corrected.log_s),
-        step=_step(whole.log_s, cut) or _step(np.log(samples.seconds), cut),
+        step=own_step or _step(np.log(samples.seconds), cut),
         reference_step=_reference_step(samples, cut) if has_reference else None,
-        modes=find_modes(corrected.log_s) or find_modes(detrended(np.log(settled.seconds))),
+        modes=own_modes or find_modes(detrended(np.log(settled.seconds))),
         reference_modes=_reference_modes(settled) if has_reference else None,
-        outliers=find_outliers(corrected.log_s, cut),
+        outliers=outliers,
         reference_outliers=_reference_outliers(settled, cut) if has_reference else None,
         conditions=known,
         reasons=(),
     )
-    reasons = (*_reasons(found, half_width), *judge_conditions(known))
-    return replace(found, reasons=tuple(sorted(reasons, key=lambda each: each.verdict is not Verdict.REJECTED)))
+    clock = moved_by_clock(settled, corrected, follows, unsmoothed=_has_clock_levels(found))
+    levels = clock if not (own_step or own_modes) and _has_clock_levels(found) and _has_near_levels(found) else None
+    return _judged(found, _doubts_with_amounts(found, settled, corrected, levels), clock, half_width)
 
 
 def _step(log_values: FloatArray, cut: int) -> LevelStep | None:
@@ -191,9 +218,104 @@ def _reference_outliers(settled: SampleSeries, cut: int) -> Outliers:
     return replace(found, indices=tuple(int(readings[index]) + cut for index in found.indices))
 
 
-def _reasons(found: Assessment, half_width: float) -> list[Reason]:
+def _doubts_with_amounts(
+    found: Assessment, settled: SampleSeries, corrected: Corrected, levels: float | None
+) -> list[Reason]:
+    """`levels`: the amount for levels of the samples and of the reference kernel."""
+    doubts = _doubts(found)
+    if found.conditions.virtual:
+        doubts = list(map(about_host, doubts))
+    elif found.conditions.is_cool:
+        doubts = [replace(each, hint=END_OTHER_WORK) if each.hint == COOL else each for each in doubts]
+    known = [
+        each
+        if each.verdict is Verdict.REJECTED
+        else replace(each, amount=_amount(each.code, found, settled, corrected, levels))
+        for each in doubts
+    ]
+    return [*known, *judge_conditions(found.conditions)]
+
+
+LEVELS = frozenset({"step", "modes", "reference_step", "reference_modes"})
+SAME_AMOUNT = (frozenset({"outliers", "burst"}), frozenset({"reference_outliers", "reference_burst"}), LEVELS)
+
+
+def _has_clock_levels(found: Assessment) -> bool:
+    return found.reference_step is not None or found.reference_modes is not None
+
+
+def _has_near_levels(found: Assessment) -> bool:
+    """Whether levels are so near to each other that a median of them has an amount."""
+    steps = (each.change for each in (found.step, found.reference_step) if each)
+    modes = (each.distance for each in (found.modes, found.reference_modes) if each)
+    return all(abs(size) <= REJECTED_CHANGE for size in (*steps, *modes))
+
+
+def _amount(
+    code: str, found: Assessment, settled: SampleSeries, corrected: Corrected, levels: float | None
+) -> float | None:
+    """How far at most the median may be off for a doubt; None: nobody knows.
+
+    `levels`: for levels of the samples and of the reference kernel.
+    """
+    if code in LEVELS:
+        return levels
+    if code in ("outliers", "burst"):
+        return moved_without(corrected.log_s, _places(found.outliers, found.warmup))
+    if code in ("reference_outliers", "reference_burst") and found.reference_outliers is not None:
+        return moved_without_readings(settled, corrected, _places(found.reference_outliers, found.warmup))
+    if code == "wanders":
+        bound = wander(np.delete(corrected.log_s, _places(found.outliers, found.warmup)))
+        return None if bound is None else max(bound - _sampling(found.estimate), 0.0)
+    return None
+
+
+def _places(outliers: Outliers, warmup: int) -> npt.NDArray[np.intp]:
+    return np.array(outliers.indices, dtype=np.intp) - warmup
+
+
+def _sampling(estimate: MedianEstimate) -> float:
+    """The half width of the interval on the log scale."""
+    return math.log(estimate.high_s / estimate.low_s) / 2
+
+
+def _judged(found: Assessment, doubts: Sequence[Reason], clock: float, half_width: float) -> Assessment:
+    """The interval widened by the amounts; doubts with one are reasons only where that interval misses the goal."""
+    bounded = [each for each in doubts if each.amount is not None and math.isfinite(each.amount)]
+    scatter = f"{many(found.used, 'sample')} scatter{'s' * (found.used == 1)}"
+    listed = [Reason("sampling", Verdict.TRUSTED, scatter, amount=_sampling(found.estimate))]
+    if found.nominal_s is not None and not any(each.code in LEVELS for each in bounded):
+        cause = "the model may not follow the clock as the reference kernel"
+        listed.append(Reason("follows", Verdict.TRUSTED, cause, "", AGAIN, clock))
+    for each in sorted(bounded, key=lambda each: not each.code.startswith("reference_")):
+        same = next((codes for codes in SAME_AMOUNT if each.code in codes), {each.code})
+        if not any(other.code in same for other in listed):
+            listed.append(each)
+    wider = math.exp(sum(each.amount or 0.0 for each in listed[1:]))
+    estimate = replace(found.estimate, low_s=found.estimate.low_s / wider, high_s=found.estimate.high_s * wider)
+    listed.sort(key=lambda each: -(each.amount or 0.0))
+    reasons = [each for each in doubts if each not in bounded]
+    if estimate.interval_s and not estimate.half_width <= half_width:
+        reasons.append(_too_wide(estimate, half_width, listed[0]))
+        notable = [each for each in listed if each.code == "follows"] + bounded
+        reasons += [
+            replace(each, verdict=Verdict.SUSPECT) for each in notable if (each.amount or 0.0) > NOTABLE * half_width
+        ]
+    reasons.sort(key=lambda each: each.verdict is not Verdict.REJECTED)
+    known = tuple(listed) if found.estimate.interval_s else ()
+    return replace(found, estimate=estimate, amounts=known, reasons=tuple(reasons))
+
+
+def _too_wide(estimate: MedianEstimate, half_width: float, largest: Reason) -> Reason:
+    far = not estimate.half_width <= max(REJECTED_WIDTH, half_width)
+    cause = uncertainty_words(estimate.half_width, half_width)
+    evidence = "" if largest.code == "sampling" else f"Most of it: {largest.cause}."
+    return Reason("wide", Verdict.REJECTED if far else Verdict.SUSPECT, cause, evidence, largest.hint or LONGER)
+
+
+def _doubts(found: Assessment) -> list[Reason]:
     return [
-        *_too_little(found, half_width),
+        *_too_little(found),
         *_reference(found),
         *_levels("step", COOL, found.step, found.reference_step, _describe_step),
         *_levels("modes", END_OTHER_WORK, found.modes, found.reference_modes, _describe_modes),
@@ -202,28 +324,22 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
     ]
 
 
-def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
+def _too_little(found: Assessment) -> Iterator[Reason]:
     estimate = found.estimate
     if found.used < MIN_TRUSTED:
         verdict = Verdict.REJECTED if found.used < FEWEST else Verdict.SUSPECT
-        cause = f"only {found.used} sample{'s' * (found.used != 1)}, {MIN_TRUSTED} needed"
+        cause = f"only {many(found.used, 'sample')}, {MIN_TRUSTED} needed"
         yield Reason("few_samples", verdict, cause, "", LONGER)
     elif estimate.effective_count < (needed := min(MIN_EFFECTIVE, MIN_EFFECTIVE_PART * found.used)):
         cause = f"samples are correlated: worth {estimate.effective_count:.0f}, {needed:.0f} needed"
         evidence = f"{found.used} samples say as much as {estimate.effective_count:.1f} independent samples"
         yield Reason("few_effective", Verdict.SUSPECT, cause, evidence, LONGER)
-    if estimate.half_width > half_width:
-        width = f"by ±{percent(estimate.half_width)}" if math.isfinite(estimate.half_width) else "without bounds"
-        far = estimate.half_width > max(REJECTED_WIDTH, half_width)
-        cause = f"uncertain {width}, goal ±{percent(half_width)}"
-        yield Reason("wide", Verdict.REJECTED if far else Verdict.SUSPECT, cause, "", LONGER)
     if estimate.cut:
         cause = "the interval is cut at the fastest or slowest sample"
         evidence = "So few independent samples do not bound the median."
         yield Reason("beyond_samples", Verdict.SUSPECT, cause, evidence, LONGER)
     if found.slow_noise > MAX_SLOW_NOISE:
-        cause, evidence = "drifts as slowly as the run is long", "The interval is too narrow."
-        yield Reason("wanders", Verdict.SUSPECT, cause, evidence, LONGER)
+        yield Reason("wanders", Verdict.SUSPECT, "drifts more slowly than the run could show", "", LONGER)
     if found.warmup > MAX_WARMUP * found.count:
         cause = f"warmed up for {found.warmup} of {found.count} samples"
         yield Reason("warming_up", Verdict.SUSPECT, cause, "", LONGER)
@@ -250,7 +366,7 @@ def _offset(offset: float) -> Iterator[Reason]:
         far = times > 1 + REJECTED_OFFSET
         cause = f"the clock was {ratio_words(times)} times {'slower' if offset > 0 else 'faster'} than usual"
         evidence = (
-            "The median was corrected by as much, by the reference kernel's speed. "
+            f"The median was corrected by as much, by the reference kernel's speed{REACHES * far}. "
             f"Up to {1 + MAX_OFFSET:g} times is trusted, beyond {1 + REJECTED_OFFSET:g} times is rejected."
         )
         hint = COOL if offset > 0 else AGAIN
@@ -285,10 +401,12 @@ def _describe_modes(modes: Modes) -> tuple[float, str, str]:
 def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
     if outliers is None:
         return
-    samples = "readings of the clock" if where else "samples"
+    of = " of the clock" if where else ""
+    one = "reading" if where else "sample"
+    samples = f"{one}s{of}"
     if outliers.share > MAX_OUTLIERS:
         cause = f"{percent(outliers.share)} of the {samples} are outliers"
-        evidence = f"{outliers.count} {samples}, the worst {signed_percent(outliers.worst)}"
+        evidence = f"{many(outliers.count, one)}{of}, the worst {signed_percent(outliers.worst)}"
         yield Reason(where + "outliers", Verdict.SUSPECT, cause, evidence, END_OTHER_WORK)
     if outliers.lost > MAX_LOST:
         cause = f"outliers took {percent(outliers.lost)} of the time of the {samples}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.common.durations import many
 from farm.measure.conditions import (
     AGAIN,
     LONGER,
@@ -217,10 +218,14 @@ def compare_results(
 
 
 def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Warnings about two certificates of different model files."""
-    if a.get("model_sha256") == b.get("model_sha256"):
-        return []
-    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs were not compared"]
+    """Warnings about two certificates of different model files, or of work that ran on other units."""
+    notes = []
+    if a.get("model_sha256") != b.get("model_sha256"):
+        notes.append(f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs were not compared")
+    ran_on = [each.get("ran_on") for each in (a, b)]
+    if all(ran_on) and ran_on[0] != ran_on[1]:
+        notes.append(f"A ran on {ran_on[0]}; B on {ran_on[1]}")
+    return notes
 
 
 def check_same_phone(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
@@ -371,7 +376,7 @@ def _undecided(answer: ComparisonAnswer, found: MedianEstimate, min_effect: floa
 
 
 def _few_pairs(pairs: int) -> Reason:
-    return Reason("few_pairs", Verdict.SUSPECT, f"only {pairs} pairs, {FIRST_PAIRS} needed", "", LONGER)
+    return Reason("few_pairs", Verdict.SUSPECT, f"only {many(pairs, 'pair')}, {FIRST_PAIRS} needed", "", LONGER)
 
 
 def _beyond_rounds(found: MedianEstimate, rounds: FloatArray) -> Iterator[Reason]:

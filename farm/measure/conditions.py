@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -33,19 +33,22 @@ class Reason:
     cause: str
     evidence: str = ""
     hint: str = ""  # the next step
+    amount: float | None = None  # by how much, at most, the number may be off for it, relative; None: nobody knows
 
     def __post_init__(self) -> None:
         fold_cause(self)
 
-    def to_wire(self) -> dict[str, str]:
-        """Plain JSON."""
-        return {**asdict(self), "verdict": str(self.verdict)}
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON; without `amount` where it is not known."""
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**known, "verdict": str(self.verdict)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Reason:
         """The reason in a stored result."""
         verdict = Verdict.REJECTED if wire.get("verdict") == Verdict.REJECTED else Verdict.SUSPECT
-        return cls(wire.get("code", ""), verdict, cause_of(wire), wire.get("evidence", ""), wire.get("hint", ""))
+        texts = (cause_of(wire), wire.get("evidence", ""), wire.get("hint", ""))
+        return cls(wire.get("code", ""), verdict, *texts, wire.get("amount"))
 
 
 def reasons_of(wire: Iterable[Mapping[str, Any]]) -> list[Reason]:
@@ -76,11 +79,18 @@ class Conditions:
     before: PhoneCondition = PhoneCondition()
     during: tuple[PhoneCondition, ...] = ()
     after: PhoneCondition = PhoneCondition()
+    virtual: bool = False  # the phone is simulated: this host's processor is its processor
 
     @property
     def moments(self) -> tuple[PhoneCondition, ...]:
         """All of them, in the order of time."""
         return (self.before, *self.during, self.after)
+
+    @property
+    def is_cool(self) -> bool:
+        """Whether its temperature is known and was never one at which heat lowers clocks."""
+        temperatures = _known(self, "temperature_c")
+        return bool(temperatures) and max(temperatures) < MIN_WARM_C
 
     def unknown(self) -> tuple[str, ...]:
         """Names of conditions that were unknown at all moments."""
@@ -91,9 +101,11 @@ class Conditions:
 LIGHT_THROTTLING = 1
 SEVERE_THROTTLING = 3  # THERMAL_STATUS_SEVERE: clocks are held down for all apps
 MAX_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
+MIN_WARM_C = 37.0  # of the battery or the skin: below, other work slows a phone down, not heat
 LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
 MAX_SHOWN = 1000  # times: a larger ratio is reported as this one
 ROUGHLY = 1.2  # times; a ratio that is known no better is said to be
+MAX_NEEDED = 100_000  # pairs, which take some hours
 MAX_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 COOL = "let the phone cool, then measure again"
 LONGER = "measure longer: --measure 2m"
@@ -102,6 +114,7 @@ ENOUGH_SAMPLES = 40  # for a trusted median, what warm-up takes included; `few_s
 LONGER_FACTOR = 4  # from the time, or the samples, of a run that did not suffice to those of the next
 AGAIN = "measure again"
 END_OTHER_WORK = "end other work on the phone, then measure again"
+END_HOSTS_WORK = "end other work on this host, then measure again"
 
 
 def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
@@ -139,6 +152,12 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
+def about_host(reason: Reason) -> Reason:
+    """The reason as one about this host, which is the cause of what happens to virtual phones."""
+    hint = END_HOSTS_WORK if reason.hint in (END_OTHER_WORK, COOL) else reason.hint
+    return replace(reason, evidence=reason.evidence.replace("on the phone", "on this host"), hint=hint)
+
+
 def next_step(reason: Reason, spec: Mapping[str, Any]) -> str:
     """The next step that a reason asks for, beyond what the job's spec (its fields as JSON) asked for. Pure."""
     if reason.hint != LONGER:
@@ -172,6 +191,27 @@ def ratio_words(ratio: float) -> str:
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.4g}"
 
 
+def uncertainty_words(half_width: float, goal: float) -> str:
+    """How far a median is known, beside what was asked for."""
+    width = f"by ±{percent(half_width)}" if math.isfinite(half_width) else "without bounds"
+    return f"uncertain {width}, goal ±{percent(goal)}"
+
+
+def left_open(compared: Mapping[str, Any]) -> str:
+    """What a comparison's answer leaves open, in one sentence: what would end a doubt, or a rough size; "": nothing."""
+    names = ("answer", "needed_pairs", "needed_same", "find_effect", "low", "high")
+    answer, found, none, effect, low, high = map(compared.get, names)
+    if answer == "cannot tell" and found and found > MAX_NEEDED:
+        return f"too noisy here: it would take more than {MAX_NEEDED} pairs, try a quieter host or phone"
+    if answer == "cannot tell" and found:
+        same, least = none if none and none <= MAX_NEEDED else f"more than {MAX_NEEDED}", percent(effect or 0)
+        return f"{found} pairs in turns find a difference of {least}, {same} show that there is none (95 % power)"
+    if answer not in ("faster", "slower") or (compared.get("known_to") or 1.0) <= ROUGHLY or not (low and high):
+        return ""
+    low, high = (1 / high, 1 / low) if answer == "faster" else (low, high)
+    return f"B is certainly {answer}: {ratio_words(low)} to {ratio_words(high)} times"
+
+
 def versus_fastest(row: Mapping[str, Any]) -> str:
     """A setting of a sweep beside the fastest one, in words."""
     if row["ratio_low"] == row["ratio_high"] == 1:
@@ -183,6 +223,11 @@ def worst(reasons: Iterable[Reason]) -> Verdict:
     """The verdict that reasons leave."""
     found = {each.verdict for each in reasons}
     return next((each for each in (Verdict.REJECTED, Verdict.SUSPECT) if each in found), Verdict.TRUSTED)
+
+
+def verdict_fields(reasons: Sequence[Reason]) -> dict[str, Any]:
+    """The `verdict` and `reasons` of a certificate."""
+    return {"verdict": str(worst(reasons)), "reasons": [each.to_wire() for each in reasons]}
 
 
 def _known(conditions: Conditions, name: str) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and lo
 # Of `slow_noise`. Shares of the variance: a white floor below hides the slope of what has a long memory.
 SLOW_SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.0)
 SLOW_CORNER = 24.0  # half waves of the run; with fewer, 1/f noise cannot be distinguished from noise of a short memory
+MAX_UNBOUNDED = 0.1  # probability of slow noise that the run does not bound; beyond, there is no amount
+WANDER_ERRORS = 2.9  # 1.5 times those of a normal distribution: a run shows few of the longest waves
+MIN_HALF_WAVES = 0.02  # half waves of the run: periods of 100 runs, the longest of 1/f noise that are counted
 INDEPENDENT = 0.8  # the probability of independent samples beforehand
 MIN_FOR_SPECTRUM = 12
 BANDS = 150  # of half waves: the longest have one each
@@ -30,7 +33,7 @@ SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: me
 # Degrees of freedom are the blocks less so many, and the least: such that AR(1) is covered (bench statistics).
 LOST_FREEDOM, MIN_FREEDOM = 5.0, 2.5
 MIN_BLOCKS = 5  # fewer make no distribution
-_DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
+_DRAWN_AT_ONCE = 200_000  # values, which stay in a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,43 +96,93 @@ def slow_noise(values: FloatArray) -> float:
     independent noise, and its sum with noise of one memory (AR(1)) or of many (1/f), of every share and length. Only
     where the spectrum is level for 24 half waves of the run does the run itself say how far its median may be off.
     """
+    found = _weights(values)
+    return 0.0 if found is None else float(found[0][found[1].slow].sum())
+
+
+def wander(values: FloatArray) -> float | None:
+    """How far slow noise, if any, may have moved the median, the half width of 95 %; None: no run says how far.
+
+    1/f noise wanders in longer runs hardly further than in shorter runs, so the spectrum of the run bounds it, here up
+    to periods of 100 runs. Noise of one slow memory, a random walk, a period about as long as the run, and two levels
+    are not bounded: they look like slow AR(1) noise.
+    """
+    found = _weights(values)
+    if found is None:
+        return 0.0
+    weights, models = found
+    if weights[models.slow & ~models.flicker].sum() > MAX_UNBOUNDED:
+        return None
+    slow = np.where(models.slow, weights, 0.0)  # for a run with slow noise, however likely it is
+    variance = float(slow @ models.of_mean / max(slow.sum(), 1e-12))
+    return WANDER_ERRORS * math.sqrt(variance) * float(np.std(_winsorised(values)))
+
+
+def _weights(values: FloatArray) -> tuple[FloatArray, _Spectra] | None:
+    """The probability of each model of the spectrum; None where nothing varies, or for too few values."""
     count = values.size
     standard = _standardised(values)
     if count < MIN_FOR_SPECTRUM or standard is None:
-        return 0.0
+        return None
     waves = np.fft.rfft(np.concatenate([standard, standard[::-1]]))[1:count]
     waves = waves * np.exp(-0.5j * math.pi / count * np.arange(1, count))
-    edges, inverse, prior, slow = _spectra(count)
-    likelihood = prior - (count - 1) / 2 * np.log(inverse @ np.add.reduceat(waves.real**2, edges))
+    models = _spectra(count)
+    power = np.add.reduceat(waves.real**2, models.edges)
+    likelihood = models.prior - (count - 1) / 2 * np.log(models.inverse @ power)
     weights = np.exp(likelihood - likelihood.max())
-    return float(weights[slow].sum() / weights.sum())
+    return weights / weights.sum(), models
+
+
+class _Spectra(NamedTuple):
+    """Models of a run's spectrum: independent noise, then slow noise beside it."""
+
+    edges: npt.NDArray[np.intp]  # where bands of half waves begin
+    inverse: FloatArray  # 1 / power, shape (models, bands)
+    prior: FloatArray  # logarithms
+    slow: npt.NDArray[np.bool_]
+    flicker: npt.NDArray[np.bool_]  # 1/f
+    of_mean: FloatArray  # the variance of the run's mean for slow noise, over that of its values
 
 
 @lru_cache(maxsize=16)
-def _spectra(count: int) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, npt.NDArray[np.bool_]]:
-    """Where bands of half waves begin; a row for each model: 1 / its power in them, its prior (log), if it is slow."""
+def _spectra(count: int) -> _Spectra:
     waves = np.arange(1, count)
     edges = np.unique(np.geomspace(1, count - 1, BANDS).astype(np.intp)) - 1
     sizes = np.diff(np.append(edges, count - 1))
-    rows, corners = [np.ones((1, edges.size))], [math.inf]
+    shares = np.array(SLOW_SHARES)
+    rows, corners, flicker, of_mean = [np.ones((1, edges.size))], [math.inf], [False], [np.zeros(1)]
+    fine = np.geomspace(1e-4, 200, 4000)  # half waves; the mean of a run holds sinc^2 of each
+    held = np.diff(fine) * np.sinc((fine[1:] + fine[:-1]) / 4) ** 2
     for corner in 0.5 * 2 ** (np.arange(3 * math.log2(count)) / 3):  # half waves of the run
         of_ar1 = 1 / (1 + (np.sin(math.pi / 2 / count * waves) / math.sin(math.pi / 2 / count * corner)) ** 2)
-        for shape in (of_ar1, 1 / np.maximum(waves, corner)):
-            rows.append(1 + np.array(SLOW_SHARES)[:, None] * (np.add.reduceat(shape / shape.mean(), edges) / sizes - 1))
+        mean_of_ar1 = 1 - (1 - math.exp(-math.pi * corner)) / (math.pi * corner)
+        longest = corner if corner > 1 else MIN_HALF_WAVES
+        mean_of_flicker = float(held @ (1 / np.maximum(fine[1:], longest))) + fine[0] / longest
+        for shape, in_mean in ((of_ar1, mean_of_ar1), (1 / np.maximum(waves, corner), mean_of_flicker)):
+            rows.append(1 + shares[:, None] * (np.add.reduceat(shape / shape.mean(), edges) / sizes - 1))
+            of_mean.append(shares * in_mean / shape.mean() / count)
             corners += len(SLOW_SHARES) * [corner]
+        flicker += len(SLOW_SHARES) * [False] + len(SLOW_SHARES) * [True]
     spectra = np.concatenate(rows)
     prior = np.append(INDEPENDENT, np.full(len(corners) - 1, (1 - INDEPENDENT) / (len(corners) - 1)))
-    return edges, 1 / spectra, np.log(prior) - np.log(spectra) @ sizes / 2, np.array(corners) < SLOW_CORNER
+    return _Spectra(
+        edges, 1 / spectra, np.log(prior) - np.log(spectra) @ sizes / 2, np.array(corners) < SLOW_CORNER,
+        np.array(flicker), np.concatenate(of_mean),
+    )  # fmt: skip
 
 
 def _standardised(values: FloatArray) -> FloatArray | None:
     """The values around 0 at unit variance, those far from the median pulled in; None where nothing varies."""
-    middle, far = float(np.median(values)), CLIP * robust_sigma(values)
-    standard = np.clip(values, middle - far, middle + far)
+    standard = _winsorised(values)
     sigma = float(np.std(standard))
     if sigma <= NO_SPREAD:
         return None
     return np.asarray((standard - standard.mean()) / sigma, dtype=np.float64)
+
+
+def _winsorised(values: FloatArray) -> FloatArray:
+    middle, far = float(np.median(values)), CLIP * robust_sigma(values)
+    return np.asarray(np.clip(values, middle - far, middle + far), dtype=np.float64)
 
 
 def _scatter_of_means(sums: FloatArray, window: int) -> float:
@@ -250,7 +303,7 @@ def _row_medians(values: FloatArray, taken: npt.NDArray[np.intp]) -> FloatArray:
     order = np.argsort(values, kind="stable")
     ranks = np.empty(values.size, dtype=np.int16 if values.size < 2**15 else np.int32)
     ranks[order] = np.arange(values.size)
-    drawn = np.sort(np.concatenate([ranks, ranks])[taken], axis=1)
+    drawn = np.sort(np.concatenate([ranks, ranks])[taken], axis=1, kind="stable")  # radix sort
     ordered = values[order]
     width = taken.shape[1]
     return np.asarray((ordered[drawn[:, (width - 1) // 2]] + ordered[drawn[:, width // 2]]) / 2, dtype=np.float64)
@@ -299,6 +352,8 @@ class SampleSummary:
     std_s: float  # of the samples (n - 1); 0 for a single one
     low_s: float
     high_s: float
+    p90_s: float = math.nan  # nine of ten samples took no longer; NaN of a result that was stored without
+    p99_s: float = math.nan
 
 
 def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES) -> SampleSummary:
@@ -326,4 +381,6 @@ def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES)
         std_s=float(values.std(ddof=1)) if values.size > 1 else 0.0,
         low_s=float(low_s),
         high_s=float(high_s),
+        p90_s=float(np.quantile(values, 0.9)),
+        p99_s=float(np.quantile(values, 0.99)),
     )

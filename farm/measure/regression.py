@@ -23,16 +23,16 @@ class Point:
     """One stored result."""
 
     at_s: float  # when; any clock, the same for all
-    median_s: float
-    low_s: float  # its 95 % interval
-    high_s: float
+    value: float  # above 0, in any unit, the same for all
+    low: float  # its 95 % interval
+    high: float
     epoch: str  # of the phone's identity (build fingerprint); results of different epochs are never mixed
     trusted: bool = True  # others are left out
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineRatio:
-    """The new result's time over the baseline's: above 1, it is slower."""
+    """The new result over the baseline: of times, above 1 it is slower."""
 
     ratio: float
     low: float  # of the interval of 99 %
@@ -47,8 +47,8 @@ class Change:
     index: int  # in the points as given: the first result of the new level
     at_s: float
     epoch: str
-    before_s: float  # medians of the results' medians
-    after_s: float
+    before: float  # medians of the results' values
+    after: float
     results_after: int
     errors: float  # how many standard errors it is away from none
     until: int | None = None  # in the points as given: the first result after the level; None: the change lasts
@@ -56,12 +56,12 @@ class Change:
     @property
     def ratio(self) -> float:
         """After over before."""
-        return self.after_s / self.before_s
+        return self.after / self.before
 
     @property
-    def slower(self) -> bool:
-        """Whether it is a regression."""
-        return self.after_s > self.before_s
+    def rose(self) -> bool:
+        """Whether the new level is the higher one."""
+        return self.after > self.before
 
 
 def changes(points: Sequence[Point]) -> tuple[Change, ...]:
@@ -72,12 +72,12 @@ def changes(points: Sequence[Point]) -> tuple[Change, ...]:
     next change undoes has `until`. One outlier, even the newest result, is no change.
 
     Raises:
-        ValueError: a result has no finite median above 0 inside its interval, or no finite time.
+        ValueError: a result has no finite value above 0 inside its interval, or no finite time.
     """
     epochs: dict[str, list[int]] = {}
     for index, point in enumerate(points):
-        if not (0 < point.low_s <= point.median_s <= point.high_s < math.inf and math.isfinite(point.at_s)):
-            raise ValueError(f"result {index} has no finite median inside its interval")
+        if not (0 < point.low <= point.value <= point.high < math.inf and math.isfinite(point.at_s)):
+            raise ValueError(f"result {index} has no finite value inside its interval")
         if point.trusted:
             epochs.setdefault(point.epoch, []).append(index)
     found: list[Change] = []
@@ -87,16 +87,16 @@ def changes(points: Sequence[Point]) -> tuple[Change, ...]:
 
 
 def _changes_of_epoch(points: Sequence[Point], indices: Sequence[int]) -> list[Change]:
-    log_s = np.log([points[index].median_s for index in indices])
-    found = level_changes(log_s, np.array([_own_error(points[index]) for index in indices]))
-    levels = np.split(log_s, [each.index for each in found])
+    logs = np.log([points[index].value for index in indices])
+    found = level_changes(logs, np.array([_own_error(points[index]) for index in indices]))
+    levels = np.split(logs, [each.index for each in found])
     return [
         Change(
             index=indices[each.index],
             at_s=points[indices[each.index]].at_s,
             epoch=points[indices[each.index]].epoch,
-            before_s=math.exp(float(np.median(before))),
-            after_s=math.exp(float(np.median(after))),
+            before=math.exp(float(np.median(before))),
+            after=math.exp(float(np.median(after))),
             results_after=after.size,
             errors=each.errors,
             until=None if each.until is None else indices[each.until],
@@ -118,13 +118,13 @@ def ratio_to_baseline(baseline: Sequence[Point], new: Point) -> BaselineRatio:
     count = len(baseline)
     if count < MIN_RESULTS:
         raise ValueError(f"{count} results are no baseline; {MIN_RESULTS} are needed")
-    levels = np.log([point.median_s for point in baseline])
+    levels = np.log([point.value for point in baseline])
     scatter = max(float(np.std(levels, ddof=1)), _own_error(new), MIN_SIGMA)
-    middle = math.log(new.median_s) - float(np.mean(levels))
+    middle = math.log(new.value) - float(np.mean(levels))
     half = student(0.5 + BASELINE_CONFIDENCE / 2, count - 1) * scatter * math.sqrt(1 + 1 / count)
     return BaselineRatio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
 
 
 def _own_error(point: Point) -> float:
     """The standard error that the result's interval says, relative."""
-    return (math.log(point.high_s) - math.log(point.low_s)) / 2 / Z95
+    return (math.log(point.high) - math.log(point.low)) / 2 / Z95

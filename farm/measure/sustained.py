@@ -198,7 +198,7 @@ class _Curve:
         if count < MIN_SLICES // 2:
             return None
         at_s = np.array([point.at_s for point in points]) - points[0].at_s + run_s / count / 2
-        log_s = np.log([point.median_s for point in points])
+        log_s = np.log([point.value for point in points])
         best, least = None, math.inf
         for onset_s in np.linspace(0, run_s / 2, ONSETS):
             for constant_s in np.geomspace(run_s / 60, run_s, TIME_CONSTANTS):
@@ -251,7 +251,7 @@ def _throttling(points: list[Point]) -> Change | None:
     A phone whose clock goes back and forth later has no levels over its whole run, but it did throttle.
     """
     for part in BEGINNINGS:
-        slower = [change for change in changes(points[: math.ceil(part * len(points))]) if change.slower]
+        slower = [change for change in changes(points[: math.ceil(part * len(points))]) if change.rose]
         if slower:
             return slower[0]
     return None
@@ -260,6 +260,6 @@ def _throttling(points: list[Point]) -> Change | None:
 def _place(log_s: FloatArray, slices: list[npt.NDArray[np.intp]], change: Change) -> int:
     """The sample at which the level changed, of the two slices around it: samples lie nearest to both levels so."""
     near = np.concatenate([slices[change.index - 1], slices[change.index]])
-    nearer_before = np.abs(log_s[near] - math.log(change.before_s)) - np.abs(log_s[near] - math.log(change.after_s))
+    nearer_before = np.abs(log_s[near] - math.log(change.before)) - np.abs(log_s[near] - math.log(change.after))
     costs = np.concatenate([[0.0], np.cumsum(nearer_before)])
     return int(near[0]) + int(np.argmin(costs[: near.size]))

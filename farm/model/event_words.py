@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from farm.common.durations import format_duration
-from farm.common.files import short_hash
+from farm.common.files import short_hash, size_words
 
 # The first of these data that an event has follows its sentence, after a colon.
 WHY = ("error", "detail", "reason", "cause", "message")
@@ -134,7 +134,7 @@ def _plain(name: str, value: object, depth: int = 0) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(filter(None, (_plain(name, each, depth + 1) for each in value)))
     if (number := _number(value)) is not None and "bytes" in name:
-        return f"{number / 1e6:.1f} MB" if number >= 1e5 else f"{number / 1e3:.1f} kB"
+        return size_words(number)
     if number is not None and name.removesuffix("s").endswith(("_", "second")):
         sign = "-" * (number < 0)
         return f"{sign}{format_duration(abs(number))}" if abs(number) >= 60 else f"{number:.1f} s"

@@ -69,6 +69,7 @@ Flag = Annotated[bool, Bounds(strict=True)]
 Sha256 = Annotated[str, Bounds(pattern=SHA256_FORM)]
 Name = Annotated[str, Bounds(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
+MetricName = Literal["top1", "top5", "mse", "psnr", "wer"]  # farm.measure.quality has the metrics
 Dimension = Annotated[int, Bounds(strict=True, ge=1, le=1 << 24)]
 Attempts = Annotated[Whole, Bounds(ge=1, le=MAX_ATTEMPTS)]
 TargetText = Annotated[str, Bounds(min_length=1, max_length=4096)]  # farm.devices.identity.targets reads it
@@ -89,9 +90,9 @@ class Help:
 
 
 # Headings of options, in the order of a command's help.
-GROUPS = SEARCH, MEASURING, BUILD, RUNTIME, SIDE_B, OUTPUT, QUEUE = (
-    "Options of the search", "Options of the measurement", "Options of the build", "Options of the runtime",
-    "Options of B", "Options of the output", "Options of the queue",
+GROUPS = SEARCH, MEASURING, QUALITY, BUILD, RUNTIME, SIDE_B, OUTPUT, QUEUE = (
+    "Options of the search", "Options of the measurement", "Options of quality", "Options of the build",
+    "Options of the runtime", "Options of B", "Options of the output", "Options of the queue",
 )  # fmt: skip
 
 # Levels of farm.devices.quiesce_policy; None: as configured.
@@ -125,6 +126,15 @@ Cores = Annotated[
 TopApp = Annotated[
     Flag, Help("In Android's group of the app in front, top-app; most phones need root for it.", group=MEASURING)
 ]
+# From what a model was built, for kinds whose results are in histories.
+Branch = Annotated[
+    Annotated[str, Bounds(min_length=1, max_length=255)] | None,
+    Help("The branch of the sources that the model was built from, stored with the result.", form="text", group=BUILD),
+]
+Commit = Annotated[
+    Annotated[str, Bounds(min_length=1, max_length=80)] | None,
+    Help("The commit of these sources, stored with the result.", form="text", group=BUILD),
+]
 QuietHub = Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.", group=MEASURING)]
 
 
@@ -134,6 +144,38 @@ class ArtifactOf:
 
     content: Literal["model", "arrays", "labels", "records", "program"]
     kept: bool = False  # of records: those of the farm can be named, too
+
+
+# How right a build is on many inputs, for kinds that run it on labelled ones.
+LabelledInputsFile = Annotated[
+    Sha256 | None,
+    ArtifactOf("arrays"),
+    Help(".npz of many inputs, and their labels under `labels`: how right is it?", group=QUALITY),
+]
+Metric = Annotated[MetricName, Help("What --quality counts in the first output.", group=QUALITY)]
+DEFAULT_METRIC: MetricName = "top1"
+
+
+def exclusive(one: str, other: str) -> UserError:
+    """The error of two options, by their flags, of which one would have no effect."""
+    return UserError(f"{one} and {other} exclude each other", Code.BAD_SPEC, hint="leave out one")
+
+
+def check_quality(quality: object, metric: str, others: Mapping[str, object]) -> None:
+    """Refuse options without effect on labelled inputs.
+
+    Args:
+        quality: the labelled inputs; None: there are none.
+        metric: the metric's name.
+        others: values of options that do not go with labelled inputs, by their flags; a false value: not given.
+
+    Raises:
+        UserError: there is one.
+    """
+    if quality is None and metric != DEFAULT_METRIC:
+        raise UserError("--metric is for --quality", Code.BAD_SPEC, hint="add --quality FILE")
+    if quality is not None and (flag := next(filter(others.get, others), None)):
+        raise exclusive("--quality", flag)
 
 
 class MissingOptionError(UserError):
@@ -284,6 +326,14 @@ class MeasureSpec(ModelSpec):
     ] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySpec(MeasureSpec):
+    """The fields of every kind that measures a model for its history. Not submitted itself."""
+
+    branch: Branch = None
+    commit: Commit = None
+
+
 Kinds = Mapping[str, type[JobSpec]]  # by name; farm.kinds.KINDS is the daemon's
 
 
@@ -354,6 +404,17 @@ def _default(declared: Any) -> Any:
     return declared.default if declared.default_factory is MISSING else declared.default_factory()
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierBench:
+    """The clock's speed and a model's in a bench that was not rejected."""
+
+    library: str  # SHA-256 of the build
+    placement: str  # of its threads, in words
+    kernel: str  # key of the reference kernel
+    reference_s: float
+    median_s: float  # by the clock
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTask(Generic[SpecT]):
     """A model for one phone."""
@@ -364,6 +425,7 @@ class ModelTask(Generic[SpecT]):
     virtual: bool = False  # the phone is one: its speed is this host's
     nominals: Mapping[str, float] = field(default_factory=dict)  # its seconds of reference kernels, by their keys
     placements: tuple[ThreadPlacement, ...] = ()  # of its threads; none: where TVM puts them
+    earlier: tuple[EarlierBench, ...] = ()  # of the model on this phone in this epoch
 
     def to_wire(self) -> dict[str, Any]:
         """The payload that `task_from_wire` reads."""

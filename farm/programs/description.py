@@ -27,6 +27,7 @@ Runtime = Literal["litert", "ort", "executorch", "llama.cpp", "mnn", "ncnn", "qn
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 PackagedRuntime = Literal["ort", "litert"]  # those whose library a package of the Python package index brings
 MAX_DESCRIPTION_BYTES = 64 << 10
+HALF = "half"  # inputs of 0.5, or 1 for whole numbers
 PLACES = frozenset({"runtime", "model", "model_folder", "work", "runs"})  # placeholders that farm fills in
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -49,6 +50,17 @@ class ExpectedNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenOutputs:
+    """A program's outputs in a file, which `farm compare` holds against the other runtime's."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    file: FileName  # that the program writes into {work}: the first output, raw numbers
+    type: Literal["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8"] = "float32"
+    inputs: Name = HALF  # what all inputs are filled with; outputs for other inputs are not compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramDescription:
     """A program, how it is called, and how its output becomes samples."""
 
@@ -58,6 +70,9 @@ class ProgramDescription:
     version: str = ""
     license: str = ""
     report: tuple[Word, ...] = ()  # a second command, whose output is read in place of the first one's
+    placement: tuple[Word, ...] = ()  # a command whose output tells where the work runs; (): the first call's does
+    # Setting -> its values that ask for no accelerator. With another one, a call that used none fails.
+    cpu: dict[Annotated[str, Bounds(pattern=_SETTING)], tuple[str, ...]] = field(default_factory=dict)
     runs: Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] = 20  # timed runs of one call, {runs}
     skip: Annotated[Whole, Bounds(ge=0, le=1000)] = 0  # first runs of a call, left out where each is printed
     limit_s: Annotated[Seconds, Bounds(ge=1, le=3600)] = 120.0  # of one call
@@ -68,6 +83,7 @@ class ProgramDescription:
     files: str = ""  # folder beside the description with the program's files, or one such folder per ABI
     model: str = ""  # model file beside the description
     expected: ExpectedNumbers | None = None
+    written: WrittenOutputs | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -171,6 +187,18 @@ def report_line(description: ProgramDescription, places: Places, runs: int, sett
     return _called(description, words, {**settings, **places.values(runs)}, places) if words else ""
 
 
+def placement_line(description: ProgramDescription, places: Places, runs: int, settings: Mapping[str, str]) -> str:
+    """The same for the command whose output tells where the work runs; "": there is none."""
+    words = description.placement
+    return _called(description, words, {**settings, **places.values(runs)}, places) if words else ""
+
+
+def asks_accelerator(description: ProgramDescription, settings: Mapping[str, str]) -> str:
+    """The setting that asks for an accelerator, `gpu=true`; "": none does."""
+    given = {name: settings[name] for name in description.cpu if name in settings}
+    return next((f"{name}={value}" for name, value in given.items() if value not in description.cpu[name]), "")
+
+
 def _called(description: ProgramDescription, words: tuple[str, ...], values: Mapping[str, str], places: Places) -> str:
     environment = {"LC_ALL": "C", "LD_LIBRARY_PATH": "{runtime}", **description.environment}
     exports = " ".join(f"{name}={quote(_filled(value, values))}" for name, value in environment.items())
@@ -187,7 +215,9 @@ def _check_placeholders(description: ProgramDescription, where: str) -> None:
     known = PLACES | description.settings.keys()
     if taken := sorted(PLACES & description.settings.keys()):
         raise program_error(f"{where}: settings.{taken[0]} has a name that farm fills in", "another name")
-    texts = (*description.command, *description.report, *description.environment.values())
+    if unknown := sorted(description.cpu.keys() - description.settings.keys()):
+        raise program_error(f"{where}: cpu names {unknown[0]!r}, which is no setting", "a name of [settings]")
+    texts = (*description.command, *description.report, *description.placement, *description.environment.values())
     for name in (found[1] for text in texts for found in _PLACEHOLDER.finditer(text)):
         if name not in known:
             raise program_error(

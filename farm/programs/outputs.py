@@ -28,7 +28,8 @@ MILLISECOND = 1e-3
 MICROSECOND = 1e-6
 _TFLITE_COUNT = re.compile(r"(?:INFO: )?(count=(\S+) .*)")
 _TFLITE_SUMMARY = re.compile(r"(?:INFO: )?(?:Average i|I)nference timings in us: ")
-_ORT_MEAN = re.compile(r"Average (?:inference )?time cost: ?(\S+) ms")  # before 2020 without "inference" and blank
+# Before 2020 without "inference" and blank; since 2025 with "total".
+_ORT_MEAN = re.compile(r"Average (?:inference )?time cost(?: total)?: ?(\S+) ms")
 _ORT_RUNS = re.compile(r"Total (?:inference requests|iterations): ?(\S+)")
 _EXECUTORCH_RUN = re.compile(r".*\] Iteration ([0-9]{1,9}) of ([0-9]{1,9}): (\S+) ms")
 _EXECUTORCH_ALL = re.compile(r".*\] Model executed successfully (\S+) time\(s\) in (\S+) ms\.")
@@ -120,12 +121,14 @@ def missing_line(wanted: str, output: ProgramOutput) -> UserError:
 def parse_lines(output: ProgramOutput) -> ProgramSamples:
     """A sample for each line that is a JSON object with a time; lines that do not begin with `{` are ignored.
 
-    `{"ms": 1.25}` is one run, `{"ms": 1.25, "runs": 100}` a mean.
+    `{"ms": 1.25}` is one run, `{"ms": 1.25, "runs": 100}` a mean. A line with `ran_on` has no time.
     """
     seconds, runs = [], set()
     for line in output.lines:
         if line.startswith("{"):
             taken = _read(line, output)
+            if "ran_on" in taken:  # read by work_placement
+                continue
             times = [name for name in UNITS if name in taken]
             if len(times) != 1:
                 raise unreadable_output(f"the line {line[:SHOWN_CHARS]!r} has no time, or two", hint='{"ms": 1.25}')

@@ -20,7 +20,13 @@ from typing import IO
 from farm.bundle.closure import identify, missing_libraries
 from farm.bundle.folder import MAX_FILES, SAFE_NAME
 from farm.bundle.model import Abi, FolderFile, Platform
-from farm.programs.description import ProgramDescription, program_error, read_description
+from farm.bundle.storage import DAMAGED_TAR, PlainMember
+from farm.programs.description import (
+    MAX_DESCRIPTION_BYTES,
+    ProgramDescription,
+    program_error,
+    read_description,
+)
 
 DESCRIPTION, FILES, REFERENCE = "program.toml", "files", "reference.npy"
 MAX_FILE_BYTES = 2 << 30  # of one file
@@ -41,9 +47,9 @@ class UnpackedProgram:
 def is_packed(path: Path | str) -> bool:
     """Whether a file is a packed program, by its first member."""
     try:
-        with tarfile.open(path, mode="r:") as archive:
+        with tarfile.open(path, mode="r:", tarinfo=PlainMember) as archive:
             return any(member.name == DESCRIPTION for member in archive)
-    except (OSError, tarfile.TarError):
+    except (OSError, *DAMAGED_TAR):
         return False
 
 
@@ -88,18 +94,18 @@ def unpacked(archive: Path, place: Path, abi: str) -> UnpackedProgram:
     reference: Path | None = None
     folder.mkdir()
     try:
-        with tarfile.open(archive, mode="r:") as opened:
+        with tarfile.open(archive, mode="r:", tarinfo=PlainMember) as opened:
             named = {member.name: member for member in _members(opened)}
             for name in _chosen(named, abi):
                 target = folder / name.partition("/")[2]
                 if name == DESCRIPTION:
-                    text = _content(opened, named[name]).read()
+                    text = _content(opened, named[name]).read(MAX_DESCRIPTION_BYTES + 1)
                     continue
                 if name == REFERENCE:
                     target = reference = place / REFERENCE
                 with target.open("xb") as file:
                     shutil.copyfileobj(_content(opened, named[name]), file)
-    except (tarfile.TarError, EOFError, ValueError, FileExistsError) as error:
+    except (*DAMAGED_TAR, FileExistsError) as error:
         raise program_error(
             f"this is no packed program: {error}", "farm program run makes one of its description"
         ) from error
@@ -122,7 +128,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         folder, _, name = member.name.rpartition("/")
         alone = member.name in (DESCRIPTION, REFERENCE)
         known = alone or (folder in _FOLDERS and SAFE_NAME.fullmatch(name))
-        if not known or member.type != tarfile.REGTYPE or member.issparse() or count > 2 * MAX_FILES:
+        if not known or count > 2 * MAX_FILES:
             raise tarfile.TarError(f"{member.name[:80]!r} does not belong into a program")
         yield member
 
@@ -173,7 +179,7 @@ def check_files(
 ) -> None:
     """Whether the files are for a phone of that ABI and platform, with all libraries that they need."""
     named = {file.name: file for file in files}
-    for command in filter(None, (description.command, description.report)):
+    for command in filter(None, (description.command, description.report, description.placement)):
         program = PurePosixPath(command[0])
         if str(program.parent) != RUNTIME:
             continue

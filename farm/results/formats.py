@@ -1,7 +1,8 @@
 """Results as files that other programs read.
 
-Each format is a function of rows of `history.list`, newest first, that gives the content of the file. Rows whose
-estimate has no interval, as one sample has none, have no ends of one in any format; Bencher does not get them.
+Each format is a function of rows of `history.list`, newest first, that gives the content of the file: of each row a
+line for each metric, for MLflow a run. Values without an interval have no ends of one in any format; Bencher does not
+get medians of one sample.
 Bencher and OpenMetrics draw times over days, so theirs are at today's nominal speed, as those of the board.
 """
 
@@ -15,35 +16,50 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from farm.common.errors import HostError, UserError
 from farm.common.files import short_hash
 from farm.common.install import pip_install
+from farm.measure.metrics import LATENCY, ResultMetric
 from farm.results.series import (
     BUILD,
     COLUMNS,
     SERIES_LABELS,
     TRAITS,
+    Reading,
+    accelerated,
+    by_metric,
     changes_in,
     columns_of,
-    has_interval,
-    has_median,
+    is_judged,
+    metric_of,
+    reading_of,
+    reported,
     series_of,
-    times_of,
     traits_of,
 )
 
 NS = 1e9
+SAMPLES = "samples_s"  # of a row: seconds in the order they were taken, as measured; None: its job is gone
 _FORMULA = ("=", "+", "-", "@", "\N{MINUS SIGN}")  # how a cell begins that a spreadsheet would compute
-# OpenMetrics family -> what it is; in the order of `times_of`.
-_FAMILIES = {
-    "farm_result_median_seconds": "The median of a bench",
-    "farm_result_low_seconds": "The lower end of the 95 % interval of the median of a bench",
-    "farm_result_high_seconds": "The upper end of the 95 % interval of the median of a bench",
-}
+_UNITS = {"s": "seconds", "J": "joules", "B": "bytes", "": "ratio"}  # in names of OpenMetrics
 _CHANGE = "farm_result_level_change_ratio"
-METRIC_NAMES = (*_FAMILIES, _CHANGE)
+
+
+def families(metric: ResultMetric) -> dict[str, str]:
+    """OpenMetrics family -> what it is, of a metric; in the order of `reading_of`."""
+    stem, unit = f"farm_result_{metric.name.replace(' ', '_')}", _UNITS[metric.unit]
+    names = [f"{stem}_{unit}", f"{stem}_low_{unit}", f"{stem}_high_{unit}"]
+    if metric is LATENCY:
+        names = [f"farm_result_{each}_seconds" for each in ("median", "low", "high")]
+    what = "The median of a bench" if metric is LATENCY else f"The {metric.name} that a job measured"
+    ends = [f"The {end} end of its 95 % interval: {names[0]}" for end in ("lower", "upper")]
+    return dict(zip(names, [what, *ends], strict=True))
+
+
+METRIC_NAMES = (*families(LATENCY), _CHANGE)
 Rows = Iterable[Mapping[str, Any]]
 MS = 1000
 JOB_TAG = "farm.job"  # a job that has a run is not logged again
@@ -52,9 +68,10 @@ _PAGE = 1000
 
 
 def json_lines(rows: Rows) -> Iterator[bytes]:
-    """One result a line, `columns_of` as JSON."""
-    for row in rows:
-        yield json.dumps({name: _finite(value) for name, value in columns_of(row).items()}).encode() + b"\n"
+    """One result a line, `columns_of` as JSON, and its `samples_s` where the row has them."""
+    for row in by_metric(rows):
+        found = {name: _finite(value) for name, value in columns_of(row).items()}
+        yield json.dumps(found | {name: row[name] for name in (SAMPLES,) if name in row}).encode() + b"\n"
 
 
 def cell(value: object) -> object:
@@ -70,13 +87,15 @@ def cell(value: object) -> object:
 
 
 def csv_table(rows: Rows) -> Iterator[bytes]:
-    """A table with a line of titles, as RFC 4180 has it."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS)
+    """A table with a line of titles, as RFC 4180 has it; samples are one cell, with a space between."""
+    text, known = io.StringIO(), by_metric(rows)
+    first = next(known, {})
+    writer = csv.DictWriter(text, [*COLUMNS, *([SAMPLES] if SAMPLES in first else [])])
     writer.writeheader()
-    for row in rows:
+    for row in chain([first] if first else [], known):
+        samples = {SAMPLES: " ".join(map(repr, row[SAMPLES] or ()))} if SAMPLES in row else {}
+        writer.writerow({name: cell(value) for name, value in columns_of(row).items()} | samples)
         yield _taken(text)
-        writer.writerow({name: cell(value) for name, value in columns_of(row).items()})
     yield _taken(text)
 
 
@@ -97,17 +116,18 @@ def parquet(rows: Rows) -> Iterator[bytes]:
     types = {str: pa.string(), float: pa.float64(), bool: pa.bool_()}
     schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
     file = io.BytesIO()
-    write_table(pa.Table.from_pylist([columns_of(row) for row in rows], schema=schema), file)
+    write_table(pa.Table.from_pylist([columns_of(row) for row in by_metric(rows)], schema=schema), file)
     yield file.getvalue()
 
 
 def bencher(rows: Rows) -> Iterator[bytes]:
-    """Bencher's metric format: the newest result of each model, phone and build, its latency in nanoseconds."""
+    """Bencher's metric format: the newest value of each model, phone, build and metric; latency in nanoseconds."""
     found: dict[str, Any] = {}
-    for row in rows:
-        if has_interval(row):
-            times = zip(("value", "lower_value", "upper_value"), times_of(row), strict=True)
-            found.setdefault(benchmark_name(row), {"latency": {name: (time_s or 0) * NS for name, time_s in times}})
+    for row in filter(is_judged, by_metric(rows)):
+        metric, factor = metric_of(row), NS if metric_of(row) is LATENCY else 1.0
+        values = zip(("value", "lower_value", "upper_value"), reading_of(row), strict=True)
+        measure = {name: value * factor for name, value in values if value is not None}
+        found.setdefault(benchmark_name(row), {metric.name.replace(" ", "-"): measure})
     yield json.dumps(found, indent=2).encode() + b"\n"
 
 
@@ -115,7 +135,7 @@ def benchmark_name(row: Mapping[str, Any]) -> str:
     """Bencher's name of a build on a phone: net/emerald-9/cpu/float32. Of results with one name the newest counts."""
     found = columns_of(row)
     parts = [found[name] for name in ("model", "device", "target", "precision")]
-    return "/".join(str(part) for part in (*parts, *traits_of(found)) if part)
+    return "/".join(str(part) for part in (*parts, *traits_of(row)) if part)
 
 
 def openmetrics(rows: Rows) -> Iterator[bytes]:
@@ -126,15 +146,18 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
     from prometheus_client.registry import Collector
 
     labels = [*SERIES_LABELS, "verdict"]
-    families = [GaugeMetricFamily(*each, labels=labels) for each in _FAMILIES.items()]
-    what = "At the first result of a new level: its time over the time before"
+    gauges: dict[str, list[GaugeMetricFamily]] = {}  # by metric
+    what = "At the first result of a new level: its value over the value before"
     changed = GaugeMetricFamily(_CHANGE, what, labels=labels)
-    oldest_first = sorted((row for row in rows if has_median(row)), key=lambda row: (_labels(row), row["at"]))
+    known = filter(reported, by_metric(rows))
+    oldest_first = sorted(known, key=lambda row: (_labels(row), row["at"]))
     for row in oldest_first:
-        at_s = datetime.fromisoformat(row["at"]).timestamp()
-        for family, time_s in zip(families, times_of(row), strict=True):
-            if time_s is not None:
-                family.add_metric(_labels(row), time_s, timestamp=at_s)
+        at_s, metric = datetime.fromisoformat(row["at"]).timestamp(), metric_of(row)
+        if metric.name not in gauges:
+            gauges[metric.name] = [GaugeMetricFamily(*each, labels=labels) for each in families(metric).items()]
+        for family, value in zip(gauges[metric.name], reading_of(row), strict=True):
+            if value is not None:
+                family.add_metric(_labels(row), value, timestamp=at_s)
 
     for series in series_of(oldest_first):
         for change in changes_in(series):
@@ -142,7 +165,7 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
 
     class _Results(Collector):
         def collect(self) -> Iterable[Metric]:
-            return [*families, changed]
+            return [*chain.from_iterable(gauges.values()), changed]
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Results())
@@ -162,7 +185,7 @@ FORMATS: Mapping[str, Callable[[Rows], Iterator[bytes]]] = {
 def _labels(row: Mapping[str, Any]) -> list[str]:
     found = columns_of(row)
     traits = {name: "yes" if found[name] else "" for name in TRAITS}
-    words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), **traits}
+    words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), "ran_on": accelerated(row), **traits}
     return ["" if words[name] is None else str(words[name]) for name in (*SERIES_LABELS, "verdict")]
 
 
@@ -230,7 +253,9 @@ def _log_run(client: Any, experiment: str, row: Mapping[str, Any]) -> None:
 
     found = columns_of(row)
     at_ms = int(datetime.fromisoformat(row["at"]).timestamp() * MS)
-    times = {name: found[name] for name, kind in COLUMNS.items() if kind is float}
+    times = {name: found[name] for name, kind in COLUMNS.items() if kind is float and name not in Reading._fields}
+    others = [each for each in by_metric([row]) if metric_of(each) is not LATENCY and reported(each)]
+    times |= {metric_of(each).name.replace(" ", "_"): reading_of(each).value for each in others}
     words = {name: str(found[name]) for name, kind in COLUMNS.items() if kind is not float and found[name] is not None}
     run = client.create_run(experiment, start_time=at_ms, run_name=found["job"])
     client.set_terminated(run.info.run_id, "FINISHED", at_ms)

@@ -194,14 +194,7 @@ def _fetch_wheel(
     wanted.write_text(f"{package}=={version}" + (f" --hash=sha256:{known}\n" if known else "\n"), "utf-8")
     command = [
         sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--retries=1",
+        *["-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--retries=1"],
     ]
     command += ["--platform", f"manylinux_2_28_{machine.name}", "--python-version", _WHEEL_PYTHON, "-r", str(wanted)]
     failed = partial(_pip_error, f"{package} {version}", machine.name)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
+from farm.common.errors import HostError
+
 STOP_TIMEOUT_S = 20.0  # a daemon ends sessions, workers and its adb server
 
 
@@ -19,11 +21,13 @@ class FarmProcess:
         self.log = log
         self.process: Popen[bytes] | None = None
         self._words = words
+        self._began = 0  # where the latest start's messages begin in the log
 
     def launch(self) -> Popen[bytes]:
         """Start it; its messages go to the end of its log."""
         command = [*self.wrapper, sys.executable, "-P", "-m", "farm", *self._words, "--die-with-parent"]
         with self.log.open("ab") as out:
+            self._began = out.tell()
             self.process = Popen(command, stdout=out, stderr=out, stdin=DEVNULL)
         return self.process
 
@@ -52,6 +56,19 @@ class FarmProcess:
             self.process.wait(STOP_TIMEOUT_S)
         except TimeoutExpired:
             self.kill()
+
+    def start_error(self, what: str, limit_s: float) -> HostError:
+        """Why it does not answer so long after `launch`: its own words, if it has ended."""
+        said = self.log.read_bytes()[self._began :].decode("utf-8", "replace").splitlines()
+        last = "".join(said[-1:])
+        if self.runs:
+            busy = "this host may be busy: end other work, then start it again"
+            return HostError(f"{what} did not answer within {limit_s:g} s", hint=busy, evidence=last)
+        words = {kind: text for kind, mark, text in (line.strip().partition(": ") for line in said) if mark}
+        if "error" not in words:
+            return HostError(f"{what} ended while it was starting ({self.wait()})", evidence=last)
+        said_so, hint = words.get("evidence", ""), words.get("hint", "")
+        return HostError(f"{what} did not start: {words['error']}", evidence=said_so, hint=hint)
 
     def log_end(self) -> str:
         """The last lines of its log."""

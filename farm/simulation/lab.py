@@ -142,14 +142,13 @@ class Lab:
                 raise UserError("the arguments of a fault are an object", hint='as in {"level": 3}')
             pairs = self._select(message.get("phone"))
             return {
-                phone.spec.name: await saboteur.perform(str(message.get("name")), arguments)
-                for phone, saboteur in pairs
+                phone.spec.name: await injector.perform(str(message.get("name")), arguments)
+                for phone, injector in pairs
             }
         if action == "wait":
             return await self._wait(message)
         if action == "services":
-            [(phone, _)] = self._select(message.get("phone"))
-            return await phone.ask({"do": "services"})
+            return await self._one(message.get("phone")).ask({"do": "services"})
         if action == "add":
             return asdict(self.add(*(str(message.get(key, "")) for key in ("name", "profile", "place"))).status())
         if action == "remove":
@@ -159,7 +158,7 @@ class Lab:
                 await phone.close()
             return None
         if action == "swap":
-            (one, _), (other, _) = (*self._select(message.get("phone")), *self._select(message.get("other")))
+            one, other = self._one(message.get("phone")), self._one(message.get("other"))
             if one.plugged or other.plugged:
                 raise UserError("phones swap their serials while they are unplugged", hint="fault unplug, for both")
             swap_ports(one, other)
@@ -206,6 +205,12 @@ class Lab:
         if pair is None:
             raise UserError(f"no such phone: {name}", hint=f"the lab has {', '.join(self._phones) or 'none'}")
         return [pair]
+
+    def _one(self, name: object) -> LabPhone:
+        pairs = self._select(name)
+        if len(pairs) != 1:
+            raise UserError(f"this is for one phone, not for {len(pairs)}", hint="name it")
+        return pairs[0][0]
 
 
 async def serve_control(lab: Lab, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

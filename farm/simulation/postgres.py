@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 from farm.common.errors import HostError
@@ -27,9 +28,15 @@ STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}  # of postgr
 
 def programs() -> Path | None:
     """The folder with the programs of the newest PostgreSQL on this host; None: there is none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    found = sorted(Path("/usr/lib/postgresql").glob("[0-9]*/bin/initdb"), key=_version)
     elsewhere = shutil.which("initdb")
     return found[-1].parent if found else Path(elsewhere).resolve().parent if elsewhere else None
+
+
+def _version(program: Path) -> tuple[int, str]:
+    """Of the folder /usr/lib/postgresql/VERSION; a beta's is 18beta1."""
+    name = program.parts[4]
+    return int("".join(takewhile(str.isdigit, name))), name
 
 
 def missing_packages() -> list[str]:
@@ -109,8 +116,9 @@ class PostgresServer:
         while not self._admits():
             if process.poll() is not None or time.monotonic() > until_s:
                 self.stop()
-                tail = "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-5:])
-                raise HostError("the PostgreSQL server did not come up", hint="see the evidence", evidence=tail)
+                said = (self.folder / "log").read_text(errors="replace").splitlines()
+                why = next((line for line in reversed(said) if " FATAL: " in line), "".join(said[-1:]))
+                raise HostError("the PostgreSQL server did not come up", evidence=why)
             time.sleep(POLL_S)
 
     def stop(self, mode: str = "immediate") -> None:

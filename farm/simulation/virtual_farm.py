@@ -68,8 +68,9 @@ class DaemonProcess(FarmProcess):
             client.wait_until_up(START_TIMEOUT_S, alive=lambda: process.poll() is None)
         except HostError as error:
             client.close()
+            why = self.start_error("the daemon", START_TIMEOUT_S)
             self.stop()
-            raise HostError("the daemon did not come up", hint="see the evidence", evidence=self.log_end()) from error
+            raise why from error
         return client
 
     def keep_ports(self, port: int, *, web_port: int) -> None:

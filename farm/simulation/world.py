@@ -78,7 +78,7 @@ class Booted:
         self.spec = spec
         self.isolation = isolation
         self.pid = 0  # of the phone's init, on the host; 0 while the phone is off
-        self.exit_code: int | None = None  # of the last run (ExitCode, or 128 + signal)
+        self.exit_code: int | None = None  # of the last run (PhoneExit, or 128 + signal)
         self._control = control
         self._hardware_pid = hardware_pid
         self._line: LabLine | None = None

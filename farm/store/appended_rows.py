@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from farm.common.events import Event
-from farm.store.event_numbers import NEXT
+from farm.store.event_numbers import CHANGED, NEXT
 from farm.store.schema import event
 
 AppendedRows = Sequence[tuple[Table, Mapping[str, Any]]]
@@ -94,7 +94,9 @@ def _appending(table: Table) -> Insert:
     arrays = (bindparam(f"{table.name}_{each.name}", type_=ARRAY(each.type, dimensions=1)) for each in own)
     columns = (column(each.name, each.type) for each in own)
     rows = func.unnest(*arrays).table_valued(*columns, with_ordinality="place").render_derived()
-    numbers = {"seq": NEXT + rows.c.place - 1} if table is event else {}
+    numbers: dict[str, Any] = {"seq": NEXT + rows.c.place - 1} if table is event else {}
+    if "changed" in table.c:
+        numbers["changed"] = CHANGED
     values = select(*(rows.c[each.name] for each in own), *numbers.values()).order_by(rows.c.place)
     return insert(table).from_select([*_given(table), *numbers], values)
 
@@ -106,4 +108,5 @@ def _as_arrays(table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[str, lis
 @lru_cache(maxsize=16)
 def _given(table: Table) -> Sequence[str]:
     """The columns whose values the rows bring; a server numbers its rows by itself."""
-    return [each.name for each in table.c if each is not table.autoincrement_column and each is not event.c.seq]
+    own = {"changed", "seq" if table is event else getattr(table.autoincrement_column, "name", "")}
+    return [each.name for each in table.c if each.name not in own]

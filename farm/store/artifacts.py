@@ -147,7 +147,7 @@ def check_set(target: object, best: object) -> None:
     """Check the facts stored beside a set.
 
     Raises:
-        BadSetError: they cannot.
+        BadSetError: a fact is no JSON or too large, or the target is no tag and no table.
     """
     if not isinstance(target, str | Mapping) or not target:
         raise BadSetError("the target is neither a TVM tag nor a target's table")

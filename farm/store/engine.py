@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Invalidate
 from farm.store.server_rules import connect_fault, is_mistake
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
-INCREMENTAL = 2  # auto_vacuum: free pages continue request
+INCREMENTAL = 2  # auto_vacuum: free pages are given back on request
 CONNECT_TIMEOUT_S = 10
 # A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
 # all callers wait for the one writer. One that is there and does not answer: see farm.store.bounded_connection.

@@ -12,12 +12,13 @@ for 34 years.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Connection, func, literal_column, select
+from sqlalchemy import BigInteger, Connection, func, literal_column, select, update
 from sqlalchemy import text as sql
 
-from farm.store.schema import event
+from farm.store.schema import device_state, event, request
 
 SHIFT = 13
+CHANGED = literal_column("pg_current_xact_id()::text::bigint", BigInteger)  # of a row for farm.store.mailbox.NEWS
 MAX_OF_ONE_WRITE = 1 << SHIFT - 1  # a commit takes no further write once it has as many: it has at most twice that
 
 _START = "(SELECT value FROM meta WHERE name = 'events')"
@@ -30,6 +31,7 @@ NEXT = (
     .scalar_subquery()
 )
 _HORIZON = sql(f"SELECT {_START} + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {SHIFT})")
+_END = literal_column("pg_snapshot_xmax(pg_current_snapshot())::text::bigint", BigInteger)
 # Transactions from the snapshot's upper end on have not begun: only what was restored has higher numbers.
 _BEGIN = sql(
     "INSERT INTO meta (name, value) SELECT 'events', "
@@ -39,8 +41,10 @@ _BEGIN = sql(
 
 
 def begin_numbers(connection: Connection) -> None:
-    """Let the numbers of events from now on be above all that are there."""
+    """Let the numbers of events from now on be above all that are there, and those of changed rows below."""
     connection.execute(_BEGIN, {"shift": SHIFT})
+    for table in (device_state, request):
+        connection.execute(update(table).where(table.c.changed >= _END).values(changed=1))
 
 
 def horizon(connection: Connection) -> int:

@@ -28,7 +28,8 @@ STATE_FOLDERS = (
 )  # fmt: skip
 STATE_FILES = (
     "lock", "starts", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/carried.json",
-    "adb/server.log", "adb/tunnels.json", "keys/server.key", "work/zygote-*.log",
+    "adb/server.log", "adb/tunnels.json", "keys/database.pass", "keys/lab.key", "keys/lab.pem", "keys/server.key",
+    "work/zygote-*.log",
 )  # fmt: skip
 
 

@@ -11,17 +11,17 @@ from farm.common.errors import Code, HostError
 from farm.store.columns import StoredValueError
 from farm.store.database import Database
 from farm.store.leases import LeaseRecord, select_leases
-from farm.store.mailbox import HostRecord, Letter
+from farm.store.mailbox import NEWS, NOTHING, HostRecord, Letter
 from farm.store.schema import device, device_state, host, lease, metadata, request, to_head, to_host
 
 
 @dataclass(frozen=True, slots=True)
 class LabState:
-    """The lab at one moment; each letter is the latest message about its phone or request."""
+    """The lab at one moment."""
 
     hosts: tuple[HostRecord, ...]
-    devices: tuple[Letter, ...]
-    requests: tuple[Letter, ...]  # that have no lease, in order
+    rows: tuple[Letter, ...]  # the latest message about each phone, and each request without a lease, in order
+    seen: str  # what is written later, `Mailbox.take_all` reads
     leases: tuple[LeaseRecord, ...]  # armed, and those ended whose worker slot is kept; by fence
     letters: tuple[Letter, ...]  # to hosts that have not taken them, in order
 
@@ -51,15 +51,14 @@ def read_lab_state(database: Database) -> LabState:
             database.term.hold(connection)
             connection.execute(delete(to_head))
             hosts = connection.execute(select(host).order_by(host.c.name))
-            devices = connection.execute(select(device_state.c.host, device_state.c.body))
-            requests = connection.execute(select(request.c.host, request.c.body).order_by(request.c.seq))
+            rows = connection.execute(NEWS, {"most": 0, "seen": NOTHING}).all()
             held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
             leases = connection.execute(select_leases().where(or_(held, lease.c.slot == 1)).order_by(lease.c.fence))
             letters = connection.execute(select(to_host.c.host, to_host.c.body).order_by(to_host.c.id))
             return LabState(
                 tuple(HostRecord(**row) for row in hosts.mappings()),
-                tuple(Letter(*row) for row in devices),
-                tuple(Letter(*row) for row in requests),
+                tuple(Letter(row.host, row.body) for row in rows),
+                rows[0].seen if rows else NOTHING,
                 tuple(LeaseRecord(**row) for row in leases.mappings()),
                 tuple(Letter(*row) for row in letters),
             )

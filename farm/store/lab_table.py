@@ -11,10 +11,21 @@ from sqlalchemy import func, select
 from sqlalchemy import text as sql
 
 from farm.store.columns import utc_time
-from farm.store.database import TableAccess
+from farm.store.database import TableAccess, values_of
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
-from farm.store.schema import attempt, device_state, host, host_readings, host_token, lease, meta, request, to_head
+from farm.store.schema import (
+    attempt,
+    device_state,
+    host,
+    host_readings,
+    host_token,
+    lab_config,
+    lease,
+    meta,
+    request,
+    to_head,
+)
 from farm.store.term import rest_of_term
 
 _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
@@ -28,6 +39,15 @@ class HostTokenRecord:
     role: str
     expires_at: datetime
     made_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConfigRecord:
+    """Keys that all hosts of the lab have alike."""
+
+    text: str = ""  # TOML; see `farm.config.LAB_KEYS`
+    by: str = ""  # who set it
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +94,23 @@ class LabTable(TableAccess):
                 requests=tuple(Letter(*row) for row in connection.execute(select(request.c.host, request.c.body))),
                 readings={row.host: row.body for row in connection.execute(select(host_readings))},
             )
+
+    def config(self) -> SharedConfigRecord:
+        """The lab's configuration.
+
+        Raises:
+            HostError: the database cannot be read.
+        """
+        rows = self._database.rows(select(lab_config.c.text, lab_config.c.by, lab_config.c.at))
+        return SharedConfigRecord(**rows[0]) if rows else SharedConfigRecord()
+
+    async def save_config(self, record: SharedConfigRecord) -> None:
+        """Write the lab's configuration in place of the one before.
+
+        Raises:
+            StoreWriteError: the database cannot be written now.
+        """
+        await self._database.put(lab_config, {"name": "", **values_of(record)})
 
     async def save_readings(self, name: str, body: Mapping[str, Any]) -> None:
         """Write the readings of a host's phones in place of those before.

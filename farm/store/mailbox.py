@@ -1,10 +1,14 @@
-"""Mailboxes between the hosts and a head apart from them, in a database on a server.
+"""Rows and mailboxes between the hosts and a head apart from them, in a database on a server.
 
-A letter carries a change, once: the same transaction writes the rows with the new state (`device_state`, `request`,
-`lease`, `attempt`, `job`). So a head that takes over empties its mailbox and reads those rows: no change is lost, and
-none counts twice. The receiver remembers the letters that it has taken until its next commit has deleted them: a cursor
-over their numbers would lose letters that are committed late. The one writer of a host commits one transaction after
-the other, so its numbers are in order.
+A row says what a host has (`device_state`, `request`), and which transaction wrote it. The head reads those that its
+latest snapshot did not show; a head that takes over begins with a snapshot that showed nothing.
+
+A letter carries what no such row says, once: that a row was deleted, an order, or a change of `lease`, `attempt` or
+`job`, whose rows the same transaction writes. So a head that takes over empties its mailbox and reads the rows: no
+change is lost, and none counts twice. Rows and letters come in the order in which they were written.
+The receiver remembers the letters that it has taken until its next commit has deleted them: a cursor over their numbers
+would lose letters that are committed late. The one writer of a host commits one transaction after the other, so its
+numbers are in order.
 
 This module knows no message: farm.head.wire makes the body of a letter.
 """
@@ -22,12 +26,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, TextClause, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Executable, Row, Table, TextClause, bindparam, delete, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import HostError
 from farm.store.appended_rows import AppendedRows
+from farm.store.columns import ObjectJson, Word
 from farm.store.database import Database, TableAccess
 from farm.store.schema import device_state, host, lease, meta, metadata, request, to_head, to_host
 from farm.store.server_rules import REMOVED
@@ -46,6 +51,24 @@ _BEGIN = sql(
     "WHERE host.removed_at IS NULL"
 )
 _BEATS = sql("host.beat_at > extract(epoch FROM clock_timestamp()) - 10")
+_DEVICE = sql(
+    "INSERT INTO device_state (host, name, body, changed) "
+    "VALUES (:host, :name, :body, pg_current_xact_id()::text::bigint) "
+    "ON CONFLICT (host, name) DO UPDATE SET body = excluded.body, changed = excluded.changed"
+).bindparams(bindparam("name", type_=Word()), bindparam("body", type_=ObjectJson()))
+# What hosts have written, in order: letters, and rows of transactions that the snapshot `seen` did not show. `meta` is
+# locked first, as in the transaction that gives the tables to another role: no deadlock. PostgreSQL expects few rows of
+# a range with two ends, and goes through the index.
+NEWS = sql("""
+(SELECT id, host, body, changed, 0 AS place, pg_current_snapshot()::text AS seen
+    FROM meta JOIN to_head ON name = 'epoch' ORDER BY id LIMIT :most)
+UNION ALL SELECT NULL, host, body, changed, place, pg_current_snapshot()::text FROM (
+    SELECT host, body, changed, 0 AS place FROM device_state UNION ALL SELECT host, body, changed, seq FROM request
+) AS of_hosts WHERE NOT pg_visible_in_snapshot(changed::text::xid8, CAST(:seen AS pg_snapshot))
+    AND changed BETWEEN pg_snapshot_xmin(CAST(:seen AS pg_snapshot))::text::bigint AND 9223372036854775807
+ORDER BY changed, id NULLS FIRST, place
+""").columns(body=ObjectJson())
+NOTHING = "1:1:"  # a snapshot (PostgreSQL's pg_snapshot) in which no transaction was visible
 _BEAT = sql(
     "UPDATE host SET beat_at = extract(epoch FROM clock_timestamp()), protocol = :protocol "
     "WHERE name = :name AND removed_at IS NULL"
@@ -103,9 +126,11 @@ class Mailbox(TableAccess):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.seen = NOTHING  # a snapshot: the head has the rows of hosts that it showed
         self._taken: dict[str, set[int]] = {}  # by host; "": of all hosts, to the head
-        self._all = self._letters(to_head)
-        self._of_host = self._letters(to_host).where(to_host.c.host == bindparam("of"))
+        mine = database.writer.own_mark() & (to_host.c.host == bindparam("of"))  # and no later start has this name
+        letters = select(to_host).join_from(meta, to_host, mine)  # `meta` is locked first, as by `NEWS`
+        self._of_host = letters.order_by(to_host.c.id).limit(bindparam("most"))
 
     # --- at a host ------------------------------------------------------------------------------------------------
 
@@ -158,20 +183,19 @@ class Mailbox(TableAccess):
         """Send letters to the head that report no change of a row."""
         await self._database.write(lambda _: None, appended=post(to_head, *letters), last=True)
 
-    async def device_changed(self, name: str, letter: Letter) -> None:
-        """Write the state of a phone of the letter's host."""
-        values = {"host": letter.host, "name": name, "body": letter.body}
-        await self._database.put(device_state, values, appended=post(to_head, letter))
+    async def device_changed(self, name: str, message: Letter) -> None:
+        """Write the state of a phone of the message's host."""
+        await self._database.execute(_DEVICE.bindparams(host=message.host, name=name, body=message.body))
 
     async def device_forgotten(self, name: str, letter: Letter) -> None:
         """Delete a phone of the letter's host."""
         gone = device_state.c.host == letter.host, device_state.c.name == name
         await self._database.execute(delete(device_state).where(*gone), appended=post(to_head, letter))
 
-    async def request_added(self, request_id: str, letter: Letter) -> None:
-        """Write a request of the letter's host."""
-        added = insert(request).values(id=request_id, host=letter.host, body=letter.body)
-        await self._database.execute(added, appended=post(to_head, letter))
+    async def request_added(self, request_id: str, message: Letter) -> None:
+        """Write a request of the message's host."""
+        row = {"id": request_id, "host": message.host, "body": message.body}
+        await self._database.write(lambda _: None, appended=[(request, row)])
 
     async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
         """Delete a request."""
@@ -210,11 +234,6 @@ class Mailbox(TableAccess):
 
         return await self._database.write(look)
 
-    async def requests_of(self, name: str) -> tuple[Letter, ...]:
-        """The latest message about each request of a host that has no lease, in order."""
-        wanted = select(request.c.host, request.c.body).where(request.c.host == name).order_by(request.c.seq)
-        return tuple(Letter(**row) for row in await self.in_thread(self._database.rows, wanted))
-
     async def forget_host(self, name: str) -> None:
         """Delete the rows of a removed host, about its phones and about itself."""
 
@@ -232,45 +251,39 @@ class Mailbox(TableAccess):
         await self._database.write(lambda _: None, appended=post(to_host, *letters), last=True)
 
     async def take_all(self, within_s: float = 0.0, every_s: float = 0.0) -> tuple[Letter, ...]:
-        """Take the letters of hosts to the head, in order; at most `MAX_AT_ONCE`.
+        """Take what hosts have written, in order: letters, at most `MAX_AT_ONCE`, and changed phones and requests.
 
-        Polls every `every_s` until there are some, for `within_s` at most.
+        Polls every `every_s` until there is some, for `within_s` at most.
         """
-        return await self._take(self._all, to_head, "", within_s, every_s)
-
-    def _letters(self, box: Table) -> Select[Any]:
-        """The first `most` letters, for a process whose name no later start has.
-
-        It locks `meta` first, as the transaction does that gives the tables to another role: no deadlock.
-        """
-        of_this_start = meta.join(box, self._database.writer.own_mark())
-        return select(box).select_from(of_this_start).order_by(box.c.id).limit(bindparam("most"))
+        return await self._take(NEWS, to_head, "", within_s, every_s)
 
     async def _take(
-        self, letters: Select[Any], box: Table, host: str, within_s: float, every_s: float
+        self, wanted: Executable, box: Table, host: str, within_s: float, every_s: float
     ) -> tuple[Letter, ...]:
-        """Read the letters that were not taken yet, and have the next commit delete them.
+        """Read what was not taken yet, and have the next commit delete the letters.
 
         A taken letter that is still there is not read again, but its deletion is asked for again: that commit failed.
+        As long as there are more letters, no row is taken: what a host wrote before would come after it.
         """
         taken = self._taken.get(host, set())
         most = MAX_AT_ONCE + len(taken)
-        rows = await self.in_thread(self._poll, letters, {"of": host, "most": most}, taken, within_s, every_s)
-        seen = {row.id for row in rows}
-        self._taken[host] = seen | taken if len(rows) == most else seen  # fewer rows: what is not seen was deleted
-        if seen:
-            self._database.writer.delete_letters(box, host, sorted(seen))
+        parameters = {"of": host, "most": most, "seen": self.seen}
+        rows = await self.in_thread(self._poll, wanted, parameters, taken, within_s, every_s)
+        letters = {row.id for row in rows} - {None}
+        more = len(letters) == most
+        self._taken[host] = letters | taken if more else letters  # no more: what is not there was deleted
+        if letters:
+            self._database.writer.delete_letters(box, host, sorted(letters))
+        if more:
+            rows = [row for row in rows if row.id is not None]
+        elif rows and box is to_head and self.seen == parameters["seen"]:  # nobody wants to read all of it again
+            self.seen = rows[0].seen
         return tuple(Letter(row.host, row.body) for row in rows if row.id not in taken)
 
     def _poll(
-        self,
-        letters: Select[Any],
-        parameters: Mapping[str, Any],
-        taken: Collection[int],
-        within_s: float,
-        every_s: float,
+        self, wanted: Executable, parameters: Mapping[str, Any], taken: Collection[int], within_s: float, every_s: float
     ) -> Sequence[Row[Any]]:
-        """Read the letters until some of them were not taken before, for `within_s` at most.
+        """Read until there is something that was not taken before, for `within_s` at most.
 
         In one thread and on one connection: a further reading costs half as much as the first one.
         """
@@ -279,7 +292,7 @@ class Mailbox(TableAccess):
             while True:
                 if within_s:
                     time.sleep(every_s)
-                rows = connection.execute(letters, parameters).all()
+                rows = connection.execute(wanted, parameters).all()
                 if any(row.id not in taken for row in rows) or time.monotonic() >= until_s:
                     return rows
 

@@ -317,16 +317,20 @@ def _was_serving(engine: Engine) -> bool:
 def _count_start(path: Path, reserve: ReserveFile, host: str) -> int:
     """Fences must never repeat: this commit waits for the disk, and leaves the write-ahead log for the file itself."""
     engine = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL")
+
+    def count() -> int:
+        with engine.begin() as connection:
+            epoch = next_epoch(connection)
+            adopt_rows(connection, host)
+        return epoch
+
     try:
         try:
-            with engine.begin() as connection:
-                epoch = next_epoch(connection)
-                adopt_rows(connection, host)
+            epoch = count()
         except DatabaseError as error:
             if outage_of(error) is None or not reserve.release():
                 raise
-            with engine.begin() as connection:
-                epoch = next_epoch(connection)
+            epoch = count()
         _tidy(engine, path, "PRAGMA wal_checkpoint(TRUNCATE)")
         return epoch
     finally:

@@ -45,7 +45,7 @@ from farm.store.columns import (
 
 # Databases of earlier versions were written during development: they are refused.
 FIRST_SCHEMA_VERSION = 14  # of the first release
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 16
 
 metadata = MetaData()
 
@@ -103,6 +103,16 @@ alias = Table(
     metadata,
     Column("alias", Word, primary_key=True),
     Column("selector", Word, nullable=False),
+)
+
+# The lab's configuration: TOML that every host puts in place of those keys of its own file. At most one row.
+lab_config = Table(
+    "lab_config",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("text", Word, nullable=False),
+    Column("by", Word, nullable=False),
+    Column("at", UtcTime, nullable=False),
 )
 
 # Each distinct selector once: rows refer to it by number. There are few, and they stay.
@@ -231,6 +241,11 @@ attempt = Table(
 # A pooled attempt may have given its first phone, which its row names, to others: there the open lease is the guard.
 Index("attempt_running_device", attempt.c.device, unique=True, **_where("ended_at IS NULL AND pooled = 0"))
 Index("attempt_running_job", attempt.c.job, unique=True, **_where("ended_at IS NULL"))
+
+
+def _changed() -> Column[int]:
+    """Of a row that the head reads once it is written: by which transaction it was (farm.store.event_numbers)."""
+    return Column("changed", BigInteger, nullable=False, server_default="1")
 
 
 def has_no_end(table: Table) -> TextClause:
@@ -496,7 +511,9 @@ device_state = Table(
     _host(),
     Column("name", Word, primary_key=True),
     Column("body", ObjectJson(), nullable=False),  # of the latest message about it
+    _changed(),
 )
+Index("device_state_changed", device_state.c.changed)
 
 host = Table(
     "host",
@@ -552,7 +569,9 @@ request = Table(
     Column("id", Word, nullable=False, unique=True),
     Column("host", Word, nullable=False),
     Column("body", ObjectJson(), nullable=False),  # of the message that added it
+    _changed(),
 )
+Index("request_changed", request.c.changed)
 
 # Letters that were not taken yet, in order per host.
 to_head = Table(
@@ -561,6 +580,7 @@ to_head = Table(
     Column("id", serial_number(), primary_key=True),
     Column("host", Word, nullable=False),
     Column("body", ObjectJson(), nullable=False),
+    _changed(),
 )
 
 to_host = Table(

@@ -62,10 +62,7 @@ def _refused(facts: ServerFacts) -> Iterator[Diagnosis]:
         fix = f"upgrade the server to PostgreSQL {least} or later (pg_upgrade)"
         yield Diagnosis(CHECK, FAIL, f"the server is PostgreSQL {facts.version}; farm needs {least} or later", fix)
     if facts.pooled:
-        detail = (
-            "the URL leads to a connection pooler (pgbouncer?): prepared statements and LISTEN need own connections"
-        )
-        yield Diagnosis(CHECK, FAIL, detail, "name PostgreSQL's own host and port in [store] url (often port 5432)")
+        yield Diagnosis(CHECK, FAIL, POOLER, NO_POOLER)
     if facts.encoding != "UTF8":
         fix = "createdb --encoding=UTF8 --template=template0 NAME, and name that one in [store] url"
         yield Diagnosis(CHECK, FAIL, f"the database's encoding is {facts.encoding}; farm needs UTF8", fix)

@@ -178,7 +178,7 @@ class MeasurementSlot:
         try:
             judge = self._settings.judge_of(kind)
             opinion = judge.check(self.phone.device, self._session.raw) if judge else SpeedOpinion()
-        except Exception as error:  # noqa: BLE001 - as in _begin
+        except Exception as error:  # noqa: BLE001 - as in _open_session
             self._note_failure(f"its reference kernel failed: {first_line(error)}")
             self._discard_session(self._failure)
             return False

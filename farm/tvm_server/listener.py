@@ -42,7 +42,7 @@ LOOPBACK = "127.0.0.1"
 USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
 MIN_OF_USER = 16  # of one user, however few there are
 MAX_NAMED = 3  # users in a line for people
-FIRST_BYTES = 4096  # what the first recv may take; whatever it holds continues to the tracker or the gate
+FIRST_BYTES = 4096  # of the first recv; the tracker or the gate gets them first
 
 # Takes over a connection: the socket, its peer, the bytes read so far, and the callback for its end.
 Takes = Callable[[socket.socket, Peer, bytes, Callable[[], None]], None]

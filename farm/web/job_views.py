@@ -12,13 +12,14 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
-from farm.common.durations import format_duration, with_unit
+from farm.common.durations import format_duration
 from farm.common.files import is_sha256
 from farm.common.selector import Selector, natural
 from farm.common.tones import tone
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
 from farm.results.formats import cell
+from farm.results.series import list_why, list_words
 from farm.web.rendering import Value, in_order
 
 PAGE_JOBS = 50
@@ -100,19 +101,6 @@ def lenient(value: Any) -> Any:
     return [lenient(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The result of a job in a list, and its verdict or answer; "" for what there is none of."""
-    found = lenient(row.get("result") or {})
-    estimate, gain, compared = (found[name] or lenient({}) for name in ("estimate", "speedup", "comparison"))
-    if estimate["median_ms"]:
-        return with_unit(estimate["median_ms"]), found["verdict"] or ""
-    if gain["times"]:
-        return f"{gain['times']:.2f} times", gain["answer"] or ""
-    if compared["ratio"]:
-        return f"B / A {compared['ratio']:.4f}", compared["answer"] or ""
-    return "" if found["exit_code"] is None else f"exit code {found['exit_code']}", ""
-
-
 def seconds_of(row: Mapping[str, Any]) -> float | None:
     """How long the latest attempt of a job lasted, s; None: it continues, or there is none."""
     if not row["started_at"] or not row["ended_at"]:
@@ -122,13 +110,13 @@ def seconds_of(row: Mapping[str, Any]) -> float | None:
 
 def job_tone(row: Mapping[str, Any]) -> str:
     """The colour class of a job: a job that is done has the colour of its result."""
-    word = outcome(row)[1]
+    word = list_words(row.get("result") or {})[1]
     return tone(word if row["state"] == "done" and word else row["state"])
 
 
 def outcome_words(row: Mapping[str, Any]) -> str:
     """The verdict or answer of a job; of a comparison as a sentence about B."""
-    word = outcome(row)[1]
+    word = list_words(row.get("result") or {})[1]
     return f"B is {word}" if row["kind"] == "compare" and word in ("faster", "slower", "same") else word
 
 
@@ -161,10 +149,8 @@ def _fact(name: str, value: str | float) -> str:
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """The reason of its wait, its step, or its failure: one line."""
-    if row["state"] == "running":
-        return str((row["progress"] or {}).get("step", ""))
-    return str(row["waits"] or (row["error"] or {}).get("message") or "")
+    """Its step while it runs, else the reason of its wait, its failure or its verdict: one line."""
+    return str((row["progress"] or {}).get("step", "")) if row["state"] == "running" else list_why(row)
 
 
 def _number(row: Mapping[str, Any], *path: str) -> Any:
@@ -213,7 +199,7 @@ def files_of(shown: Mapping[str, Any]) -> list[File]:
     result, job = shown["result"] or {}, shown["job"]["id"]
     found = [
         ("outputs", "outputs (NumPy)", "npz", result.get("outputs")),
-        ("package", "tuned model (package)", "farm.tar", result.get("package")),
+        ("package", "package", "farm.tar", result.get("package")),
         ("records", "tuning records", "records.tar", _at(result, "records", "artifact")),
         ("samples", "raw samples (JSON)", "samples.json", _at(result, "certificate", "raw")),
     ]

@@ -15,6 +15,7 @@ from farm.common.durations import took
 from farm.common.errors import Code, FarmError, UserError
 from farm.devices.health.series import SHOWN, Quantity
 from farm.kinds import KINDS
+from farm.results.series import list_words
 from farm.web.hosts import with_steps
 from farm.web.job_views import (
     COLUMNS,
@@ -26,7 +27,6 @@ from farm.web.job_views import (
     files_of,
     job_tone,
     lenient,
-    outcome,
     outcome_words,
     reasons,
     result_facts,
@@ -248,7 +248,7 @@ async def order(request: Request, job: str, order: str) -> Response:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 WORDS: Mapping[str, Any] = {
-    "job_tone": job_tone, "outcome": outcome, "outcome_words": outcome_words, "why": why, "took": took,
+    "job_tone": job_tone, "list_words": list_words, "outcome_words": outcome_words, "why": why, "took": took,
     "lenient": lenient,
 }  # fmt: skip
 

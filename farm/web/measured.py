@@ -14,24 +14,28 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from farm.common.durations import digits, in_one_unit, interval_words
+from farm.common.durations import digits, ends_words
 from farm.common.errors import FarmError
-from farm.measure.conditions import moved_nominal
+from farm.measure.conditions import left_open, moved_nominal
+from farm.measure.metrics import LATENCY, ResultMetric
 from farm.model.identity import target_words
-from farm.results.board import HEIGHT, WIDTH, Board, board_of
+from farm.results.board import HEIGHT, WIDTH, Board, Front, board_of
 from farm.results.series import (
     BUILD,
+    by_metric,
     has_interval,
-    has_median,
+    metric_of,
     of_branch,
+    reading_of,
+    reported,
     runtime_words,
+    series_key,
     side_branch,
-    times_of,
     traits_of,
 )
 from farm.web.job_views import lenient
 from farm.web.page import PageRoute, ask, render
-from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
+from farm.web.plots import Line, Panel, Plot, Table, unit_of
 from farm.web.rendering import moment
 
 router = APIRouter(route_class=PageRoute)
@@ -39,20 +43,20 @@ PAGE_RESULTS = 100
 BOARD_RESULTS = 1000  # the newest, whose models and phones `/history` begins with
 BOARD_PAGE = 500
 # Results that differ in one of these are not one line over time.
-SAME = (*BUILD, "runtime", "tvm", "bundle", "epoch", "device")
+SAME = ("metric", *BUILD, "runtime", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
 
 
 class HistoryPoint(NamedTuple):
-    """One result in a plot of several. Seconds."""
+    """One result in a plot of several."""
 
-    median_s: float
-    low_s: float | None  # None: no interval
-    high_s: float | None
+    value: float
+    low: float | None  # None: no interval
+    high: float | None
     verdict: str
     at: str = ""  # when it was measured, ISO 8601; "": x is the number of the result
-    reported_s: float | None = None  # the median that its job reported, drawn where it differs from the point's
+    reported: float | None = None  # the value that its job reported, drawn where it differs from the point's
 
 
 @router.get("/history")
@@ -66,7 +70,7 @@ async def history(
     a: Text = "",
     b: Text = "",
 ) -> Response:
-    """Every bench of a model, newest first, and how its medians went on each phone; two of them, A and B, beside.
+    """Every result of a model, newest first, and how its values went on each phone; two benches, A and B, beside.
 
     `trusted`: only results of that verdict; `log`: plots have a logarithmic axis.
     """
@@ -77,9 +81,10 @@ async def history(
     if len(hashes) == 1:
         asked = {"model": hashes[0], "device": device, "limit": PAGE_RESULTS}
         page = await ask(request, "history.list", **asked, **({"before": before} if before is not None else {}))
-        rows, more = lenient(page["rows"]), page["more"]
+        rows, more = lenient(list(by_metric(page["rows"]))), page["more"]
     shown = [row for row in rows if not trusted or row["verdict"] == "trusted"]
-    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and has_interval(row)]
+    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and is_side(row)]
+    board = Board((), ()) if model else await _board(request)
     return render(
         request,
         "history.html",
@@ -95,15 +100,17 @@ async def history(
         chosen=(a, b),
         pair=pair if len(pair) == 2 else [],
         compared=await _compared(request, pair) if len(pair) == 2 else [],
-        unlike=[word for word in SAME if len(pair) == 2 and (pair[0].get(word) or "") != (pair[1].get(word) or "")],
+        unlike=[word for word in SAME if len(pair) == 2 and len({series_key(row, [word]) for row in pair}) == 2],
         moved=moved_nominal(rows),
         has_interval=has_interval,
+        is_side=is_side,
         build_words=build_words,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
-        board=Board((), ()) if model else await _board(request),
+        board=board,
+        fronts=[front_plot(each, f"front-{number}").figure() for number, each in enumerate(board.fronts)],
         spark=(WIDTH, HEIGHT),
-        row_times=row_times,
+        row_words=row_words,
     )
 
 
@@ -134,7 +141,8 @@ def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     from farm.measure.comparison import compare_stored, two_models  # numpy: not at the daemon's start
 
     found = compare_stored(a, b)
-    return [found.sentence, *(reason.cause for reason in found.reasons), *two_models(a, b)]
+    rest = filter(None, (left_open(found.to_wire()),))
+    return [found.sentence, *(reason.cause for reason in found.reasons), *rest, *two_models(a, b)]
 
 
 async def _board(request: Request) -> Board:
@@ -152,29 +160,73 @@ async def _board(request: Request) -> Board:
 
 def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
     """A and B beside each other; nothing but for two."""
-    points = [HistoryPoint(*times_of(row), str(row.get("verdict", ""))) for row in pair]
+    points = [HistoryPoint(*reading_of(row), str(row.get("verdict", ""))) for row in pair]
     plot = history_plot(points, log=log) if len(pair) == 2 else None
     return [] if plot is None else [replace(plot, id="pair", title="A and B", x_label="1: A, 2: B")]
+
+
+def is_side(row: Mapping[str, Any]) -> bool:
+    """Whether it can be A or B: a bench whose median has an interval."""
+    return metric_of(row) is LATENCY and has_interval(row)
 
 
 def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
     """A plot for each line of results that can be compared; `rows` are newest first."""
 
     def line(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return *(str(row.get(name) or "") for name in SAME), side_branch(row)
+        return *series_key(row, SAME), side_branch(row)
 
     plots, oldest_first = [], rows[::-1]
     ordered = sorted(oldest_first, key=lambda row: (line(row), row["at"]))  # a host's clock may have been set back
     for number, (_, group) in enumerate(groupby(ordered, key=line)):
-        results = [row for row in group if has_median(row)]
+        results = [(row, told) for row in group if (told := reported(row))]
         points = [
-            HistoryPoint(*times_of(row), str(row.get("verdict", "")), row["at"], row["estimate"]["median_s"])
-            for row in results
+            HistoryPoint(*reading_of(row), str(row.get("verdict", "")), row["at"], told.value) for row, told in results
         ]
-        plot = history_plot(points, log=log)
+        plot = history_plot(points, log=log, metric=metric_of(results[0][0])) if results else None
         if plot is not None:
-            plots.append(plot.named(f"history-{number}", _line_title(results[0])))
+            plots.append(plot.named(f"history-{number}", _line_title(results[0][0])))
     return plots
+
+
+def front_plot(front: Front, id: str) -> Plot:  # noqa: A002 (what HTML calls it)
+    """Speed against quality of the builds on one phone."""
+    points, label = front.points, f"{front.metric}{', ' * bool(front.unit)}{front.unit}"
+    best = [each for each in points if each.on_front]
+    names = ", ".join(f"{each.model} ({each.build})" for each in best)
+    summary = (
+        f"no other one is both faster and better than {names}" if best else "every median is rejected or one sample"
+    )
+    return Plot(
+        id=id,
+        title=front.title,
+        summary=f"{len(points)} builds; {summary}.",
+        x_label="median, ms",
+        span=(0.0, 1.08 * points[-1].median_ms),
+        panels=[
+            Panel(
+                label=label,
+                x=[each.median_ms for each in points],
+                lines=[
+                    Line(name="front", values=[each.value if each.on_front else None for each in points], kind="line"),
+                    Line(name="builds", values=[each.value for each in points], tone="b"),
+                    Line(name="interval, high", values=[each.high for each in points], kind="high", tone="quiet"),
+                    Line(name="interval, low", values=[each.low for each in points], kind="low", tone="quiet"),
+                ],
+                zero=False,
+            )
+        ],
+        table=Table(
+            head=("build", "median, ms", "verdict", label, "interval", "on the front"),
+            rows=[
+                (
+                    f"{each.model}, {each.build}", digits(each.median_ms), each.verdict, digits(each.value),
+                    f"{digits(each.low)} to {digits(each.high)}", "yes" if each.on_front else "no",
+                )
+                for each in points
+            ],
+        ),
+    )  # fmt: skip
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
@@ -182,12 +234,10 @@ def _line_title(row: Mapping[str, Any]) -> str:
     return f"{row['device']}: {build_words(row)}{', branch ' * bool(branch)}{branch}"
 
 
-def row_times(row: Mapping[str, Any]) -> list[str]:
-    """Its median, the ends of its interval, and the median and the ends at today's speed: in one unit, `-` for none."""
-    today: Sequence[float | None] = times_of(row) if has_median(row) else (None, None, None)
-    found = (row.get("estimate") or {}) if has_interval(row) else {}
-    reported = [(row.get("estimate") or {}).get("median_s"), found.get("low_s"), found.get("high_s")]
-    return in_one_unit([each and each * 1e3 for each in (*reported, *today)], aligned=False)
+def row_words(row: Mapping[str, Any]) -> list[str]:
+    """Its value, the ends of its interval, and all three at today's speed: in one unit, `-` for none."""
+    told = reported(row)
+    return metric_of(row).words([*told, *reading_of(row)] if told else [None] * 6, aligned=False)
 
 
 def build_words(row: Mapping[str, Any]) -> str:
@@ -196,16 +246,20 @@ def build_words(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (target, *traits_of(row), runtime_words(row))))
 
 
-def history_plot(points: Sequence[HistoryPoint], *, log: bool = False) -> Plot | None:
-    """Results of one model on one phone: medians with their intervals. None for fewer than two.
+def history_plot(points: Sequence[HistoryPoint], *, log: bool = False, metric: ResultMetric = LATENCY) -> Plot | None:
+    """Results of one model on one phone: values with their intervals. None for fewer than two.
 
     Args:
         points: oldest first; x is time if they say when they were measured, else their number, from 1.
-        log: whether times have a logarithmic axis.
+        log: whether values have a logarithmic axis.
+        metric: what they are of.
     """
     if len(points) < 2:
         return None
-    factor, unit = unit_of(median([point.median_s for point in points]))
+    factor, unit = 1 / metric.factor, metric.shown
+    if metric.unit == "s":
+        factor, unit = unit_of(median([point.value for point in points]))
+    word = ", ".join(filter(None, ("median" if metric is LATENCY else metric.name, unit)))
     timed = all(point.at for point in points)
     x = [round(datetime.fromisoformat(each.at).timestamp()) if timed else n for n, each in enumerate(points, 1)]
     room = max((x[-1] - x[0]) * 0.04, 10.0) if timed else 1.0
@@ -213,29 +267,26 @@ def history_plot(points: Sequence[HistoryPoint], *, log: bool = False) -> Plot |
     def scaled(values: Iterable[float | None]) -> list[float | None]:
         return [None if each is None else each / factor for each in values]
 
-    def medians(*, trusted: bool) -> list[float | None]:
-        return scaled(each.median_s if (each.verdict == "trusted") is trusted else None for each in points)
+    def values(*, trusted: bool) -> list[float | None]:
+        return scaled(each.value if (each.verdict == "trusted") is trusted else None for each in points)
 
-    first = scaled(
-        None if then is None or isclose(then, median_s, rel_tol=1e-3) else then for median_s, *_, then in points
-    )
-    rescaled = sum(each is not None for each in first)
+    first = scaled(None if then is None or isclose(then, value, rel_tol=1e-3) else then for value, *_, then in points)
     lines = [
-        Line(name="trusted", values=medians(trusted=True), tone="a"),
-        Line(name="suspect or rejected", values=medians(trusted=False), tone="warn"),
-        Line(name="interval, high", values=scaled(each.high_s for each in points), kind="high", tone="quiet"),
-        Line(name="interval, low", values=scaled(each.low_s for each in points), kind="low", tone="quiet"),
+        Line(name="trusted", values=values(trusted=True), tone="a"),
+        Line(name="suspect or rejected", values=values(trusted=False), tone="warn"),
+        Line(name="interval, high", values=scaled(each.high for each in points), kind="high", tone="quiet"),
+        Line(name="interval, low", values=scaled(each.low for each in points), kind="low", tone="quiet"),
     ]
-    summary = f"{len(points)} results, the newest {time_words(points[-1].median_s)},"
-    summary += f" the first {time_words(points[0].median_s)}."
-    if rescaled:
+    newest, oldest = (metric.words([points[place].value])[0] for place in (-1, 0))
+    summary = f"{len(points)} results, the newest {newest}, the first {oldest}."
+    if rescaled := sum(each is not None for each in first):
         lines.append(Line(name="as reported then", values=first, tone="quiet"))
         summary += f" {rescaled} rescaled to today's nominal speed: what they reported then is grey."
     shown = [
         (
             moment(each.at) if timed else str(n),
-            digits(each.median_s / factor),
-            interval_words(each._asdict(), "s", 1 / factor, "to"),
+            digits(each.value / factor),
+            ends_words(each.low, each.high, 1 / factor, "to"),
             each.verdict,
         )
         for n, each in enumerate(points, 1)
@@ -243,14 +294,14 @@ def history_plot(points: Sequence[HistoryPoint], *, log: bool = False) -> Plot |
     then = [("-" if each is None else digits(each),) for each in first] if rescaled else [()] * len(points)
     return Plot(
         id="history",
-        title="Medians over time",
+        title=f"{'medians' if metric is LATENCY else metric.name} over time".capitalize(),
         summary=summary,
         x_label="measured at" if timed else "result, oldest first",
         span=(round(x[0] - room), round(x[-1] + room)),
         time=timed,
-        panels=[Panel(label=f"median, {unit}", x=x, log=log, lines=lines)],
+        panels=[Panel(label=word, x=x, log=log, lines=lines)],
         table=Table(
-            head=("measured at" if timed else "result", f"median, {unit}", f"interval, {unit}", "verdict",
+            head=("measured at" if timed else "result", word, ", ".join(filter(None, ("interval", unit))), "verdict",
                   *([f"reported then, {unit}"] if rescaled else ())),
             rows=[(*row, *more) for row, more in zip(shown, then, strict=True)],
         ),

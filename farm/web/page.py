@@ -32,7 +32,7 @@ from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
 from farm.web import rendering
-from farm.web.guard import UNSAFE_METHODS, Pace, is_loopback
+from farm.web.guard import UNSAFE_METHODS, Pace, is_loopback, network_of
 from farm.web.rendering import Asset
 
 COOKIE = "farm_session"
@@ -138,14 +138,14 @@ class Web:
     heavy_work: asyncio.Lock = field(default_factory=asyncio.Lock)  # plots and CSV files are made one at a time
 
     def client_of(self, connection: HTTPConnection) -> str:
-        """Whom `pace` charges for a request: the account that is signed in, else the address."""
+        """Whom `pace` charges for a request: the account that is signed in, else the network."""
         cookie = connection.cookies.get(COOKIE)
         sign_in = self.sign_ins.get(cookie) if cookie else None
-        return f"account {sign_in.account}" if sign_in is not None else address_of(connection)
+        return f"account {sign_in.account}" if sign_in is not None else network_of(address_of(connection))
 
 
 class PageRoute(APIRoute):
-    """The route of a page. One rendering serves all readers of one address who ask at once without a sign-in.
+    """The route of a page. One rendering serves all readers of one network who ask at once without a sign-in.
 
     A reader who is signed in gets a rendering of their own, which shows what they have just ordered.
     """
@@ -158,7 +158,7 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             if request.method != "GET" or COOKIE in request.cookies:
                 return await handler(request)
-            key = (address_of(request), str(request.url), request.headers.get("hx-request"))
+            key = (network_of(address_of(request)), str(request.url), request.headers.get("hx-request"))
             if (shared := running.get(key)) is not None:
                 response = await asyncio.shield(shared)
                 return response if isinstance(response, HTMLResponse) else await handler(request)

@@ -18,13 +18,14 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from markupsafe import Markup, escape
 
 from farm.common.durations import digits, format_duration, in_one_unit, interval_words, time_unit, took, with_unit
-from farm.common.files import short_hash
+from farm.common.files import short_hash, size_words
 from farm.common.phone_text import escaped
 from farm.common.tones import tone
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
-from farm.measure.conditions import ratio_words, reasons_of, versus_fastest
+from farm.measure.conditions import left_open, next_step, ratio_words, reasons_of, uncertainty_words, versus_fastest
+from farm.measure.conditions import percent as share
 from farm.results.series import checked_against
 
 SPARK_WIDTH, SPARK_HEIGHT = 96, 24
@@ -66,12 +67,7 @@ def percent(value: int | None) -> str:
 
 def size(count: float | None) -> str:
     """Bytes."""
-    if count is None:
-        return "-"
-    for unit, divisor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= divisor:
-            return f"{count / divisor:.1f} {unit}"
-    return f"{count:.0f} bytes"
+    return "-" if count is None else size_words(count)
 
 
 def duration(seconds: float | None) -> str:
@@ -194,6 +190,10 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "interval": interval,
     "ratio": ratio_words,
     "reasons": reasons_of,
+    "next_step": next_step,
+    "left_open": left_open,
+    "uncertain": uncertainty_words,
+    "share": share,
     "versus_fastest": versus_fastest,
     "moment": moment,
     "model_name": model_name,

@@ -19,6 +19,7 @@ from farm.common.errors import HostError
 from farm.common.limiter import ClientLimiter, ClientPlace, Limiter
 from farm.common.tasks import BackgroundTasks, log_failure
 from farm.tvm_server.listener import Acceptor
+from farm.web.guard import network_of
 
 # A further one replaces the longest idle one, or is answered 503.
 MAX_CONNECTIONS = 256
@@ -81,7 +82,7 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
+        address = network_of(self.client[0]) if self.client else ""
         self._place = self._admission.enter(address, self._cut)
         if self._place is None:
             self.limit_concurrency = 0  # uvicorn answers 503

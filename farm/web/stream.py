@@ -40,7 +40,7 @@ class _Reader:
     """The changes that one reader has not been sent yet."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Event] = deque()
+        self.waiting: deque[bytes] = deque()  # hints alone: a worker's progress may have half a megabyte
         self.news = asyncio.Event()
         self.over = False
 
@@ -51,7 +51,7 @@ class _Reader:
         if len(self.waiting) >= MAX_BEHIND:
             self.end()
         else:
-            self.waiting.append(event)
+            self.waiting.append(hint_of(event))
         self.news.set()
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class HintReaders:
             while not (reader.over or self._closed):
                 reader.news.clear()  # before, not after: an end while a hint is sent is news too
                 while reader.waiting:
-                    yield hint_of(reader.waiting.popleft())
+                    yield reader.waiting.popleft()
                 try:
                     async with asyncio.timeout(heartbeat_s):
                         await reader.news.wait()

@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from farm.bundle.model import KIND_OPENCL
+from farm.bundle.model import KIND_OPENCL, CheckResult
 from farm.common.errors import Code, ModelError, PhoneError
 from farm.worker.channel import DaemonChannel
-from farm.worker.golden import CheckResult, run_golden
+from farm.worker.golden import run_golden
 from farm.worker.session import PhoneSession, on_phone, opened
 
 
@@ -41,4 +41,6 @@ def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: 
             gpu = run_golden(session.raw, golden, KIND_OPENCL)
     except ModelError as error:  # any driver in order builds these kernels
         raise PhoneError(error.message, Code.SESSION_FAILED, evidence=error.evidence) from error
-    return replace(gpu, detail=f"{cpu.detail}; {gpu.detail}") if gpu.ok else gpu
+    if not gpu.ok:
+        return gpu
+    return CheckResult(True, f"{cpu.detail}; {gpu.detail}", {**cpu.fastest_s, **gpu.fastest_s})

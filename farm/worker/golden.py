@@ -25,6 +25,7 @@ from farm.bundle.model import (
     KIND_CPU,
     KIND_OPENCL,
     Abi,
+    CheckResult,
     Platform,
 )
 from farm.bundle.versions import installed_versions
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 SEED = 20_260_801  # any fixed number: the inputs are stored with the kernels
 FLOAT32_EPSILON = 2.0**-23
+SAMPLES = 100  # of a kernel's time, one run each: on a loaded host many of so short ones are undisturbed
 
 # How many times the worst-case rounding error of the naive order may be off. A CPU sums in another order and fuses
 # multiply-adds; a GPU's exp() may be off by several units (OpenCL 3.0 C specification, table of ULP values) or be the
@@ -62,14 +64,6 @@ _TRIPLES: dict[tuple[Abi, Platform], str] = {
     (Abi.RISCV64, Platform.ANDROID): "riscv64-linux-android",
     (Abi.RISCV64, Platform.LINUX): "riscv64-linux-gnu",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Whether a phone computes the golden kernels right."""
-
-    ok: bool
-    detail: str  # one line with the largest error; on failure which kernel is wrong and by how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +145,7 @@ def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> C
     session.upload(bytearray((golden_dir / kernels["library"]).read_bytes()), target=library)
     module = session.load_module(library)
     device = session.cl(0) if device_kind == KIND_OPENCL else session.cpu(0)
-    worst, wrong = 0.0, []
+    worst, wrong, fastest_s = 0.0, [], 0.0
     for case in kernels["cases"]:
         name, expected = case["function"], arrays[f"{case['function']}.out"]
         inputs = [tvm.runtime.tensor(arrays[f"{name}.in{index}"], device) for index in range(case["inputs"])]
@@ -164,11 +158,15 @@ def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> C
         if not error <= case["tolerance"]:
             allowed = f"at most {case['tolerance']:.3g} allowed"
             wrong.append(f"{name} is off by {error:.3g}; {allowed}, {_where(actual, expected)}")
+        else:
+            timer = module.time_evaluator(name, device, number=1, repeat=SAMPLES)
+            fastest_s += min(timer(*inputs, output).results)
     session.remove(library)
     if wrong:
         return CheckResult(False, f"wrong numbers on {device_kind}: {'; '.join(wrong)}")
     count = len(kernels["cases"])
-    return CheckResult(True, f"{count} golden kernels right on {device_kind}, largest error {worst:.3g}")
+    detail = f"{count} golden kernels right on {device_kind}, largest error {worst:.3g}"
+    return CheckResult(True, detail, {device_kind: fastest_s})
 
 
 def _stored(golden_dir: Path, kind: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

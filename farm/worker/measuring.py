@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 from farm.compiler.build import Build
+from farm.measure.amounts import UNKNOWN, Follows
 from farm.measure.assess import Assessment, assess, best, measure_again
-from farm.measure.conditions import Conditions
+from farm.measure.conditions import Conditions, Reason, about_host, judge_conditions
 from farm.measure.interval import SampleSummary, summarise
 from farm.model.specs import ModelTask
 from farm.worker.channel import DaemonChannel
@@ -54,19 +55,17 @@ def checked_model(task: ModelTask[Any], daemon: DaemonChannel) -> Iterator[Check
         yield CheckedModel(built, session, ran, built.judged(ran.outputs))
 
 
-def circumstances(
-    model: CheckedModel, task: ModelTask[Any], conditions: Conditions, started_at: datetime
-) -> dict[str, Any]:
+def circumstances(built: Build, task: ModelTask[Any], conditions: Conditions, started_at: datetime) -> dict[str, Any]:
     """The fields of a certificate that say what was measured, when, and how the phone was meanwhile.
 
     Args:
-        model: the measured one.
+        built: the measured model.
         task: the model's task.
         conditions: of the phone.
         started_at: the measurement; it has ended now.
     """
     return {
-        **about_build(model.built, task),
+        **about_build(built, task),
         **about_conditions(conditions),
         "started_at": started_at.isoformat(),
         "seconds": (datetime.now(UTC) - started_at).total_seconds(),
@@ -114,6 +113,8 @@ def measured(
                 **{name: estimate[name] for name in ("confidence", "count")},
                 "min_ms": found.fastest_s * MS,
                 "max_ms": found.slowest_s * MS,
+                "p90_ms": found.p90_s * MS,
+                "p99_ms": found.p99_s * MS,
             },
             "verdict": wire["verdict"],
             "certificate": {
@@ -149,6 +150,12 @@ def about_conditions(conditions: Conditions) -> dict[str, Any]:
     }
 
 
+def doubts_about(conditions: Conditions) -> list[Reason]:
+    """What the conditions say against a value that was measured under them."""
+    found = judge_conditions(conditions)
+    return [about_host(each) for each in found] if conditions.virtual else list(found)
+
+
 def latency_ms(summary: SampleSummary) -> dict[str, float | None]:
     """A summary in milliseconds, with `count` beside it. One sample has no interval and no deviation: None."""
     fields = asdict(summary)
@@ -182,11 +189,13 @@ class ReferenceTimer:
     kernel: str  # its key
     read: Callable[[], float]  # takes one reading, seconds
     nominals: Mapping[str, float]  # the phone's seconds of reference kernels, by their keys
+    follows: Follows = UNKNOWN  # how far the model follows the clock, by earlier benches
 
 
 def measure_until_trusted(
-    timer: Timer, reference: ReferenceTimer, plan: SamplingPlan, remeasure: int, daemon: DaemonChannel
-) -> dict[str, Any]:
+    timer: Timer, reference: ReferenceTimer, plan: SamplingPlan, remeasure: int, daemon: DaemonChannel,
+    *, virtual: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """The fields of a result that describe its measurement, the best of at most `remeasure` + 1 tries."""
     nominal_s = reference.nominals.get(reference.kernel)
     tries: list[MeasuringRun] = []
@@ -197,12 +206,16 @@ def measure_until_trusted(
         started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
         on_assessed = partial(_report_standing, daemon, step, plan.half_width)
         taken, _ = measure(
-            timer, reference.read, plan, nominal_s=nominal_s, on_assessed=on_assessed, look=daemon.conditions
-        )
+            timer, reference.read, plan,
+            nominal_s=nominal_s, follows=reference.follows, on_assessed=on_assessed, look=daemon.conditions,
+        )  # fmt: skip
         seconds = time.monotonic() - started_s
         now = daemon.conditions()
-        conditions = Conditions(before, tuple(look for _, look in taken.looks), now)
-        found = assess(taken.series(), nominal_s, conditions=conditions, half_width=plan.half_width)
+        conditions = Conditions(before, tuple(look for _, look in taken.looks), now, virtual)
+        found = assess(
+            taken.series(), nominal_s,
+            conditions=conditions, half_width=plan.half_width, follows=reference.follows,
+        )  # fmt: skip
         tries.append(MeasuringRun(taken, found, started_at.isoformat(), seconds))
     chosen = best([each.assessment for each in tries])
     reported = next(each for each in tries if each.assessment is chosen)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.common.durations import many
 from farm.common.errors import Code, ModelError
 from farm.compiler.build import Build
 from farm.compiler.inputs import Fill, unlike_edges, write_arrays
@@ -80,8 +81,9 @@ def check_labels(labels: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
     classes = {spec.name: spec.shape[-1] if spec.shape else 1 for spec in outputs}
     if len(labels) not in classes.values():
         had = ", ".join(f"{name!r} has {count}" for name, count in classes.items())
+        verb = "is" if len(labels) == 1 else "are"
         raise labels_error(
-            f"there are {len(labels)} labels, and no output has so many classes: {had}",
+            f"there {verb} {many(len(labels), 'label')}, and no output has so many classes: {had}",
             hint="one line per class, in the order of the output's last axis; no heading, no blank lines",
         )
 

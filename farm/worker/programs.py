@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from farm.common.errors import Code, UserError
+from farm.common.errors import Code, FarmError, UserError
 from farm.compiler.inputs import read_array
-from farm.programs.description import ExpectedNumbers, ProgramDescription, checked_description
+from farm.programs.description import (
+    ExpectedNumbers,
+    ProgramDescription,
+    asks_accelerator,
+    checked_description,
+)
 from farm.programs.outputs import ProgramOutput, ProgramSamples, grouped, read_output
+from farm.programs.work_placement import WorkPlacement, read_placement
 from farm.worker.channel import DaemonChannel
 from farm.worker.timing import ANY_RUNS, RunLimits, SamplingPlan, Timer
 
@@ -28,6 +35,7 @@ class PhoneProgram:
         self.runs: int = use.runs
         self.number = use.runs  # averaged into a sample, once the program was called
         self.block = 1  # samples of one call
+        self.ran_on: WorkPlacement | None = None  # where its work ran, once it was called; None: not known
         words = (*self.description.command, *self.description.report, *self.description.environment.values())
         self._each_run, self._skipped = False, 0  # runs that a call prints beside those that count
         self._any_number = any("{runs}" in word for word in words)
@@ -35,16 +43,20 @@ class PhoneProgram:
 
     def call(self, runs: int) -> ProgramSamples:
         """Call it once, with so many timed runs if its command says how many."""
+        return read_output(self.description.output, self._run(runs), self.description.skip)
+
+    def _run(self, runs: int) -> ProgramOutput:
         printed = self._daemon.call("program.run", side=self._side, runs=runs)
-        output = ProgramOutput(printed["stdout"], printed["stderr"])
-        return read_output(self.description.output, output, self.description.skip)
+        return ProgramOutput(printed["stdout"], printed["stderr"])
 
     def first_call(self) -> float | None:
-        """Call it once before the samples, which shows whether it prints each run.
+        """Call it once before the samples, which shows whether it prints each run, and where its work runs.
 
         Returns the largest error of its numbers; None: its description expects none.
         """
-        first = self.call(self.runs)
+        output = self._run(self.runs)
+        first = read_output(self.description.output, output, self.description.skip)
+        self.ran_on = self._placement(output)
         if first.runs == 1:
             self._each_run, self._skipped = True, self.description.skip
             self.block = len(grouped(first.seconds, MAX_GROUPS))
@@ -56,6 +68,27 @@ class PhoneProgram:
             return None
         written = self._daemon.artifact(self._daemon.call("program.numbers", side=self._side)["artifact"])
         return check_numbers(expected, self._daemon.artifact(self._use.reference), written)
+
+    def _placement(self, output: ProgramOutput) -> WorkPlacement | None:
+        """Where its work ran, by its own call for that, or what its first call printed."""
+        if self.description.placement:
+            try:
+                told = self._daemon.call("program.placement", side=self._side)["artifact"]
+            except FarmError as error:
+                if error.code != Code.PROGRAM_FAILED:
+                    raise
+                self._daemon.log(f"where its work ran is not known: {error.message}", "warning")
+                return None
+            output = ProgramOutput(self._daemon.artifact(told).decode("utf-8", "replace"))
+        found = read_placement(self.description.output, output)
+        asked = asks_accelerator(self.description, self._use.settings)
+        if asked and found is not None and not found.delegated:
+            raise UserError(
+                f"{self.description.name} did all work on the CPU, though asked for {asked}", Code.NOT_OFFLOADED,
+                hint="the model has nothing that it takes, or its library or driver is missing; the log has its words",
+                evidence=output.end,
+            )  # fmt: skip
+        return found
 
     def plan(self, half_width: float, measure_s: float, repeat: int | None) -> SamplingPlan:
         """How much to measure; to be asked after the first call."""
@@ -80,6 +113,21 @@ class PhoneProgram:
         most = MAX_PRINTED if self._each_run else ANY_RUNS.most
         return RunLimits(runs, 1, max(runs, most))
 
+    def outputs(self) -> npt.NDArray[Any] | None:
+        """The numbers of the first output of its last call; None: its description names none.
+
+        Raises:
+            UserError: the file has no whole numbers of that type.
+        """
+        written = self.description.written
+        if written is None:
+            return None
+        data = self._daemon.artifact(self._daemon.call("program.written", side=self._side)["artifact"])
+        kind = np.dtype(written.type)
+        if len(data) % kind.itemsize:
+            raise _wrong(f"{written.file} has {len(data)} bytes, which are no {kind} numbers")
+        return np.frombuffer(data, kind)
+
     def about(self) -> dict[str, Any]:
         """The facts about the program that go into a certificate."""
         said = self.description
@@ -88,6 +136,8 @@ class PhoneProgram:
             "library_sha256": self._use.sha256,
             "target": said.name,
             "placement": ", ".join(f"{name}={value}" for name, value in self._use.settings.items()),
+            "ran_on": self.ran_on.words if self.ran_on else "",
+            "offloaded": self.ran_on.offloaded if self.ran_on else None,
         }
 
 

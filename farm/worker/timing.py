@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from farm.common.errors import Code, PhoneError, UserError
+from farm.measure.amounts import UNKNOWN, Follows
 from farm.measure.assess import Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
 from farm.measure.conditions import ENOUGH_SAMPLES, PhoneCondition, Reason, Verdict
@@ -214,6 +215,7 @@ def measure(
     plan: SamplingPlan,
     *,
     nominal_s: float | None = None,
+    follows: Follows = UNKNOWN,
     clock: Clock = time.monotonic,
     on_assessed: Callable[[TakenSamples, Assessment], None] | None = None,
     look: Callable[[], PhoneCondition] | None = None,
@@ -225,6 +227,7 @@ def measure(
         reference: one reading of the reference kernel, seconds; None: there is none.
         plan: how much.
         nominal_s: the kernel's nominal time on this phone; None: its median in this run.
+        follows: how far the model follows the clock, by earlier benches.
         clock: monotonic seconds.
         on_assessed: sees each standing between two rounds of samples, while the phone has nothing to do.
         look: reads the phone's condition; called every 5 s between two blocks of samples. None: it is not read.
@@ -241,7 +244,7 @@ def measure(
                 taken.looks.append((clock() - began_s, look()))
                 next_look_s = clock() - began_s + LOOK_EVERY_S
             _block(model, reference, taken, min(at_once, wanted - len(taken.seconds)), began_s, clock)
-        assessment = assess(taken.series(), nominal_s, half_width=plan.half_width)
+        assessment = assess(taken.series(), nominal_s, half_width=plan.half_width, follows=follows)
         if plan.repeat or clock() - began_s >= plan.measure_s:
             return taken, assessment
         more = more_samples(assessment, plan.half_width, most=MAX_SAMPLES)

@@ -78,16 +78,6 @@ def test_the_phone_is_found_out_to_be_aarch64_and_gets_the_bundle_for_it(farm, p
     assert other.row["bundle"] != phone.row["bundle"]
 
 
-def test_the_golden_kernels_are_checked_on_it(farm, phone):
-    story, name = Story(farm), phone.name
-    farm.lab.fault(phone.nickname, "wrong_numbers")
-    farm.lab.server_crash(phone.nickname)
-    story.until("device.quarantined", subject=name)
-    farm.lab.good_kernels(phone.nickname)
-    assert farm.farm("device", "release", name).returncode == 0
-    story.until("device.ready", subject=name)
-
-
 def test_a_model_is_cross_compiled_run_and_right(farm, phone, model, tmp_path):
     given = np.random.default_rng(7).standard_normal((1, 4, 8, 8)).astype(np.float32)
     inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
@@ -156,29 +146,6 @@ def test_a_kernel_that_crashes_ends_its_session_only(farm, phone, clients):
     assert phone.server() == before
     assert phone.shell(f"find {ON_PHONE} -name core -o -name 'core.*' -o -name '*.core'") == ""
     assert clients.result(USE.format(key=phone.name)) is True
-
-
-def test_a_kernel_that_hangs_is_ended_and_the_phone_is_clean(farm, phone, clients):
-    story, name = Story(farm), phone.name
-    with clients.running(HOLD.format(key=name)) as client:
-        assert client.hear() is True
-        farm.lab.ignore_sigterm(phone.nickname)
-        client.go()
-        until(phone.spins)
-        farm.lab.good_kernels(phone.nickname)
-        assert farm.farm("lease", "kick", name).returncode == 0
-        assert client.hear()
-        story.until("device.ready", subject=name)
-    phone.server()  # and no process of the session
-    assert clients.result(USE.format(key=name)) is True
-
-
-def test_a_reboot_leaves_nothing_and_starts_again(farm, phone, clients):
-    story, name = Story(farm), phone.name
-    farm.lab.reboot(phone.nickname)
-    story.until("device.ready", subject=name)
-    phone.server()
-    assert clients.result(USE.format(key=name)) is True
 
 
 def test_a_board_that_is_no_android_registers_itself_and_runs_the_same_code(farm, programs, clients, tmp_path):

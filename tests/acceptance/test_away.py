@@ -1,9 +1,6 @@
 """A phone that is away at the daemon's start keeps its identity, labels, keys and last health, and is waited for."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -47,30 +44,6 @@ def test_a_phone_that_is_away_is_known_and_waited_for(farm, away):
     refused(farm.farm("shell", "--on", "soc=sm8999", "--detach", "--", "true"), ExitCode.NO_PHONE, "sm8999")
     farm.lab.plug(phone.nickname)
     assert farm.farm("watch", *jobs).returncode == 0
-
-
-def test_a_command_that_waits_for_a_phone_says_at_once_that_it_is_quarantined_and_who_ends_that(farm):
-    (phone,) = phones(farm)
-    assert farm.farm("lease", "acquire", "--on", phone.name).returncode == 0
-    waiting = {
-        command[0]: subprocess.Popen(
-            [sys.executable, "-m", "farm", *command],
-            env={**os.environ, "FARM_SOCKET": str(farm.socket)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command in (("shell", "--on", phone.name, "--", "true"), ("lease", "acquire", "--on", phone.name))
-    }
-    until(lambda: len(farm.client.call("lease.list")["waiting"]) == 2)
-    assert farm.farm("device", "quarantine", phone.name, "--reason", "screen cracked", "--force").returncode == 0
-    said = {name: command.communicate()[1] for name, command in waiting.items()}  # both end
-    for name, command in waiting.items():
-        assert "screen cracked" in said[name]
-        assert f"farm device release {phone.name}" in said[name]
-        assert command.returncode == ExitCode.NO_PHONE
-    assert farm.farm("job", "cancel", said["shell"].partition(" waits:")[0]).returncode == 0
-    assert farm.farm("device", "release", phone.name).returncode == 0
-    farm.wait_ready(1)
 
 
 def test_every_command_that_waits_has_a_bound(farm, tmp_path):

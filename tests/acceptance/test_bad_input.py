@@ -5,11 +5,9 @@ import shutil
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from farm.common.errors import ExitCode
-from farm.zoo import small_cnn as build
 from tests.support.forked_commands import run_farm
 from tests.support.whole_farm import refused
 
@@ -21,11 +19,6 @@ port = 0
 """
 
 pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-5t")
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build().SerializeToString(deterministic=True)
 
 
 @pytest.fixture
@@ -76,19 +69,13 @@ def test_a_state_folder_that_is_a_file(serve, tmp_path):
     ("arguments", "exit_code", "said"),
     [
         (("device", "show", "sm-g96"), ExitCode.USAGE, ("'sm-g96'", "did you mean sm-g9600?")),
-        (("explain", "job", "nosuch"), ExitCode.USAGE, ("'nosuch'",)),
-        (("lease", "release", "nosuch"), ExitCode.USAGE, ("'nosuch'",)),
-        (("lease", "kick", "nobody"), ExitCode.USAGE, ("nobody",)),
         (("job", "list", "--kind", "bnech"), ExitCode.USAGE, ("'bnech'", "did you mean bench?")),
         (("job", "list", "--before", "nosuch"), ExitCode.USAGE, ("'nosuch'",)),
         (("usage", "--since", "1h", "--until", "2h"), ExitCode.USAGE, ("ends before it begins",)),
         (("shell", "--on", "android", "--devices", "5", "--", "true"), ExitCode.NO_PHONE, ("nothing was submitted",)),
         (("device", "add", "10.0.0.7:99999"), ExitCode.USAGE, ("10.0.0.7:99999", "HOST:PORT")),
-        (("alias", "remove", "fast"), ExitCode.USAGE, ("fast",)),
         (("bundle", "verify", "nosuch"), ExitCode.USAGE, ("nosuch", "virtual")),
-        (("bench", "/nonexistent/net.onnx", "--on", "android"), ExitCode.USAGE, ("/nonexistent/net.onnx",)),
         (("bundle", "add", "/etc/passwd"), ExitCode.USAGE, ("/etc/passwd",)),
-        (("uninstall",), ExitCode.USAGE, ("--yes",)),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, tuple) else "",
 )
@@ -96,24 +83,10 @@ def test_a_command_about_something_that_is_not_there(farm, arguments, exit_code,
     refused(farm.farm(*arguments), exit_code, *said)
 
 
-def bench(farm, folder, model, *flags, on="android"):
-    (folder / "net.onnx").write_bytes(model)
-    return farm.farm("bench", str(folder / "net.onnx"), "--on", on, "--repeat", "2", *flags)
-
-
-def test_a_model_that_cannot_be_used(farm, tmp_path, model):
-    refused(bench(farm, tmp_path, model[: len(model) // 2]), ExitCode.USAGE, "net.onnx", "cut short or damaged")
-
-
-def test_inputs_that_do_not_fit(farm, tmp_path, model):
-    np.savez(tmp_path / "inputs.npz", picture=np.zeros((1, 3, 32, 32), np.float32))
-    done = bench(farm, tmp_path, model, "--input", str(tmp_path / "inputs.npz"))
-    refused(done, ExitCode.USAGE, "'picture', which is no input", "inputs: input")
-
-
-def test_no_phone_matches(farm, tmp_path, model):
-    refused(bench(farm, tmp_path, model, on="gpu=adreno-631"), ExitCode.NO_PHONE, "gpu=adreno-631", "adreno-630")
-    done = bench(farm, tmp_path, model, "--target", "adreno")
+def test_no_phone_matches(farm, model):
+    bench = ("bench", str(model), "--on")
+    refused(farm.farm(*bench, "gpu=adreno-631"), ExitCode.NO_PHONE, "gpu=adreno-631", "adreno-630")
+    done = farm.farm(*bench, "android", "--target", "adreno")
     assert done.returncode == ExitCode.USAGE
     assert "no phone that matches android has the target 'adreno'" in done.stderr
     assert "targets: cpu" in done.stderr

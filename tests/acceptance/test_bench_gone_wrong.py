@@ -89,21 +89,6 @@ def test_a_job_waits_for_its_unplugged_phone_and_goes_on(farm, phone, timing):
     assert [attempt["state"] for attempt in attempts] == ["failed", "cancelled"]
 
 
-def test_an_operator_ends_a_bench_and_the_next_user_gets_a_checked_phone(farm, phone, timing, model):
-    story, bench = timing
-    name = phone.name
-    kicked = farm.farm("lease", "kick", name)
-    assert kicked.returncode == 0, kicked
-    code, said = bench.result()
-    assert code == 1, said
-    assert "ended by an operator" in said
-    again = farm.farm("bench", str(model), "--on", name, "--repeat", "3")
-    assert again.returncode == 0, again
-    story.until("lease.revoked")
-    story.until("lease.granted")
-    story.order("lease.revoked", "session.ended", "device.checking", "device.ready", "lease.granted", device=name)
-
-
 def test_a_phone_that_computes_wrong_is_checked_before_anybody_gets_it(farm, phone, model):
     story, name = Story(farm), phone.name
     farm.lab.fault(phone.nickname, "wrong_numbers")

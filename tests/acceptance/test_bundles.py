@@ -1,24 +1,10 @@
 """Bundles by the commands a person types, and what becomes of them on phones."""
 
-import shutil
-
 import pytest
 
-from tests.support.stock_client import Clients
-from tests.support.whole_farm import ON_PHONE, Story, answer, refused, until, until_ready
-
-USE = "session = connect().request('android'); tell(add_one(session)); close(session)"
+from tests.support.whole_farm import ON_PHONE, Story, answer, refused
 
 pytestmark = pytest.mark.farm("realme-gt-neo3")
-
-
-@pytest.fixture
-def newer(farm, tmp_path):
-    """A folder that is another bundle than the farm's own."""
-    folder = tmp_path / "newer"
-    shutil.copytree(farm.folder / "bundle", folder)
-    (folder / "build.txt").write_text("the next build\n")
-    return folder
 
 
 def pushes(story):
@@ -48,25 +34,6 @@ def test_the_same_folder_again_is_the_same_bundle_with_one_more_name(farm):
     assert again["hash"] == first
     assert farm.farm("bundle", "remove", "again").returncode == 0
     assert answer(farm.farm("bundle", "show", first[:12], "--json"))["name"] == "virtual"
-
-
-def test_a_newer_bundle_is_rolled_out_and_takes_the_old_ones_place(farm, phone, newer, kernel):
-    old, story = phone.row["bundle"], Story(farm)
-    added = answer(farm.farm("bundle", "add", str(newer), "--name", "newer", "--json"))
-    assert added["hash"] != old
-    bundles = answer(farm.farm("bundle", "list", "--json"))["bundles"]
-    assert sorted(each["name"] for each in bundles) == ["newer", "virtual"]
-    story.until("bundle.current")
-    until_ready(farm)
-    assert phone.row["bundle"] == added["hash"]
-    assert pushes(story)
-    assert Clients(farm, kernel).result(USE) is True
-    refused(farm.farm("bundle", "remove", "newer"), 2, phone.name)
-
-    assert farm.farm("bundle", "rollback", "newer").returncode == 0
-    until(lambda: phone.row["bundle"] == old)
-    until_ready(farm)
-    assert farm.farm("bundle", "remove", "newer").returncode == 0
 
 
 def test_only_what_differs_is_pushed(farm, phone):

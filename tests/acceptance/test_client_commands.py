@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import termios
@@ -71,9 +70,6 @@ class Typed:
     def until_said(self, words):
         until(lambda: any(words in line for line in self.said) or self._process.poll() is not None)
         assert any(words in line for line in self.said), (self.said, self.printed)
-
-    def ctrl_c(self):
-        self._process.send_signal(signal.SIGINT)
 
     def end(self):
         code = self._process.wait(LIMIT_S)
@@ -150,17 +146,6 @@ def test_shell_says_that_not_all_of_the_output_was_kept(farm):
     assert "warning: the log has more than 4 MiB" in done.stderr
 
 
-def test_ctrl_c_cancels_the_jobs_and_says_so(farm, client, typed):
-    command = typed("shell", "--on", "android", "--devices", "all", "--", "sleep 600")
-    until(lambda: len(client.jobs(state=("running",))) == 2)
-    jobs = client.jobs(state=("running",))
-    command.until_said("running the command")
-    command.ctrl_c()
-    assert command.end() == ExitCode.INTERRUPTED
-    assert "cancelled 2 jobs\n" in command.said
-    assert {client.job(job.id).job.state for job in jobs} == {JobState.CANCELLED}
-
-
 def test_ctrl_c_at_a_terminal_cancels_a_command_that_talks(farm, client):
     arguments = ["shell", "--on", phones(farm)[0].name, "--", "while true; do echo talk; sleep 1; done"]
     ours, theirs = os.openpty()
@@ -180,17 +165,6 @@ def test_ctrl_c_at_a_terminal_cancels_a_command_that_talks(farm, client):
     assert client.jobs(limit=1)[0].state == JobState.CANCELLED
 
 
-def test_a_waiting_command_says_why(farm, client, typed):
-    name = phones(farm)[0].name
-    with client.lease(on=name, seconds=60) as lease:
-        command = typed("shell", "--on", name, "--", "echo mine")
-        command.until_said("waits: ")
-        assert name in next(line for line in command.said if "waits: " in line)
-        assert lease.device == name
-    assert command.end() == 0
-    assert command.printed == ["mine\n"]
-
-
 def test_held_and_detached_jobs_are_watched_and_logged_later(farm, client, typed):
     held = farm.farm("shell", "--on", "android", "--hold", "--", "echo held").stdout.split()
     later = farm.farm(
@@ -208,17 +182,6 @@ def test_held_and_detached_jobs_are_watched_and_logged_later(farm, client, typed
     assert "stdout: later" in logs.stdout
     assert answer(farm.farm("job", "show", *later, "--json"))["result"]["exit_code"] == 3
     assert "exit code is 3" in farm.farm("job", "show", *later).stdout
-
-
-def test_logs_are_followed_while_the_job_runs(farm, typed):
-    line = "echo one; while [ ! -e /data/local/tmp/go ]; do sleep 0.1; done; rm /data/local/tmp/go; echo two"
-    phone = phones(farm)[0]
-    [job] = farm.farm("shell", "--on", phone.name, "--detach", "--", line).stdout.split()
-    following = typed("logs", "-f", job)
-    until(lambda: any("one" in line for line in following.printed))
-    phone.shell("touch /data/local/tmp/go")
-    assert following.end() == 0
-    assert [line.split()[-1] for line in following.printed if "stdout" in line] == ["one", "two"]
 
 
 def test_a_spec_file_is_tried_dry_submitted_and_waited_for(farm, client, model):
@@ -246,8 +209,6 @@ def test_a_spec_file_is_tried_dry_submitted_and_waited_for(farm, client, model):
     [
         (["shell", "--on", "androod", "--", "id"], ExitCode.NO_PHONE, "nearest is android"),
         (["shell", "--on", "soc==", "--", "id"], ExitCode.USAGE, "soc=="),
-        (["shell", "--on", "android", "--devices", "few", "--", "id"], ExitCode.USAGE, "'few'"),
-        (["shell", "--on", "android", "--deadline", "soon", "--", "id"], ExitCode.USAGE, "'soon'"),
         (["shell", "--on", "android", "--after", "job-of-nobody", "--", "id"], ExitCode.USAGE, "job-of-nobody"),
         (
             ["bench", "MODEL", "--on", "android", "--target", "opencl", "--devices", "1"],
@@ -257,9 +218,6 @@ def test_a_spec_file_is_tried_dry_submitted_and_waited_for(farm, client, model):
         (["run", "MODEL", "--on", "android", "--labels", "MODEL"], ExitCode.USAGE, "--top-k"),
         (["run", "MODEL", "--on", "android", "-o", "/absent/x.npz"], ExitCode.USAGE, "/absent"),
         (["job", "show", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
-        (["logs", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
-        (["watch", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
-        (["job", "cancel", "job-of-nobody"], ExitCode.USAGE, "job-of-nobody"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
@@ -302,29 +260,6 @@ def test_a_command_and_a_client_outlive_the_daemons_death(farm, client, typed):
     assert kept <= set(numbers)
     assert [event.subject for event in heard if event.kind == "job.submitted"] == [job.id]
     assert [attempt.state for attempt in client.job(job.id).attempts] == ["failed", "done"]
-
-
-def test_a_lease_outlives_the_daemons_death(farm, client):
-    with client.lease(on="android", seconds=120) as lease:
-        farm.daemon.kill()
-        farm.daemon.start().close()
-        assert lease.extend(60) > lease.expires_at
-        row = next(row for row in farm.status()["devices"] if row["name"] == lease.device)
-        assert row["holder"]
-    assert client.wait(lease.job)[0].raise_for_error().device == lease.device
-
-
-def test_a_daemon_of_another_release_is_told_apart(farm):
-    other = (
-        "import farm.control.messages as m; m.PROTOCOL_VERSION = 2; m.decode_request = lambda frames: None; "
-        "from farm.cli.main import main; main()"
-    )
-    for command in (["job", "list"], ["logs", "job-1"]):
-        done = subprocess.run(
-            [sys.executable, "-c", other, *command], env=environment() | {"FARM_SOCKET": str(farm.socket)}, cwd=ROOT,
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        refused(done, ExitCode.FAILED, "protocol version 2", "same farm release")
 
 
 def test_submit_prints_json_ids(farm, client):

@@ -1,10 +1,5 @@
 """One model on one phone under two runtime bundles in turns, and the phone's own bundle back however that ends."""
 
-import json
-import os
-import signal
-
-import psutil
 import pytest
 
 from farm.common.errors import ExitCode
@@ -87,44 +82,9 @@ def test_whoever_waits_for_the_phone_gets_it_with_its_own_bundle(farm, phone, ha
     own_again(farm, phone, hashes)
 
 
-def test_a_killed_worker_leaves_nothing_of_the_other_bundle(farm, phone, hashes, under_other):
-    job, story = under_other
-    attempts = f"{os.sep}attempts{os.sep}"
-    (worker,) = [each for each in psutil.Process().children(recursive=True) if attempts in _cwd(each)]
-    worker.send_signal(signal.SIGKILL)
-    ended = story.until("attempt.ended")
-    assert (ended["data"]["job"], ended["data"]["state"]) == (job, "failed")
-    assert farm.farm("job", "cancel", job).returncode == ExitCode.OK  # it would be tried again
-    own_again(farm, phone, hashes)
-
-
 def test_a_killed_daemon_leaves_it_to_the_next_one(farm, phone, hashes, under_other):
     job, _ = under_other
     farm.daemon.kill()
     farm.daemon.start().close()
     farm.farm("job", "cancel", job)
     own_again(farm, phone, hashes)
-
-
-@pytest.mark.parametrize(
-    ("pair", "said"),
-    [
-        (("virtual", "virtual"), "virtual and virtual are the same bundle"),
-        (("virtual", "newer"), "bundle newer of TVM 0.99.0: no library runs under both"),
-        (("virtual", "nosuch"), "there is no bundle nosuch"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_with_both_named(farm, phone, hashes, model, pair, said):
-    a, b = pair
-    done = farm.farm("compare", str(model), "--on", "android", "--bundle", a, "--bundle-b", b, "--json")
-    assert done.returncode == ExitCode.USAGE, done
-    (outcome,) = json.loads(done.stdout)["results"]
-    assert said in outcome["error"]["message"]
-    own_again(farm, phone, hashes)
-
-
-def _cwd(process):
-    try:
-        return process.cwd()
-    except psutil.Error:
-        return ""

@@ -1,4 +1,4 @@
-"""What outlives the daemon, what ends with it, and what it does about an adb server that goes."""
+"""What outlives the daemon, and what ends with it."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from farm.common.errors import ExitCode
 from tests.support.stock_client import Clients
 from tests.support.waiting import HANG_S, still_alive
-from tests.support.whole_farm import Story, answer, leftovers, phones, refused, running_farm, until, until_ready
+from tests.support.whole_farm import Story, answer, leftovers, phones, refused, running_farm, until
 
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session))"
 
@@ -88,26 +88,6 @@ def test_a_daemon_that_is_told_to_stop_ends_well_and_takes_its_own_with_it(farm)
     process.terminate()
     assert process.wait(HANG_S) == 0
     assert still_alive(children) == []
-
-
-def test_a_killed_adb_server_costs_no_phone_its_rpc_server(farm, clients):
-    story, before = Story(farm), [phone.server() for phone in phones(farm)]
-    assert farm.adb("kill-server").returncode == 0
-    story.until("adb.back")
-    story.order("adb.lost", "adb.back")
-    until_ready(farm)
-    assert [phone.server() for phone in phones(farm)] == before
-    story.read()
-    assert "device.pushing" not in [event["kind"] for event in story.events]
-    assert clients.result("tell(add_one(connect().request('android')))") is True
-
-
-def test_a_crashed_adb_server_is_started_again(farm):
-    story = Story(farm)
-    [server] = [child for child in psutil.Process(farm.daemon.process.pid).children() if child.name() == "adb"]
-    server.kill()
-    story.until("adb.back")
-    until_ready(farm)
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing():

@@ -77,15 +77,6 @@ def test_a_new_name_is_a_new_key_and_the_old_one_is_none(farm, phone, clients):
     assert "no phone matches renamd: nearest is renamed" in farm.farm("explain", "key", "renamd").stdout
 
 
-def test_a_name_that_is_taken_or_no_name_is_refused(farm, phone):
-    taken = phones(farm)[1].name
-    refused(farm.farm("device", "set", phone.name, "--name", taken), 2, taken)
-    refused(farm.farm("device", "set", phone.name, "--name", "::"), 2)
-    refused(farm.farm("device", "set", phone.name, "--label", "rack"), 2, "KEY=VALUE")
-    refused(farm.farm("device", "set", phone.name, "--label", "soc=sm1"), 2, "farm sets the label soc itself")
-    refused(farm.farm("device", "set", phone.name), 2, "nothing to change")
-
-
 def test_labels_select_phones(farm, phone, clients):
     changed = farm.farm("device", "set", phone.name, "--label", "rack=R 3")
     assert (changed.returncode, changed.stdout) == (0, f"name {phone.name}, pool (none), label rack=r-3\n")

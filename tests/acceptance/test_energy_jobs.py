@@ -141,6 +141,11 @@ def test_the_page_does_what_it_says(farm, tmp_path, monkeypatch):
     found = answer(shown_again)["result"]["energy"]
     assert 0 < found["low_j"] <= found["net_j"] <= found["high_j"]
     assert found["idle_w"] == pytest.approx(known_power.IDLE_W, rel=0.2)
+    (line,) = [
+        each for each in answer(farm.farm("history", "here.onnx", "--json"))["lines"] if each["metric"] == "energy"
+    ]
+    assert (line["unit"], line["method"], line["results"][-1]["job"]) == ("J", "by meter", latest["id"])
+    assert line["results"][-1]["values"]["energy"]["value"] == found["net_j"]
     assert found["busy_w"] > found["idle_w"]  # by how much is a matter of the other work on this host
 
 
@@ -179,13 +184,3 @@ def test_a_program_runs_while_the_port_has_no_power(farm, by_gauge, tmp_path):
     story.read()
     kinds = {event["kind"] for event in story.events}
     assert not kinds & {"lease.revoked", "recovery.action"}
-
-
-def test_a_gauge_sees_nothing_while_the_cable_feeds_the_phone(farm, by_gauge, model):
-    by_gauge.result()
-    phone = phones(farm)[1]
-    farm.lab.fault(phone.nickname, "charge", mode="start")
-    done = farm.farm(*GAUGE_JOB, model, "--on", phone.name)
-    assert done.returncode == 1
-    assert "its own fuel gauge sees only what the battery gives: it gets power by usb" in done.stdout
-    assert "farm demo --stay --physics" in done.stdout

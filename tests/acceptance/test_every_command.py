@@ -5,6 +5,7 @@ tests/unit/cli/test_streams.py has the help of every command, and what needs no 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,7 +34,7 @@ builder list [--json]
 builder slurm --jobs 2
 bundle list [--json]
 bundle show {bundle} [--json]
-bundle verify {bundle}
+bundle verify {bundle} [--json]
 device adb {device} [--json]
 device battery {device} [--json]
 device list [--json]
@@ -73,7 +74,7 @@ store prune
 toolchain list [--json]
 top --once [--json]
 top --once --only absent
-usage [--json]
+usage --since 1h [--json]
 usage --by device
 watch {bench} [--json]
 """
@@ -95,7 +96,10 @@ bundle rollback absent
 bundle show absent
 ci bench absent.onnx --on android
 ci compare absent.onnx absent2.onnx --on android
+ci energy absent.onnx --on android
 ci init nonsense
+ci memory absent.onnx --on android
+ci sustain absent.onnx --on android
 compare {bench} absent
 compare {bench} {bench}
 compile absent.onnx --target rpi4
@@ -145,6 +149,7 @@ reservation add --on soc=sm8650 --user ann --for nonsense
 reservation remove absent
 run absent.onnx --on android
 shell --on soc=absent -- true
+lab config
 lab create --listen 203.0.113.9
 lab init --url postgresql://farm@127.0.0.1:1/farm
 store backup /absent/farm.sqlite
@@ -234,7 +239,10 @@ def test_no_command_is_left_out():
 
 @pytest.mark.parametrize("line", lines_of(ANSWERS))
 def test_an_answer_on_every_stream_and_terminal(commands, facts, line):
-    assert judge_all(commands, words_of(line, facts), SOME_STREAMS).code == ExitCode.OK
+    ended = judge_all(commands, words_of(line, facts), SOME_STREAMS)
+    assert ended.code == ExitCode.OK
+    if line.endswith("--json") and not line.startswith(("logs", "watch")):  # a line for each
+        assert isinstance(json.loads(ended.out), dict)
 
 
 @pytest.mark.parametrize("line", lines_of(REFUSED))

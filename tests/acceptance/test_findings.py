@@ -49,42 +49,6 @@ def test_a_full_phone_is_kept_away_until_it_has_space(farm, name):
     story.until("device.ready", subject=name)
 
 
-def test_a_gpu_fault_is_news_once_and_leads_to_a_check(farm, name):
-    until(lambda: row(farm)["temperature_c"] is not None)
-    story = Story(farm)
-    farm.lab.fault(PHONE, "gpu_fault")
-    told = story.until("device.finding", subject=name, finding="gpu-fault")
-    assert "GPU PAGE FAULT" in told["data"]["evidence"]
-    story.until("device.checking", subject=name)
-    story.until("device.ready", subject=name)
-    story.until("device.finding_over", subject=name, finding="gpu-fault")
-    found = [each for each in story.events if each["kind"] == "device.finding"]
-    assert len(found) == 1
-    assert row(farm)["state"] == "ready"
-
-
-def test_a_clock_that_is_stuck_is_shown_and_the_phone_stays_in_service(farm, name):
-    story = Story(farm)
-    farm.lab.fault(PHONE, "clock_stuck", share=0.5)
-    story.until("device.finding", subject=name, finding="clock-held")
-    device = row(farm)
-    assert device["state"] == "ready"
-    assert "held at" in device["reason"]
-    assert device["reason"] in farm.farm("status").stdout
-    farm.lab.fault(PHONE, "clock_stuck", share=1.0)
-    story.until("device.finding_over", subject=name, finding="clock-held")
-    assert row(farm)["reason"] == ""
-
-
-def test_a_hot_battery_comes_back_when_it_has_cooled(farm, name):
-    story = Story(farm)
-    farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="overheat")
-    story.until("device.quarantined", subject=name)
-    assert row(farm)["reason"].startswith("battery too hot")
-    farm.lab.fault(PHONE, "wear", cycles=10, full_share=1.0, health="good")
-    story.until("device.ready", subject=name)
-
-
 def test_charging_stops_at_the_top_of_the_window_and_goes_on_at_its_bottom(farm, name):
     story = Story(farm)
     farm.lab.fault(PHONE, "battery", level=30, charging=True)

@@ -1,15 +1,12 @@
 """The gate as a process of its own: stock sessions through every way in which daemon and gate may end."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.gate_process import running_gate
-from tests.support.tvm import environment, free_port
+from tests.support.tvm import free_port
 from tests.support.whole_farm import Story, answer, phones, running_farm, until, until_ready, until_status
 
 # Computes, waits, computes again in the same session, waits, closes.
@@ -99,53 +96,6 @@ def clients_while_away(farm, gate, clients):
     return clients.at("127.0.0.1", port, ONCE)
 
 
-def test_what_ended_while_the_daemon_was_away_is_told_once_and_its_phone_is_looked_after(farm, gate, clients):
-    phone, other = phones(farm)
-    story = Story(farm)
-    with (
-        clients.running(TWICE.format(key=phone.name)) as good,
-        clients.running(TWICE.format(key=other.name)) as bad,
-    ):
-        assert good.hear() is bad.hear() is True
-        sessions = {row["device"]: row["session"] for row in leases(farm).values()}
-        farm.daemon.kill()
-        good.go()
-        assert good.hear() == ""
-        good.go()
-        assert good.hear() == "closed"
-        good.finish()
-        bad.kill()
-    farm.daemon.start().close()
-    until_ready(farm)
-    until(lambda: not leases(farm))
-    farm.daemon.stop()
-    farm.daemon.start().close()  # whoever comes next is told nothing again
-    until_ready(farm)
-    story.read()
-    for name, session in sessions.items():
-        [ended] = [event["data"] for event in told(story, "session.ended") if event["data"]["session"] == session]
-        assert ended["device"] == name
-        assert ended["outcome"] == "closed"
-    assert clients.result("tell(add_one(connect().request('android')))") is True
-
-
-def test_a_session_of_before_the_restart_can_be_kicked(farm, clients):
-    phone, _ = phones(farm)
-    with clients.running(TWICE.format(key=phone.name)) as client:
-        assert client.hear() is True
-        farm.daemon.kill()
-        farm.daemon.start().close()
-        until_status(farm, lambda status: any(row["state"] == "busy" for row in status["devices"]))
-        story = Story(farm)
-        assert farm.farm("lease", "kick", phone.name).returncode == 0
-        assert story.until("session.ended", device=phone.name)["data"]["outcome"] == "cut"
-        client.go()
-        assert client.hear() != ""
-    story.until("device.ready", subject=phone.name)
-    story.read()
-    story.order("session.ended", "device.recovering", "device.checking", "device.ready", device=phone.name)
-
-
 def test_a_killed_gate_ends_its_sessions_and_the_farm_goes_on(farm, gate, clients):
     phone, _ = phones(farm)
     story = Story(farm)
@@ -162,18 +112,3 @@ def test_a_killed_gate_ends_its_sessions_and_the_farm_goes_on(farm, gate, client
     until_ready(farm)
     assert clients.result("tell(add_one(connect().request('android')))") is True
     assert farm.status()["problems"] == []
-
-
-def test_a_daemon_of_another_farm_is_refused(farm, gate, clients):
-    with tempfile.TemporaryDirectory(prefix="gate-") as folder:
-        other = Path(folder)
-        (other / "farm.toml").write_text(f'[tvm]\ngate = "{gate.socket}"\n[adb]\nusb = false\n[web]\nenabled = false\n')
-        done = subprocess.run(
-            [sys.executable, "-m", "farm", "serve", "--config", f"{other}/farm.toml", "--state-dir", f"{other}/state",
-             "--runtime-dir", f"{other}/run"],
-            env=environment() | {"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert "does not work for this daemon: another daemon" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert clients.result("tell(add_one(connect().request('android')))") is True

@@ -48,12 +48,14 @@ def test_a_gate_that_dies_is_started_again_on_the_same_port(farm, clients):
         assert client.hear() is True
 
 
-def test_the_gate_ends_with_a_daemon_that_is_killed(farm, clients):
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_the_gate_and_its_sessions_end_with_the_daemon(farm, clients, end):
     gate = gate_of(farm)
     with clients.running(HELD) as client:
         assert client.hear() is True
-        farm.daemon.kill()
+        getattr(farm.daemon, end)()
         until(lambda: ended(gate))
+        assert "continue at the gate" not in farm.daemon.log.read_text()
         client.go()
         assert client.hear() != ""
     farm.daemon.start().close()
@@ -61,17 +63,3 @@ def test_the_gate_ends_with_a_daemon_that_is_killed(farm, clients):
     until_ready(farm)
     with clients.running(ONCE) as client:
         assert client.hear() is True
-
-
-def test_a_daemon_that_stops_ends_its_sessions_and_its_gate(farm, clients):
-    gate = gate_of(farm)
-    with clients.running(HELD) as client:
-        assert client.hear() is True
-        farm.daemon.stop()
-        assert ended(gate)
-        assert "continue at the gate" not in farm.daemon.log.read_text()
-        client.go()
-        assert client.hear() != ""
-    farm.daemon.start().close()
-    farm.client.close()
-    until_ready(farm)

@@ -5,15 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from farm.common.errors import ExitCode, NoPhoneError, UserError
+from farm.common.errors import ExitCode, NoPhoneError
 from farm.control.client import ControlClient
 from tests.support.whole_farm import Phone, Story, phones, plug_all, refused, until, until_ready
 
 LIMIT_S = 60.0
 QUOTA = 8
-AGAIN = 3  # a shell line is not run again unless its owner allows for it
-UNTIL_GO = "while [ ! -e /data/local/tmp/go ]; do sleep 0.1; done; echo done"
-
 pytestmark = pytest.mark.farm("oneplus-12", "galaxy-note20", config=f"[user.root]\njobs = {QUOTA}\n")
 
 
@@ -65,11 +62,6 @@ def log(farm, job):
 def phone_of(farm, started) -> Phone:
     """The phone of an attempt that has begun."""
     return next(each for each in phones(farm) if each.name == started["data"]["device"])
-
-
-def go(farm, started):
-    """Let an attempt at UNTIL_GO come to its end; the file goes with its lease."""
-    phone_of(farm, started).shell("touch /data/local/tmp/go")
 
 
 def kinds(events):
@@ -140,43 +132,6 @@ def test_a_flood_is_bounded_and_the_farm_answers_meanwhile(farm):
     assert sum(len(text) for _, text in said) < 5 << 20
 
 
-def test_a_killed_daemon_loses_no_job_and_doubles_no_result(farm):
-    jobs = [one(farm, f"sleep 1; echo {number}", max_attempts=AGAIN) for number in range(4)]
-    blocked, held = one(farm, after=[jobs[0]]), one(farm, hold=True)
-    (once,) = submit(farm, key="once")["jobs"]
-    Story(farm, since=0).until("attempt.started", job=jobs[0])
-    farm.daemon.kill()
-    farm.daemon.start().close()
-    (again,) = submit(farm, key="once")["jobs"]
-    assert again["id"] == once["id"]
-    events, rows = watch(farm, *jobs, blocked)
-    assert [row["state"] for row in rows] == ["done"] * 5
-    assert sorted(kinds(events)).count("job.done") == 5
-    for number, job in enumerate(jobs):
-        shown = show(farm, job)
-        assert shown["result"]["stdout"] == f"{number}\n"
-        states = [attempt["state"] for attempt in shown["attempts"]]
-        assert states == ["failed"] * (len(states) - 1) + ["done"]
-        fences = [attempt["fence"] for attempt in shown["attempts"]]
-        assert fences == sorted(set(fences))
-    assert show(farm, held)["job"]["state"] == "held"
-    assert farm.client.call("job.cancel", job=held)["jobs"][0]["state"] == "cancelled"
-
-
-def test_an_unplugged_phones_job_goes_to_the_other_one(farm):
-    job, story = one(farm, UNTIL_GO, max_attempts=AGAIN), Story(farm, since=0)
-    phone = phone_of(farm, story.until("attempt.started", job=job))
-    until(lambda: "/data/local/tmp/go" in phone.shell("ps -A -o ARGS"))  # it runs
-    farm.lab.unplug(phone.nickname)
-    go(farm, story.until("attempt.started", job=job))
-    _, (row,) = watch(farm, job)
-    assert row["state"] == "done"
-    first, second = show(farm, job)["attempts"]
-    assert (first["state"], first["error"]["fault"]) == ("failed", "phone")
-    assert f"{first['device']} is gone" in first["error"]["message"]
-    assert first["device"] != second["device"]
-
-
 def test_orders_about_an_array(farm):
     answer = submit(farm, devices="all", hold=True)
     array = answer["array"]
@@ -205,23 +160,6 @@ def test_what_no_phone_matches_waits_or_is_refused(farm):
     farm.client.call("job.cancel", job=row["id"])
     with pytest.raises(NoPhoneError):
         submit(farm, on="gpu=adreno-751", must_match=True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "said"),
-    [
-        ("job.submit", {"spec": {"kind": "nonsense"}}, "there is no kind of job 'nonsense'"),
-        ("job.submit", {"spec": {"kind": "shell", "on": "a", "command": "id", "after": ["x"]}}, "job or array 'x'"),
-        ("job.submit", {"spec": {}, "key": "with space"}, "key"),
-        ("job.list", {"limit": 100000}, "limit"),
-        ("job.cancel", {"job": "nothing"}, "there is no job 'nothing'"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_clear_line(farm, kind, fields, said):
-    with pytest.raises(UserError) as caught:
-        farm.client.call(kind, **fields)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def held(farm, *options):

@@ -162,22 +162,6 @@ def test_a_lost_phone_ends_its_lease_and_is_tidied_when_it_is_back(farm):
     assert len(answer(farm.farm("job", "show", held["job"], "--json"))["attempts"]) == 1
 
 
-def test_whoever_gives_up_waiting_leaves_nothing(farm):
-    phone = phones(farm)[0]
-    held = acquire(farm, phone.name)
-    with subprocess.Popen(
-        [sys.executable, "-m", "farm", "lease", "acquire", "--on", phone.name],
-        env=os.environ | {"FARM_SOCKET": str(farm.socket)}, stderr=subprocess.PIPE, text=True,
-    ) as waiting:  # fmt: skip
-        assert "waits" in waiting.stderr.readline()
-        waiting.send_signal(2)
-        said = waiting.stderr.read()
-        assert waiting.wait(LIMIT_S) == ExitCode.INTERRUPTED
-    assert "cancelled 1 job" in said
-    assert [row["id"] for row in farm.client.call("lease.list")["leases"]] == [held["lease"]]
-    assert farm.client.call("lease.list")["waiting"] == []
-
-
 @pytest.mark.parametrize("over_a_restart", [False, True])
 def test_whoever_is_killed_while_waiting_leaves_nothing_but_a_daemon_that_ends_cancels_nothing(farm, over_a_restart):
     phone = phones(farm)[0]

@@ -34,7 +34,13 @@ def test_the_memory_of_each_phase_is_found(farm, model):
     assert phases["later load"]["peak_rss_bytes"] < KNOWN * MIB  # of another process, which ran nothing
     assert phases["steady run"]["low_ms"] <= phases["steady run"]["ms"] <= phases["steady run"]["high_ms"]
     assert result["peak_bytes"] >= phases["steady run"]["peak_rss_bytes"]
-    assert not any("peak" in note or "smaps" in note for note in result["notes"])
+    assert not any("peak" in note or "smaps" in note for note in result["certificate"]["notes"])
+    history = farm.farm("history", model)
+    assert "cpu, float32, peak memory\n" in history.stdout, history.stderr
+    checked = farm.farm("ci", *words, "--branch", "topic", "--commit", "c1", "--fail-if", "worse by 20 %")
+    assert checked.returncode == 0, checked.stderr
+    metrics = {case["metric"]: case["answer"] for case in json.loads(checked.stdout)["cases"]}
+    assert metrics == dict.fromkeys(("peak memory", "first load", "first run"), "no baseline")
     shown = farm.farm("job", "show", result["job"]).stdout
     assert "later load" in shown
     assert f"at most {result['peak_bytes'] / 1e6:.1f} MB" in shown

@@ -52,18 +52,19 @@ def test_operators_with_textures_are_checked_on_the_gpu_before_the_model_runs(fa
     textures = result["compile"]["textures"]
     assert (len(textures["textures"]), textures["buffers"]) == (3, {})
     assert textures["checked"]
+    assert {*result["compile"]["kernels"]} == {"gpu"}
     assert result["max_abs_error"] < 1e-5
 
 
 def test_a_bench_times_kernels_and_operators_on_the_gpu(farm, phone, model):
-    words = ("--on", phone.name, "--target", "opencl", "--repeat", "5", "--profile", "--require-offload")
+    words = ("--on", phone.name, "--target", "opencl", "--repeat", "5", "--profile", "--require-offload", "100%")
     done = farm.farm("bench", str(model), *words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done
     assert "Outputs match the reference" in done.stdout
     assert "conv2d" in done.stdout
     assert "operators in the model's own run" in done.stdout
     assert "the time of a wait for nothing" in done.stdout
-    assert "by unit: gpu 100.0%" in done.stdout
+    assert "by unit: gpu 100.0 %" in done.stdout
 
 
 def test_a_search_measures_on_the_gpu_and_its_best_record_schedules_the_next_bench(farm, phone, tmp_path):
@@ -80,26 +81,6 @@ def test_a_search_measures_on_the_gpu_and_its_best_record_schedules_the_next_ben
     [bench] = answer(farm.farm("bench", str(dense), *words, *records, timeout_s=LIMIT_S))["results"]
     assert bench["compile"]["tuned"]
     assert bench["max_abs_error"] < 1e-5
-
-
-def test_float16_is_right_on_the_gpu_where_the_driver_has_it(farm, phone, model):
-    if not has_float16():
-        pytest.skip("the host's OpenCL driver has no float16 (cl_khr_fp16); docs/virtual-phone.md names one that has")
-    for texture in ((), ("--texture",)):
-        words = (
-            "--on",
-            phone.name,
-            "--target",
-            "adreno",
-            *texture,
-            "--precision",
-            "float16",
-            "--repeat",
-            "3",
-            "--json",
-        )
-        [result] = answer(farm.farm("bench", str(model), *words, timeout_s=LIMIT_S))["results"]
-        assert 1e-6 < result["max_abs_error"] < 1e-2  # the first: it is not float32 after all
 
 
 def test_a_kernel_that_the_driver_cannot_build_is_named_with_the_drivers_reason(farm, phone, model):
@@ -133,15 +114,6 @@ def test_a_driver_that_does_not_load_ends_the_job_and_leaves_the_phone_ready(far
     refused(done, 1, "the phone has no opencl device, or its driver does not load")
     done = farm.farm("run", str(model), "--on", phone.name, timeout_s=LIMIT_S)
     assert done.returncode == 0, done
-
-
-def test_a_driver_that_states_float16_and_has_none_is_found_out_by_its_compiler(farm, phone, model, broken):
-    if has_float16():
-        pytest.skip("the host's OpenCL driver has float16")
-    broken("false_extensions")
-    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
-    done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
-    refused(done, 1, "the GPU's driver cannot build a kernel: ")
 
 
 def test_operators_whose_images_are_too_large_for_the_gpu_use_buffers(farm, phone, broken, tmp_path):

@@ -84,21 +84,6 @@ def sessions():
     return [child for server in servers for child in server.children()]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--threads", "9"), "has 8 cores, too few for 9 threads"),
-        (("--cores", "0x300"), "0x300 names core 9"),
-        (("--cores", "big", "--threads", "5"), "has 4 cores in big, too few for 5 threads"),
-    ],
-)
-def test_what_the_phone_does_not_have_is_refused_before_it_is_leased(farm, model, options, said):
-    done = farm.farm("bench", model, "--on", "android", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "hint: " in done.stderr
-
-
 def test_what_the_phone_does_not_allow_is_one_error(farm, model):
     error = bench(farm, model, "--top-app", code=1)["error"]
     assert error["code"] == "placement_refused"

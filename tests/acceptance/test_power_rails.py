@@ -42,20 +42,11 @@ def energy(farm, model, *words):
     return farm.farm("energy", model, "--on", phones(farm)[0].name, "--half-width", "0.5", *words, timeout_s=250)
 
 
-@pytest.mark.parametrize(
-    ("mode", "why"),
-    [
-        ("none", "no power rails that serve (its perfetto names none)"),
-        ("refused", "its perfetto ended with 1: Failed to connect to the tracing service: Permission denied"),
-        ("garbage", "its perfetto printed no trace"),
-        ("hang", "its perfetto did not end in 20 s"),
-    ],
-)
-def test_a_phone_without_rails_that_serve_needs_its_gauge(farm, model, mode, why):
-    rails(farm, mode)
+def test_a_phone_without_rails_that_serve_needs_its_gauge(farm, model):
+    rails(farm, "none")
     done = energy(farm, model)
     assert done.returncode == 1
-    assert why in " ".join((done.stdout + done.stderr).split())
+    assert "no power rails that serve (its perfetto names none)" in " ".join((done.stdout + done.stderr).split())
     assert "its own fuel gauge sees only what the battery gives: it gets power by usb" in done.stdout + done.stderr
 
 
@@ -169,21 +160,6 @@ def test_a_phone_that_nothing_measures_runs_with_a_note(farm, model):
     assert len(notes) == 1
     assert notes[0].startswith("its power is not known: ")
     assert "no power rails that serve (its perfetto names none), and its own fuel gauge sees only" in notes[0]
-
-
-def test_a_phone_that_is_unplugged_ends_its_sustained_run_and_no_trace_is_left(farm, model):
-    rails(farm, "there")
-    nickname = phones(farm)[0].nickname
-    run = Running(farm, model)
-    assert traces(farm)
-    farm.lab.fault(nickname, "unplug")
-    run.story.until("job.failed", subject=run.job)
-    error = answer(farm.farm("job", "show", run.job, "--json"))["job"]["error"]
-    assert error["fault"] == "phone"
-    assert "rails" not in error["message"]
-    until(lambda: not traces(farm))
-    farm.lab.fault(nickname, "plug")
-    until_ready(farm)
 
 
 class Running:

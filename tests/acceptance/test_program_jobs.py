@@ -22,6 +22,8 @@ files = "tool"
 limit_s = {limit}
 [settings]
 mode = "good"
+[cpu]
+mode = ["good", "mean", "much", "hang"]
 """
 TOOL = """#!/system/bin/sh
 case $4 in
@@ -31,7 +33,7 @@ good)
     i=0
     while [ $i -lt $1 ]; do echo "{\\"ms\\": 1.$((i % 7 + 10))}"; i=$((i + 1)); done ;;
 mean) echo "{\\"ms\\": 1.25, \\"runs\\": $1}" ;;
-crash) kill -s SEGV $$ ;;
+npu*) echo "{\\"ms\\": 1.25, \\"runs\\": $1}"; echo "{\\"ran_on\\": {\\"NPU\\": ${4#npu}, \\"CPU\\": 2}}" ;;
 much) exec yes 'a long line that is printed forever' ;;
 hang) trap '' HUP; sleep 1000 ;;
 esac
@@ -46,6 +48,26 @@ def spec(tmp_path):
     path = tmp_path / "spec.toml"
     path.write_text(SPEC.format(limit=30))
     return path
+
+
+# onnxruntime_perf_test as it is called: -e chooses the provider, -p writes a profile, whose name has the time.
+PERF_TEST = """#!/system/bin/sh
+while [ $# -gt 1 ]; do
+    case $1 in -e) provider=$2 ;; -p) profile=$2 ;; esac
+    shift
+done
+case $provider in nnapi) one=NnapiExecutionProvider ;; *) one=CPUExecutionProvider ;; esac
+if [ -n "$profile" ]; then
+    {{
+        echo '['
+        echo "{{\\"name\\": \\"a_kernel_time\\", \\"dur\\": 30, \\"args\\": {{\\"provider\\": \\"$one\\"}}}},"
+        echo '{{"name": "b_kernel_time", "dur": 10, "args": {{"provider": "CPUExecutionProvider"}}}}]'
+    }} >"${{profile}}_2026-11-30_12-00-00.json"
+fi
+cat <<'END'
+{printed}
+END
+"""
 
 
 def ran(farm, spec, *options, mode="good", code=0):
@@ -89,18 +111,44 @@ def test_a_program_is_measured_as_a_bench_is(farm, spec):
     assert compared.returncode == 0 or "cannot tell: the result of" in compared.stderr, compared.stderr
 
 
-@pytest.mark.parametrize(
-    ("mode", "code", "said"),
-    [
-        ("crash", "program_failed", "script was ended by SIGSEGV"),
-        ("much", "program_unreadable", "printed more than 128 KiB and was ended"),
-    ],
-)
-def test_what_goes_wrong_is_one_error(farm, spec, mode, code, said):
-    error = ran(farm, spec, mode=mode, code=1)["error"]
-    assert error["code"] == code
-    assert said in error["message"]
+def test_a_program_that_prints_without_end_is_one_error(farm, spec):
+    error = ran(farm, spec, mode="much", code=1)["error"]
+    assert error["code"] == "program_unreadable"
+    assert "printed more than 128 KiB and was ended" in error["message"]
     assert error["hint"]
+
+
+def test_where_the_work_ran_is_kept_required_and_a_line_of_history(farm, spec):
+    net = spec.parent / "placed.bin"
+    net.write_text("other weights")
+    words = ("program", "run", spec, "--on", "android", "--model", net, "--repeat", "5", "--require-offload", "60%")
+    little = farm.farm(*words, "--set", "mode=npu2")
+    assert little.returncode == 1, little.stdout + little.stderr
+    assert "50 % was offloaded of 60 %; it ran on NPU 2 nodes, CPU 2 nodes" in little.stderr
+    assert "The work ran on NPU 2 nodes, CPU 2 nodes." in little.stdout
+    enough = farm.farm(*words, "--set", "mode=npu3", "--json")
+    assert enough.returncode == 0, enough.stdout + enough.stderr
+    (result,) = json.loads(enough.stdout)["results"]
+    assert result["ran_on"]["offloaded"] == pytest.approx(0.6)
+    unknown = farm.farm(*words, "--set", "mode=mean")
+    assert (unknown.returncode, "where its work ran is not known" in unknown.stderr) == (1, True)
+    rows = [json.loads(line) for line in farm.farm("export", "placed.bin", "--samples").stdout.splitlines()]
+    assert [(row["ran_on"], row["offloaded"]) for row in rows] == [
+        (None, None), ("NPU 3 nodes, CPU 2 nodes", pytest.approx(0.6)), ("NPU 2 nodes, CPU 2 nodes", 0.5),
+    ]  # fmt: skip
+    assert [len(row["samples_s"]) for row in rows] == [5, 5, 5]
+    assert all(row["p90_s"] > 0 and row["number"] == 20 for row in rows)
+    lines = json.loads(farm.farm("history", "placed.bin", "--json").stdout)["lines"]
+    assert {line["ran_on"] for line in lines} == {row["ran_on"] or "" for row in rows}
+
+
+def test_ci_benches_another_runtime(farm, spec):
+    words = ("ci", "bench", spec.parent / "net.bin", "--on", "android", "--runtime", spec, "--repeat", "5", "--json")
+    done = farm.farm(*words, "--set", "mode=mean", "--branch", "topic", "--commit", "c1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads(done.stdout)["cases"]
+    (row,) = (each for each in exported(farm) if each["branch"] == "topic")
+    assert (case["job"], row["commit"]) == (row["job"], "c1")
 
 
 def test_a_program_that_hangs_is_ended_on_the_phone(farm, spec):
@@ -145,3 +193,26 @@ def test_a_runtime_that_farm_knows_is_the_program_in_its_folder(farm, spec):
     assert (result["certificate"]["number"], result["target"]) == (50, "litert")
     refused = farm.farm(*words, "--precision", "float16")
     assert (refused.returncode, "is for TVM" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_provider_that_took_nodes_is_in_the_result_and_one_that_took_none_fails(farm, spec):
+    tool, model = spec.parent / "ort", spec.parent / "net.onnx"
+    tool.mkdir()
+    printed = (DATA / "onnxruntime_perf_test-2026.txt").read_text()
+    (tool / "onnxruntime_perf_test").write_text(PERF_TEST.format(printed=printed))
+    model.write_bytes(tiny_onnx())
+    words = ("bench", model, "--on", "android", "--runtime", "ort", "--runtime-folder", tool, "--repeat", "5", "--json")
+    done = farm.farm(*words, "--set", "provider=nnapi", "--require-offload", "75%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["latency"]["median_ms"] == pytest.approx(98.961997)
+    words_of_it = "NnapiExecutionProvider 1 nodes, CPUExecutionProvider 1 nodes"
+    assert (result["ran_on"]["words"], result["ran_on"]["offloaded"]) == (words_of_it, pytest.approx(0.75))
+    source = ("--branch", "topic", "--commit", "c1")
+    checked = farm.farm("ci", *words, *source, "--set", "provider=nnapi", "--require-offload", "80%")
+    (case,) = json.loads(checked.stdout)["cases"]
+    assert (checked.returncode, case["answer"]) == (1, "failed"), checked.stderr
+    assert case["about"] == f"75 % was offloaded of 80 %; it ran on {words_of_it}"
+    nothing = farm.farm(*words, "--set", "provider=xnnpack", "--max-attempts", "1")  # as if it took no node
+    (failed,) = json.loads(nothing.stdout)["results"]
+    assert (nothing.returncode, failed["error"]["code"]) == (1, "not_offloaded")

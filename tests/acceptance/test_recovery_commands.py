@@ -66,6 +66,8 @@ def test_a_holder_may_be_rebooted_under_by_force(farm, held):
 
 def test_what_cannot_be_done_says_why(farm):
     name = phones(farm)[0].name
+    refused(farm.farm("lease", "kick", name), ExitCode.USAGE, "is not leased")
+    refused(farm.farm("lease", "kick", "lease-1-77"), ExitCode.USAGE, "lease-1-77")
     refused(farm.farm("device", "power-cycle", name), ExitCode.FAILED, "cannot be cut", "[power]")
     refused(farm.farm("device", "quarantine", name + "x", "--reason", "y"), ExitCode.USAGE, f"did you mean {name}?")
     refused(farm.farm("device", "quarantine", name, "--reason", " "), ExitCode.USAGE, "reason is missing")

@@ -1,7 +1,10 @@
 """A new runtime bundle reaches the phones one by one and in waves; a broken one takes no phone out of service."""
 
 import json
+import re
+import shlex
 import shutil
+import sys
 import threading
 
 from farm.client import Client
@@ -11,16 +14,23 @@ from tests.support.whole_farm import Story, answer, refused, running_farm, until
 QUICK = "[rollout]\nsoak_s = 0.2\nshare = 0.5\n"
 DIES = "#!/system/bin/sh\nexit 3\n"
 SCRIPT = 'abi = "x86_64"\nplatform = "linux-glibc"\n'
+UNOPTIMISED = """\
+from farm.worker import golden
+plain = golden.host_target
+golden.host_target = lambda *which: plain(*which) | {"opt-level": 0}
+raise SystemExit(golden.main())
+"""
 
 
-def bundle(farm, folder, name, program=""):
+def bundle(farm, folder, name, program="", *, toolchain="default"):
     """Add the farm's bundle under another name: the same with one more file, or with another `tvm_rpc`."""
     shutil.copytree(farm.folder / "bundle", folder / name)
     (folder / name / "build.txt").write_text(f"{name}\n")
     if program:
         (folder / name / "tvm_rpc").write_text(program)
         (folder / name / "bundle.toml").write_text(SCRIPT)
-    return answer(farm.farm("bundle", "add", str(folder / name), "--name", name, "--json"))
+    options = ("--name", name, "--toolchain", toolchain, "--json")
+    return answer(farm.farm("bundle", "add", str(folder / name), *options))
 
 
 def listed(farm):
@@ -85,6 +95,7 @@ def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
         states = {name: each["state"] for name, each in listed(farm).items()}
         assert states == {"virtual": "kept", "second": "current"}
 
+        refused(farm.farm("bundle", "remove", "second"), ExitCode.USAGE, min(phones(farm)))
         refused(farm.farm("bundle", "rollback", "virtual"), ExitCode.USAGE, "neither a candidate nor current")
         refused(farm.farm("bundle", "promote", "second"), ExitCode.USAGE, "is current already")
         done = json.loads(farm.farm("bundle", "rollback", "second", "--json").stdout)
@@ -95,6 +106,28 @@ def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
         assert answer(farm.farm("bundle", "promote", "second", "--json"))["state"] == "current"
         until(lambda: {row["bundle"] for row in phones(farm).values()} == {second["hash"]})
         until_ready(farm)
+
+
+def test_a_slower_bundle_is_refused(tmp_path):
+    (tmp_path / "golden.py").write_text(UNOPTIMISED)
+    python = tmp_path / "python"
+    here, unoptimised = shlex.quote(sys.executable), shlex.quote(str(tmp_path / "golden.py"))
+    compiles = f'case "$*" in "-m farm.worker.golden "*) shift 2; exec {here} {unoptimised} "$@";; esac'
+    python.write_text(f'#!/bin/sh\n{compiles}\nexec {here} "$@"\n')
+    python.chmod(0o755)
+    with running_farm("oneplus-12", "oneplus-12", config=QUICK) as farm:
+        added = farm.farm("toolchain", "add", "slow", "--python", str(python))
+        assert added.returncode == 0, added.stderr
+        good, story = listed(farm)["virtual"], Story(farm)
+        bundle(farm, tmp_path, "slower", toolchain="slow")
+        refusal = story.until("bundle.refused")
+        assert re.search(
+            r"golden kernels take \d+\.\d\d times as long on cpu as with the previous bundle",
+            refusal["data"]["reason"],
+        )
+        until_ready(farm)
+        assert {row["bundle"] for row in phones(farm).values()} == {good["hash"]}
+        assert {row["state"] for row in phones(farm).values()} == {"ready"}
 
 
 def test_a_damaged_candidate_is_refused_and_a_phone_that_others_wait_for_gets_the_next_one_first(tmp_path):

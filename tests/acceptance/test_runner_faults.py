@@ -67,35 +67,6 @@ def test_two_phones_share_what_one_script_builds(runner, told, tmp_path):
     assert len(Counter(each.device for each in told)) == 2
 
 
-def test_killers_and_endless_ones_cost_themselves_only(runner, folder):
-    kinds = ["add", "abort", "add", "stubborn", "add", "add"]
-    found = answers(runner.run(runner_inputs([library(folder, kind) for kind in kinds])))
-    assert [each.error_msg is None for each in found] == [kind == "add" for kind in kinds]
-    assert "twice" in found[1].error_msg
-    assert "timeout" in found[3].error_msg
-    [again] = answers(runner.run(runner_inputs([library(folder, "abort")])))
-    assert "poison" in again.error_msg
-
-
-def test_a_server_that_is_killed_costs_no_candidate(farm, runner, folder, told):
-    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
-    until(lambda: len(told) >= 4)
-    farm.lab.server_crash(next(iter(farm.lab.status())))
-    assert [each.error_msg for each in answers(futures)] == [None] * 60
-    assert len(told) == 60
-
-
-def test_a_phone_that_is_unplugged_costs_no_candidate(farm, runner, folder, told):
-    names = list(farm.lab.status())
-    futures = runner.run(runner_inputs([library(folder, "sleep 30")] * 60))
-    until(lambda: len(told) >= 4)
-    farm.lab.unplug(names[0])
-    assert [each.error_msg for each in answers(futures)] == [None] * 60
-    assert len(told) == 60
-    farm.lab.plug(names[0])
-    farm.wait_ready(2)
-
-
 def test_with_all_phones_lost_the_run_waits_and_goes_on(farm, runner, folder, told):
     names = list(farm.lab.status())
     futures = runner.run(runner_inputs([library(folder, "sleep 100")] * 60))  # for seconds yet when the phones go

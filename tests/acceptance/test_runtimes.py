@@ -109,6 +109,20 @@ def test_llama_bench_runs_on_a_phone(farm: VirtualFarm, tmp_path: Path) -> None:
     assert result["latency"]["median_ms"] > 0
     assert result["certificate"]["runtime"]["name"] == "llama.cpp"
     assert len(result["samples_s"]) == 10
+    ran_on = result["ran_on"]
+    assert ran_on["offloaded"] == 0
+    assert [(each["unit"], each["count"] > 0) for each in ran_on["parts"]] == [("CPU", True)]
+
+
+def test_outputs_under_tvm_and_onnx_runtime_are_compared(farm: VirtualFarm, folder: Path) -> None:
+    runner = folder / "ort-here" / "ort_runner.toml"
+    words = ("--on", "android", "--runtime-b", runner, "--measure", "3", "--json")
+    done = farm.farm("compare", folder / "here.onnx", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["outputs"]["max_abs_error"] < 1e-4
+    assert result["outputs"]["largest"] > 1e-3
+    assert result["unlike"] == []
 
 
 def checked(farm: VirtualFarm, spec: Path, model: Path, wanted: NDArray[np.float32]) -> dict[str, Any]:
@@ -122,5 +136,6 @@ def checked(farm: VirtualFarm, spec: Path, model: Path, wanted: NDArray[np.float
     result: dict[str, Any]
     (result,) = json.loads(done.stdout)["results"]
     assert result["max_abs_error"] < 1e-4
+    assert (result["ran_on"]["words"], result["ran_on"]["offloaded"]) == ("CPU", 0)
     assert result["latency"]["median_ms"] > 0
     return result

@@ -172,20 +172,6 @@ def test_commands_work_from_elsewhere_as_they_do_here(farm, tmp_path):
     assert re.search(rf"device\.service +{phone}.* not_allowed", told)
 
 
-def test_the_python_client_works_from_elsewhere(farm, tmp_path):
-    path = key_of(farm, "dora", "user", tmp_path)
-    model = tmp_path / "words"
-    model.write_bytes(os.urandom(3 << 20))
-    with Client(key=path) as client, Client(str(find(key=path, environ={})), key=path) as same:
-        assert client.status().devices[0].name == same.devices()[0].name
-        (result,) = client.shell("echo from $(id -un)", on="android")
-        assert result.stdout == "from shell\n"
-        kinds = [event.kind for event in same.events(since=0, subject=result.job.id, follow=False)]
-    assert "job.done" in kinds
-    with ControlClient(find(key=path, environ={})) as raw:
-        assert raw.get_artifact(raw.put_artifact(model)) == model.read_bytes()
-
-
 def test_no_secret_is_written_anywhere(farm, gate, made, tmp_path):
     account = farm.client.call("auth.new", name="carol", role="operator")
     token = farm.client.call("auth.new", name="carol", role="operator", web=True)["token"]

@@ -2,11 +2,9 @@
 
 import sys
 from pathlib import Path
-from subprocess import DEVNULL
 
 import pytest
 
-from tests.support.tvm import free_port, process
 from tests.support.whole_farm import Story, phones, until
 
 pytestmark = pytest.mark.farm("oneplus-12", "realme-gt-neo3")
@@ -37,13 +35,13 @@ def test_every_key_of_a_phone_leads_to_it(farm, clients, key):
 
 ASK = """
 tracker = connect(); tell("here"); wait()
-session = tracker.request({key!r}, priority={priority}); tell(add_one(session)); wait()
+session = tracker.request("android"); tell(add_one(session)); wait()
 """
 
 
-def asking(clients, key="android", priority=1):
+def asking(clients):
     """A program that asks at the first `go`, tells when it has a phone, and gives it back at the second."""
-    return clients.running(ASK.format(key=key, priority=priority))
+    return clients.running(ASK)
 
 
 def waiting(farm):
@@ -69,26 +67,6 @@ def test_two_clients_get_two_phones_and_a_third_waits_for_the_first_that_is_free
     first, second, freed, third = (event["data"]["device"] for event in happened)
     assert {first, second} == {phone.name for phone in phones(farm)}
     assert first == freed == third
-
-
-def test_the_more_urgent_request_is_served_first(farm, clients):
-    with (
-        asking(clients, "sm8650") as holder,
-        asking(clients, "sm8650") as patient,
-        asking(clients, "sm8650", priority=9) as urgent,
-    ):
-        assert [client.hear() for client in (holder, patient, urgent)] == ["here"] * 3
-        holder.go()
-        assert holder.hear() is True
-        patient.go()
-        until(lambda: waiting(farm) == 1)
-        urgent.go()
-        until(lambda: waiting(farm) == 2)
-        holder.go()
-        assert urgent.hear() is True
-        assert queue(farm)["sm8650"] == (1, 0, 1)
-        urgent.go()
-        assert patient.hear() is True
 
 
 def test_time_evaluation_and_files_work_as_on_any_server(clients):
@@ -132,28 +110,3 @@ def test_metaschedules_runner_measures_its_candidates_on_both_phones(farm, clien
     used = [event["data"]["device"] for event in story.events if event["kind"] == "session.opened"]
     assert set(used) == {phone.name for phone in phones(farm)}
     assert len(used) == 6
-
-
-def test_a_stock_board_registers_itself_and_is_handed_out_directly(farm, clients):
-    host, port = farm.tracker()
-    own = free_port()
-    arguments = ["--host", "127.0.0.1", "--port", str(own), "--port-end", str(own + 1), "--key", "board"]
-    board = ["-m", "tvm.exec.rpc_server", *arguments, "--tracker", f"{host}:{port}", "--silent"]
-    story = Story(farm)
-    with process(board, stdout=DEVNULL, stderr=DEVNULL):
-        granted, used = clients.result(
-            """
-            from tvm import rpc
-            from tvm.rpc import base
-            tracker = connect()
-            base.sendjson(tracker._sock, [base.TrackerCode.REQUEST, "board", "", 1])
-            code, (address, at, key) = base.recvjson(tracker._sock)
-            tell([[code, address, at], add_one(rpc.connect(address, at, key))])
-            """
-        )
-        assert granted == [0, "127.0.0.1", own]
-        assert used is True
-        story.read()
-        assert story.kinds(rooms="lease session") == []
-        until(lambda: queue(farm).get("board") == (1, 1, 0))
-        assert queue(farm)["android"] == (2, 2, 0)

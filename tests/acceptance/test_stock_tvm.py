@@ -8,10 +8,8 @@ import textwrap
 
 import pytest
 
-from farm.model.device import Life
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tvm_server import wire
-from tests.support.local_head import requests_of
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import environment, free_port, process, server_process, stock_server, wait_for_port
 from tests.support.tvm_port import TvmPort
@@ -113,97 +111,6 @@ async def test_request_open_use_and_close(phone_port):
         assert not lab.devices.broken
 
 
-async def test_sessions_one_after_the_other_and_a_match_key_works_once(phone_port):
-    async with Lab(phone_port) as lab:
-        _, (refused, opened) = await lab.run(
-            """
-            from tvm import rpc
-            from tvm.rpc import base
-            tracker = rpc.connect_tracker("127.0.0.1", port)
-            base.sendjson(tracker._sock, [base.TrackerCode.REQUEST, "android", "", 1])
-            code, (host, gate, key) = base.recvjson(tracker._sock)
-            close(rpc.connect(host, gate, key))
-            try:
-                rpc.connect(host, gate, key)
-            except Exception as error:
-                tell(str(error))
-            for _ in range(5):
-                close(tracker.request("android"))
-            tell(5)
-            """
-        )
-        assert "match" in refused
-        assert opened == 5
-        assert lab.kinds().count("session.opened") == 6
-
-
-async def test_a_session_past_its_timeout_is_cut(phone_port):
-    async with Lab(phone_port) as lab:
-        lab.devices.recover = False
-        _, (error,) = await lab.run(
-            """
-            import time
-            from tvm import rpc
-            session = rpc.connect_tracker("127.0.0.1", port).request("android", session_timeout=0.5)
-            device = session.cpu(0)
-            time.sleep(1)
-            try:
-                session.get_function("tvm.rpc.server.upload")
-                tell("")
-            except Exception as error:
-                tell(type(error).__name__)
-            """
-        )
-        assert error
-        assert lab.kinds()[:4] == ["lease.granted", "session.opened", "session.cut", "session.ended"]
-        assert [name for name, _ in lab.devices.broken] == ["pixel"]
-        lab.devices.become("pixel", Life.READY)
-
-
-async def test_query_rpc_tracker_lists_the_farm(python_server):
-    async with Lab(python_server) as lab:
-        waiting = await RawTracker.connect(lab.door.port)
-        await waiting.send(encode_message(wire.TrackerRequest("mali", "", 1)))
-        await until(lambda: requests_of(lab.leasing).waiting() != ())
-        lines, _ = await lab.output(
-            "-m", "tvm.exec.query_rpc_tracker", "--host", "127.0.0.1", "--port", str(lab.door.port)
-        )
-        waiting.close()
-        rows = [line.split() for line in lines]
-        assert [f"127.0.0.1:{lab.door.port}", "server:adreno-740"] in rows
-        assert ["android", "1", "1", "0"] in rows
-        assert ["adreno-740", "1", "1", "0"] in rows
-        assert ["mali", "0", "0", "1"] in rows
-
-
-async def test_metaschedules_rpc_runner_measures_candidates(python_server):
-    async with Lab(python_server) as lab:
-        _, (servers, results) = await lab.run(
-            """
-            if __name__ == "__main__":
-                import os, tempfile
-                import tvm
-                from tvm import te
-                from tvm.s_tir import meta_schedule as ms
-                config = ms.runner.RPCConfig("127.0.0.1", port, "adreno-740", session_timeout_sec=30)
-                tell(config.count_num_servers())
-                a = te.placeholder((128,), name="a")
-                b = te.compute((128,), lambda i: a[i] + 1.0, name="b")
-                path = os.path.join(tempfile.mkdtemp(), "candidate.so")
-                tvm.compile(te.create_prim_func([a, b]), target="llvm").export_library(path)
-                args = [ms.arg_info.TensorInfo("float32", [128])] * 2
-                runner = ms.runner.RPCRunner(config, ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=0))
-                futures = runner.run([ms.runner.RunnerInput(path, "cpu", args) for _ in range(3)])
-                results = [future.result() for future in futures]
-                tell([[len(result.run_secs or []), str(result.error_msg)] for result in results])
-            """
-        )
-        assert servers == 1
-        assert results == [[3, "None"]] * 3
-        await until(lambda: lab.kinds().count("session.ended") == 3)
-        assert not lab.devices.broken
-
-
 async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again():
     async with Lab(0) as lab:
         port = free_port()
@@ -219,7 +126,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
                 from tvm import rpc
                 tracker = rpc.connect_tracker("127.0.0.1", port)
                 for number in range(3):
-                    close(tracker.request("board", session_timeout=10))
+                    close(tracker.request("board", session_timeout=60))
                     tell(number)
                 """
             )
@@ -244,26 +151,3 @@ async def ask_patiently(client):
     while (event := client.parser.next_event()) is None:
         client.parser.receive_data(await loop.sock_recv(client.sock, 4096))
     return event.value
-
-
-async def test_200_stock_clients_at_once(python_server):
-    async with Lab(python_server) as lab:
-        _, (answers, errors) = await lab.run(
-            """
-            import threading
-            from tvm import rpc
-            gate, answers, errors = threading.Barrier(200), [], []
-            def one():
-                gate.wait()
-                try:
-                    answers.append(len(rpc.connect_tracker("127.0.0.1", port).summary()["server_info"]))
-                except Exception as error:
-                    errors.append(repr(error))
-            threads = [threading.Thread(target=one) for _ in range(200)]
-            for thread in threads: thread.start()
-            for thread in threads: thread.join()
-            tell(answers); tell(errors)
-            """
-        )
-        assert errors == []
-        assert answers == [3] * 200

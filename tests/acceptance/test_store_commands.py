@@ -108,9 +108,8 @@ def test_without_a_daemon_and_over_a_restart(farm, alone, tmp_path):
     database.write_bytes(b"damage" * 1000)
     with pytest.raises(FarmError) as caught:
         farm.daemon.start()
-    evidence = str(caught.value.evidence)
-    assert "is damaged or is no database" in evidence
-    assert f"farm store restore {backups(farm)[-1]} --state-dir {database.parent}" in evidence
+    assert "is damaged or is no database" in str(caught.value)
+    assert f"farm store restore {backups(farm)[-1]} --state-dir {database.parent}" in caught.value.hint
     assert "Traceback" not in farm.daemon.log.read_text()
     assert alone_too("store", "restore", str(backups(farm)[-1])).returncode == 0
     farm.daemon.start().close()

@@ -61,6 +61,10 @@ def test_a_phone_becomes_warm(farm, model):
     # The physics charge its battery.
     assert [each for each in result["certificate"]["notes"] if "charges its battery: its power meter" in each]
     assert result["plateau"] is None or result["plateau"]["busy_w"] is None
+    lines = json.loads(farm.farm("history", model, "--json").stdout)["lines"]
+    assert {(each["metric"], each["method"]) for each in lines} >= {
+        ("latency at the end", "for 10s"), ("slowdown", "for 10s"),
+    }  # fmt: skip
     printed = farm.farm("job", "show", result["job"]).stdout
     assert "THROTTLED" in printed
     assert "median of each 1 s," in printed

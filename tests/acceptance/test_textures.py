@@ -1,15 +1,22 @@
 """Operators with textures on a real OpenCL driver: each computes what the host does, alone and in a network."""
 
+from functools import partial
+
 import pytest
 
 from farm.compiler.compile import Recipe, compile_library, compile_model
+from farm.compiler.cut import OpenModel
+from farm.compiler.inputs import all_inputs
 from farm.compiler.load import load
+from farm.compiler.package import read_package
 from farm.compiler.reference import compare
+from farm.kinds.run.locate import search, shown_alone
 from farm.zoo import onnx_bytes
 from tests.support.compiling import HOST, outputs_of
 from tests.support.opencl import has_float16, load_opencl
 from tests.support.texture_models import model_around, outputs_on, wrong_on
 from tests.support.tiny_model import tiny_onnx
+from tests.support.wrong_kernels import PhoneHere, with_wrong_kernel
 
 ADRENO_HERE = {"tag": "qcom/adreno-opencl", "host": HOST}
 RECIPE = Recipe(ADRENO_HERE, texture=True)
@@ -81,3 +88,17 @@ def test_tensors_that_fit_no_image_are_buffers_and_the_numbers_are_right(device,
     assert any("is no image of at most 6 pixels" in reason for reason in compiled.textures.buffers.values())
     host = outputs_of(compile_model(model, Recipe(HOST)), model)
     assert compare(outputs_on(device, compiled, model), host, ["y"]).ok
+
+
+@pytest.mark.parametrize("texture", [False, True])
+def test_a_wrong_kernel_is_named_and_shown_alone(device, tmp_path, texture):
+    model = model_around("add")
+    opened, inputs = OpenModel(model, Recipe(ADRENO_HERE, texture=texture)), all_inputs(model, {})
+    here = PhoneHere(opened, tmp_path, device)
+    assert search(opened, inputs, here.run, lambda _: None).search.first is None
+    place = 1
+    opened.change = partial(with_wrong_kernel, kernel=opened.operators[place].kernel)
+    found = search(opened, inputs, here.run, lambda _: None)
+    blame, _, case = shown_alone(opened, place, found, inputs, here.run, here.library)
+    assert (found.search.first, blame) == (place, "phone")
+    assert len(read_package(case).inputs) == 1

@@ -1,10 +1,9 @@
-"""Tuning survives its worker, the daemon and damaged records, with the exact count of trials; two phones; this host."""
+"""Tuning survives the daemon and damaged records, with the exact count of trials; on this host it needs no daemon."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from farm.compiler.records import MEASURED_BY, RECORDS
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
 from tests.support.waiting import HANG_S
-from tests.support.whole_farm import POLL_S, running_farm
+from tests.support.whole_farm import POLL_S, holders, running_farm
 
 TRIALS = 48
 CACHE = "state/work/cache"  # of all users, in a virtual farm's folder
@@ -68,44 +67,11 @@ def until(condition: Callable[[], T], timeout_s: float) -> T:
     return found
 
 
-def workers(folder: Path) -> list[int]:
-    """Processes that have the folder's lock open."""
-    wanted = os.fspath(folder / "lock")
-    found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) == wanted:  # noqa: PTH115
-                found.append(int(link.parts[2]))
-        except OSError:
-            continue
-    return found
-
-
 def exact(folder: Path, result: dict[str, Any]) -> None:
     found = read_records(folder)
     assert not found.damage
     assert result["trials"] == TRIALS == len(found.set.records) == len({each.key for each in found.set.records})
     assert sum(task["trials"] for task in result["tasks"]) == TRIALS
-
-
-def test_a_killed_worker_costs_no_trial(farm: VirtualFarm, model: Path) -> None:
-    with Client(farm.socket) as client:
-        submitted, folder = begun(farm, client, model)
-        [worker] = workers(folder)
-        os.kill(worker, signal.SIGKILL)
-        result = ended(client, submitted)
-    assert 5 <= result["earlier_trials"] < TRIALS
-    exact(folder, result)
-
-
-def test_a_killed_daemon_costs_no_trial(farm: VirtualFarm, model: Path) -> None:
-    with Client(farm.socket) as client:
-        submitted, folder = begun(farm, client, model)
-        farm.daemon.kill()
-        farm.daemon.start().close()
-        result = ended(client, submitted)
-    assert 5 <= result["earlier_trials"] < TRIALS
-    exact(folder, result)
 
 
 def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_cancelled(
@@ -114,7 +80,7 @@ def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_c
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not workers(folder), timeout_s=HANG_S)
+        until(lambda: not holders(folder / "lock"), timeout_s=HANG_S)
         farm.lab.unplug(next(iter(farm.lab.status())))
         farm.daemon.start().close()
         assert f"{submitted.ids[0]} (tune of" in (said := "\n".join(client.explain("job", submitted.ids[0])))
@@ -128,7 +94,7 @@ def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm,
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not workers(folder), timeout_s=HANG_S)
+        until(lambda: not holders(folder / "lock"), timeout_s=HANG_S)
         lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
         lines[1] = lines[1][: len(lines[1]) // 2] + b"\x00\xff\n"
         (folder / RECORDS).write_bytes(b"".join(lines) + lines[0][:30])
@@ -139,19 +105,6 @@ def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm,
     aside = [json.loads(line) for line in (folder / ASIDE).read_text().splitlines()]
     assert [(each["file"], each["line"]) for each in aside] == [(RECORDS, 2)]
     exact(folder, result)
-
-
-def test_two_phones_share_the_trials_and_each_record_says_whose_it_is(model: Path) -> None:
-    with running_farm("oneplus-12", "oneplus-12") as farm, Client(farm.socket) as client:
-        submitted, folder = begun(farm, client, model, devices=2)
-        result = ended(client, submitted)
-        origins = read_records(folder).set.origins
-    assert len(origins) == TRIALS
-    shares = {phone["device"]: phone["trials"] for phone in result["phones"]}
-    measured = [each.device for each in origins.values() if each.device]
-    assert shares == {device: measured.count(device) for device in shares}
-    assert result["trials"] == TRIALS
-    assert sorted(result["devices"]) == sorted(shares)
 
 
 def test_on_this_host_without_a_daemon_and_on_from_there(model: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
-from tests.support.whole_farm import answer, phones, running_farm, until, until_ready
+from tests.support.whole_farm import answer, holders, phones, running_farm, until, until_ready
 
 TRIALS = 80
 STORM = ("crash", "crash", "unplug", "unplug", "worker", "daemon")
@@ -115,18 +115,6 @@ class Storm:
     def daemon(self, phone: str) -> None:
         self.farm.daemon.kill()
         self.farm.daemon.start().close()
-
-
-def holders(file: Path) -> list[int]:
-    """Processes that have it open."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(link) == os.fspath(file):  # noqa: PTH115
-                found.append(int(link.parts[2]))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.timeout(400)

@@ -61,11 +61,3 @@ def test_a_reverse_is_removed_only_once_nothing_dials_it(farm, device):
     assert "tcp:6100" in farm.adb("reverse", "--list").stdout
     assert farm.farm("forward", "remove", device, "tcp:6100", "--dialler-stopped").returncode == 0
     assert "tcp:6100" not in farm.adb("reverse", "--list").stdout
-
-
-@pytest.mark.parametrize("listen", ["tcp:5555", "9000", "tcp:99999"])
-def test_a_port_that_must_not_be_is_refused(farm, device, listen):
-    refused = farm.farm("forward", "add", device, listen, "tcp:6000")
-    assert refused.returncode == 2
-    assert "Traceback" not in refused.stderr
-    assert forwards(farm) == []

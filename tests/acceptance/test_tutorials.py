@@ -51,7 +51,8 @@ def adapted(command: str) -> list[str]:
     if "adreno" in words:
         words[words.index("adreno")] = "cpu"
         words += ["--precision", "float32"]  # the last one counts
-    return words + MORE.get(words[1], [])
+    more = MORE.get(words[1], [])
+    return words + (more[:-2] if "--repeat" in words else more)  # it and --measure exclude each other
 
 
 pytestmark = pytest.mark.farm("oneplus-12", "oneplus-12")

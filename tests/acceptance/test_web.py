@@ -209,17 +209,6 @@ def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm
     assert download.value.suggested_filename == f"{job}.samples.json"
 
 
-def test_a_tuning_has_its_curve(farm: VirtualFarm, model: str, opens: Opens) -> None:
-    done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "4", "--detach")
-    job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
-    page = opens(color_scheme="dark").open(f"/jobs/{job}")
-    expect(page.get_by_role("heading", name="Tasks", exact=True)).to_be_visible(timeout=100_000)
-    expect(page.locator("#plot-tuning canvas")).to_have_count(2)
-    assert all(drawn > 1000 and colours > 3 for drawn, colours in page.evaluate(DRAWN))
-    expect(page.locator("#plot-tuning")).to_contain_text("4 trials")
-    expect(page.get_by_role("link", name="tuning records")).to_be_visible()
-
-
 def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: VirtualFarm, model: str, opens: Opens) -> None:
     done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "400", "--detach")
     job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
@@ -302,41 +291,6 @@ def test_jobs_are_sorted_counted_on_and_cancelled_together(farm: VirtualFarm, op
 # --- who may do what ----------------------------------------------------------------------------------------------
 
 
-def test_an_action_needs_a_session_its_own_form_and_a_role(farm: VirtualFarm, held: list[str], opens: Opens) -> None:
-    job, path = held[0], f"/jobs/{held[0]}"
-    stranger = opens()
-    page = stranger.open(path)
-    assert page.get_by_text("Cancel …").count() == 0
-    assert stranger.context.request.post(f"{stranger.url}{path}/cancel").status == 401
-    viewer = opens()
-    page = sign_in(viewer, token(farm, "viola", "viewer"), path)
-    assert page.get_by_text("Cancel …").count() == 0
-    page.evaluate(
-        """path => { const form = document.querySelector('form[action="/sign-out"]');
-          form.action = path; form.submit(); }""",
-        f"{path}/cancel",
-    )
-    expect(page.get_by_role("heading", level=1)).to_contain_text("needs the role user")
-    operator = opens()
-    page = sign_in(operator, token(farm, "olga", "operator"), path)
-    page.get_by_text("Cancel …").click()
-    page.evaluate("document.querySelectorAll('input[name=csrf]').forEach((each) => { each.value = 'forged'; })")
-    page.get_by_role("button", name=f"Cancel {job}").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("not from your present sign-in")
-    foreign = operator.context.request.post(
-        f"{operator.url}{path}/cancel", headers={"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
-    )
-    assert foreign.status == 403
-    (row,) = farm.client.call("job.list", jobs=[job])["jobs"]
-    assert row["state"] == "held"
-    page = operator.open(path)
-    page.get_by_text("Cancel …").click()
-    page.get_by_role("button", name=f"Cancel {job}").click()
-    expect(page.get_by_role("status")).to_contain_text("is cancelled")
-    (row,) = farm.client.call("job.list", jobs=[job])["jobs"]
-    assert row["state"] == "cancelled"
-
-
 def test_a_wrong_token_and_a_revoked_one_open_nothing(farm: VirtualFarm, opens: Opens) -> None:
     web = opens()
     page = web.open("/sign-in")
@@ -388,28 +342,6 @@ def test_the_keys_stay_where_they_are_while_rows_before_them_go(farm: VirtualFar
     expect(page.locator("a.row")).to_have_count(1)
     expect(last).to_be_focused()
     farm.client.call("job.cancel", job=oldest)
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_pages_have_landmarks_names_and_one_heading(path: str, held: list[str], opens: Opens) -> None:
-    page = opens().open(path)
-    for role in ("banner", "main", "contentinfo"):
-        assert page.get_by_role(role).count() == 1, role
-    assert page.get_by_role("navigation").count() >= 1
-    assert page.get_by_role("heading", level=1).count() == 1
-    assert page.evaluate("document.documentElement.lang") == "en"
-    nameless = page.evaluate(
-        """() => [...document.querySelectorAll('a, button, input:not([type=hidden]), select')].filter((each) => {
-          const label = each.labels && [...each.labels].some((label) => label.textContent.trim());
-          return !(label || each.textContent.trim() || each.getAttribute('aria-label'));
-        }).map((each) => each.outerHTML)"""
-    )
-    assert nameless == []
-    doubled = page.evaluate(
-        """() => { const ids = [...document.querySelectorAll('[id]')].map((each) => each.id);
-          return ids.filter((id, place) => ids.indexOf(id) !== place); }"""
-    )
-    assert doubled == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -40,19 +40,6 @@ def run_until_its_limit(farm, phone, model):
     assert "no result after 12 s; it was at: running" in done.stderr
 
 
-def test_a_kernel_that_ignores_sigterm_is_killed_and_the_phone_is_checked(farm, phone, model):
-    story, name = Story(farm), phone.name
-    farm.lab.ignore_sigterm(phone.nickname)
-    run_until_its_limit(farm, phone, model)
-    story.until("device.recovering", subject=name)
-    farm.lab.good_kernels(phone.nickname)
-    story.until("device.checking", subject=name)
-    story.until("device.ready", subject=name)
-    story.order("session.opened", "device.recovering", "device.checking", "device.ready", device=name)
-    again = farm.farm("run", model, "--on", name)
-    assert again.returncode == 0, again
-
-
 @needs_root
 def test_a_kernel_that_outlives_sigkill_costs_a_reboot(farm, phone, model):
     story, name = Story(farm), phone.name

@@ -117,9 +117,10 @@ CLIENT = {
     "lease list": "", "host list": "", "explain device {device}": "",
     "bench small.onnx --on android --repeat 3": "", "run small.onnx --on android": "",
     "compare small.onnx small.onnx --on android": "", "memory small.onnx --on android": "",
-    "sweep small.onnx --on android --threads 1,2": "",
+    "sweep small.onnx --on android --threads 1,2": "", "sustain small.onnx --on android --for 5s": "",
     "tune small.onnx --on android --trials 2": "", "shell --on android -- id": "",
     "lease run --on android -- true": "", "job show {job}": "", "logs {job}": "", "watch {job}": "",
+    "job output {job} -o run.pftrace": "", "board -o board.html": "", "export --format csv -o out.csv": "",
     "history small.onnx": "", "model show small.onnx": "no TVM", "compile small.onnx --target host": "no TVM",
     "model make small_cnn -o other.onnx": "[tvm]", "export --format parquet -o out.parquet": "pyarrow",
     "builder start": "[tvm,builders]", "demo": "[tvm]",
@@ -131,15 +132,7 @@ def alone(wheel, tmp_path_factory):
     """The `farm` of an environment that has the wheel, without extras."""
     folder = tmp_path_factory.mktemp("alone")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=60)
-    install = [
-        str(folder / "bin/pip"),
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--retries",
-        "1",
-        str(wheel),
-    ]
+    install = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", "--retries=1", str(wheel)]
     done = subprocess.run(install, capture_output=True, text=True, timeout=280, check=False)
     if done.returncode:
         pytest.skip(f"pip cannot install the wheel's dependencies here: {done.stderr.strip()[-200:]}")
@@ -148,14 +141,8 @@ def alone(wheel, tmp_path_factory):
 
 @pytest.mark.timeout(400)
 def test_every_command_has_its_help_without_extras(alone, tmp_path):
-    done = subprocess.run(
-        [str(alone.with_name("python")), "-c", HELP],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [str(alone.with_name("python")), "-c", HELP]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 100
 
@@ -171,9 +158,8 @@ def test_a_client_without_extras_has_all_of_a_farm(alone, tmp_path):
         }  # fmt: skip
         for words, refusal in CLIENT.items():
             typed = [str(alone), *words.format(**names).split()]
-            done = subprocess.run(
-                typed, cwd=tmp_path, env=mine, capture_output=True, text=True, timeout=240, check=False
-            )
+            streams = {"capture_output": True, "text": True}
+            done = subprocess.run(typed, cwd=tmp_path, env=mine, timeout=240, check=False, **streams)
             assert "Traceback" not in done.stderr, (words, done)
             assert (done.returncode != 0, refusal in done.stderr) == (bool(refusal), True), (words, done)
             if not refusal:

@@ -43,15 +43,6 @@ def farm():
         yield farm
 
 
-def test_doctor_says_whom_workers_are(farm):
-    assert finding(farm) == {
-        "check": "workers",
-        "verdict": "ok",
-        "detail": "run as nobody, with a uid for each user",
-        "fix": "",
-    }
-
-
 def test_a_model_is_compiled_and_run_by_a_user_in_nobodys_group(farm):
     with bench_under_way(farm) as worker:
         assert {*worker.uids()} == {*worker.gids()}  # those of the job's user

@@ -5,12 +5,18 @@ survive being written and read again, or a reader that keeps more than it may. T
 (tests/unit/fuzz), under atheris when it is installed, and under a mutator of our own (`python -m tests.fuzz`).
 """
 
+import io
 import json
 import tempfile
+import warnings
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 
 from farm import config
 from farm.adb import devices, host_protocol, tunnels
@@ -18,15 +24,18 @@ from farm.adb.lease_proxy import requests as filter_requests
 from farm.bundle.closure import inspect
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import FolderFile
-from farm.common.errors import FarmError, PhoneError, ProtocolError, UserError
+from farm.common.errors import FarmError, ModelError, PhoneError, ProtocolError, UserError
 from farm.common.phone_text import parse_getprop
 from farm.common.selector import Selector
 from farm.common.verbs import Verb
 from farm.compiler import records
+from farm.compiler.labelled import read_labelled
+from farm.compiler.model import TensorSpec
 from farm.control import address, messages
 from farm.control.audit import LONGEST, about_call
 from farm.devices.health.probe.parse import parse_probe
 from farm.devices.identity.identity import RawIdentity, identify
+from farm.measure.quality import METRICS
 from farm.simulation import adbd
 from farm.simulation.sync_protocol import SyncDecoder
 from farm.tuning import progress
@@ -232,6 +241,19 @@ def record_lines(data):
     progress.replayed(found.set)
 
 
+def labelled_inputs(data):
+    """An .npz of labelled inputs, or its labels: what is read has an input for each label."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("x.npy", _npy(np.ones((3, 2), np.float32)))
+        archive.writestr("labels.npy", data)
+    for npz in (data, packed.getvalue()):
+        with suppress(ModelError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            found = read_labelled(npz, DIGITS, METRICS["top1"])
+            assert sum(place.stop - place.start for place, _ in found.batches()) == len(found.labels)
+
+
 def selector(data):
     """Words that people type, and a stock client's key."""
     text = data.decode(errors="replace")
@@ -259,7 +281,23 @@ TRACKER = wire.encode_magic() + b"".join(
 HOST = b"host::\0"
 ASKED = _json(v=1, id="a", kind="job.submit", spec={"kind": "shell"}, device="pixel")
 
+
+def _npy(array):
+    packed = io.BytesIO()
+    np.save(packed, array)
+    return packed.getvalue()
+
+
+def _npz():
+    packed = io.BytesIO()
+    np.savez(packed, x=np.ones((3, 2), np.float32), labels=np.arange(3))
+    return packed.getvalue()
+
+
+DIGITS = SimpleNamespace(name="net.onnx", inputs=(TensorSpec("x", (2, 2), np.dtype("float32")),))
+
 TARGETS = {
+    "labelled-inputs": Target(labelled_inputs, (_npz(), _npy(np.arange(3)))),
     "tracker": Target(of_parser(wire.TrackerParser, wire.MAX_TRACKER_MESSAGE_BYTES + 4), (b"\0" + TRACKER,)),
     "session-hello": Target(
         of_parser(wire.ClientHelloParser, wire.MAX_HELLO_BYTES + 4),

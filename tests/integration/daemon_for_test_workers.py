@@ -6,11 +6,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.integration.test_workers import Host, lab_in
+from tests.integration.test_workers import Host, lab_in, without_tvm
 
 
 async def main():
-    async with lab_in(Path(sys.argv[1])) as lab:
+    folder = Path(sys.argv[1])
+    async with lab_in(folder, without_tvm(folder)) as lab:
         host = Host()
         running = asyncio.create_task(lab.run("stop_itself", host))
         _, facts = await host.heard.get()

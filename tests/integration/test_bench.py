@@ -134,6 +134,7 @@ class Lab:
             poison=SimpleNamespace(refused=lambda artifacts, user: frozenset(), read=ReadsHere().read),
             read_conditions=self.look,
             nominals=AsyncMock(side_effect=lambda *_: self.nominals),
+            earlier=AsyncMock(return_value=()),
         )
         executor = KINDS.kinds[kind].executor(daemon)
         return await executor.run(running)
@@ -395,10 +396,9 @@ async def test_wrong_numbers_fail_the_check(lab, bundle, tmp_path):
     arrays["matmul_relu.out"][0, 0] += 1
     np.savez(golden / "cpu.npz", **arrays)
     checker = FarmChecker(lab.supervisor, key=lambda device: SERVER_KEY, gate=lambda: ("127.0.0.1", lab.port))
-    report = await checker.check("a", replace(bundle, path=tmp_path / "files"))
-    right, detail = report
-    assert not right
-    assert "matmul_relu is off by 1" in detail
+    found = await checker.check("a", replace(bundle, path=tmp_path / "files"))
+    assert not found.ok
+    assert "matmul_relu is off by 1" in found.detail
 
 
 async def test_phones_that_hang_do_not_hold_up_the_others(lab, bundle):
@@ -407,8 +407,7 @@ async def test_phones_that_hang_do_not_hold_up_the_others(lab, bundle):
         good = FarmChecker(lab.supervisor, key=lambda device: SERVER_KEY, gate=lambda: ("127.0.0.1", lab.port))
         hung = FarmChecker(lab.supervisor, **at_silent, limit_s=3600)
         waiting = [asyncio.create_task(hung.check(f"h{i}", bundle)) for i in range(3)]
-        report = await good.check("a", bundle)
-        assert report[0]
+        assert (await good.check("a", bundle)).ok
         assert not any(task.done() for task in waiting)
         for task in waiting:
             task.cancel()

@@ -24,7 +24,7 @@ async def test_the_daemon_ends_with_an_error(tmp_path, part):
         state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", adb=AdbConfig(manage=False), tvm=TvmConfig(port=0),
         web=WebConfig(port=0), control=ControlConfig(listen="tcp://127.0.0.1:0"),
     )  # fmt: skip
-    daemon = asyncio.create_task(Daemon(config, lambda: config).run())
+    daemon = asyncio.create_task(Daemon(config, lambda _: config).run())
 
     def waits_for():
         """What the task of the listener waits for, once everything runs."""

@@ -40,7 +40,7 @@ def test_an_unmodified_client_computes_on_the_phone_it_asked_for(farm):
     from tvm.runtime import tensor
 
     story = Story(farm)
-    session = rpc.connect_tracker(*farm.tracker()).request("mali-g610", session_timeout=30)
+    session = rpc.connect_tracker(*farm.tracker()).request("mali-g610", session_timeout=60)
     holders = {device["soc"]: device["holder"] for device in farm.status()["devices"] if device["holder"]}
     values = np.arange(1000, dtype="float32")
     remote = tensor(values, session.cpu(0))

@@ -91,7 +91,7 @@ async def test_a_start_changes_nothing_for_a_gate_that_does_not_fit(tmp_path, mo
             asyncio.get_running_loop().run_in_executor(None, refuse, older)
         async with contextlib.AsyncExitStack() as stack:
             with pytest.raises(GateRefusedError if answers else GateUnreachableError):
-                await Daemon(config, lambda: config)._build(stack, Start(Notifier(), asyncio.Event()))
+                await Daemon(config, lambda _: config)._build(stack, Start(Notifier(), asyncio.Event()))
     assert database.read_bytes() == b"of an earlier release"
     assert [*tmp_path.glob("farm.db*")] == [database]
 

@@ -326,7 +326,9 @@ def test_a_library_that_a_power_cut_left_is_made_again(tiny, compiled, tmp_path,
     again = compile_library(tiny, Recipe(HOST), tmp_path)
     assert (again.cached, again.sha256) == (False, hashlib.sha256(again.library.read_bytes()).hexdigest())
     assert again.library == tmp_path / library
-    assert compile_library(tiny, Recipe(HOST), tmp_path).cached
+    kept = compile_library(tiny, Recipe(HOST), tmp_path)
+    assert (kept.cached, kept.kernels) == (True, again.kernels)
+    assert {*kept.kernels} == {"cpu"}
 
 
 @pytest.mark.parametrize("target", ["no-such-kind", {"kind": "llvm", "mtriple": "sparc-sun"}, {}, 7])
@@ -377,6 +379,53 @@ def test_the_blame_for_wrong_numbers_goes_where_it_belongs():
     assert judge(right, Reference(right, right, independent=True, by="numpy"), ["y"])["max_abs_error"] == 0
     one_sided = judge(right, Reference(right, wrong, independent=True, by="numpy"), ["y"])
     assert not one_sided["numerics"]["host_against_reference"]["ok"]
+
+
+def judged_half(got, precise, wanted=(1.0, 2.0)):
+    right = (floats(*wanted),)
+    reference = Reference(right, right, independent=True, by="numpy")
+    return judge([floats(*got)], reference, ["y"], "float16", lambda: [floats(*each) for each in precise])
+
+
+def test_what_this_host_computes_in_the_same_precision_is_no_phones_fault():
+    assert judged_half((1.01, 2.0), [])["max_abs_error"] > 0
+    with raises_code(Code.WRONG_PRECISION, match="float16 is too coarse for this model, output 'y': off by 1 ") as same:
+        judged_half((1.0, 3.0), [(1.0, 3.01)])
+    assert (same.value.fault, same.value.evidence) == ("user", "this host computes the same numbers in float16")
+    with raises_code(Code.WRONG_PRECISION) as overflow:
+        judged_half((np.nan, np.inf), [(np.inf, 2.0)])  # in another place: sums have another order
+    assert overflow.value.evidence == "on this host, too, 1 of 2 numbers of output 'y' overflow in float16"
+    for precise in ([(1.0, 2.0)], []):
+        with raises_code(Code.WRONG_NUMBERS):
+            judged_half((1.0, np.inf), precise)
+
+
+def test_an_overflow_of_half_precision_is_found_by_this_host(tmp_path):
+    weights = [numpy_helper.from_array(np.full((4, 2), 3e4, np.float32), "w")]
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Mul", ["h", "s"], ["y"])]
+    weights.append(numpy_helper.from_array(np.float32(1e-4), "s"))
+    big = load(model(nodes, [tensor("x", [1, 4])], [tensor("y", [1, 2])], weights), name="big.onnx")
+    inputs = {"x": np.ones((1, 4), np.float32)}
+    overflown = reference_module.host_outputs(big, inputs, "float16")
+    assert not np.isfinite(overflown[0]).any()
+    with raises_code(Code.WRONG_PRECISION):
+        judge(overflown, reference_for(big, inputs, tmp_path), ["y"], "float16", lambda: overflown)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off", "ok", "said"),
+    [
+        ("int8", (1, 0, -1), True, "2 of 3 integers differ, by up to 1 step"),
+        ("uint8", (0, 0, 2), False, "1 of 3 integers differ, by 2 steps"),
+        ("int64", (0, 1, 0), False, "1 of 3 integers differ, by 1"),
+        ("bool", (0, 1, 0), False, "1 of 3 integers differ, by 1"),
+        ("uint8", (0, 0, 0), True, ""),
+    ],
+)
+def test_integers_of_quantised_models_may_be_off_by_one_step(dtype, off, ok, said):
+    wanted = np.array([0 if dtype == "bool" else 7] * 3)
+    found = compare([(wanted + off).astype(dtype)], [wanted.astype(dtype)], ["y"])
+    assert (found.ok, found.problem) == (ok, said)
 
 
 def old_norm_and_softmax():

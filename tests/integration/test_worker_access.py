@@ -15,7 +15,7 @@ from farm.jobs.config import JobsConfig
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
-from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
+from tests.integration.test_workers import TASK, Host, gone, lab_in, without_tvm
 from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
@@ -26,7 +26,8 @@ in_the_labs_loop = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(tmp_path_factory):
-    async with lab_in(tmp_path_factory.mktemp("lab")) as lab:
+    folder = tmp_path_factory.mktemp("lab")
+    async with lab_in(folder, without_tvm(folder)) as lab:
         yield lab
 
 
@@ -94,7 +95,7 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
     access = workers_as("nobody", state, [Path(sys.executable)], FIRST)
     assert access == RunAs(WorkerUser("nobody", NOBODY, NOBODY), first_id=FIRST)
     door = WorkerServer(state / "work" / "workers.sock", ArtifactFolder(state / "artifacts"), gid=NOBODY)
-    supervisor = Supervisor(DEFAULT, state / "work", door, run_as=access)
+    supervisor = Supervisor(without_tvm(tmp_path), state / "work", door, run_as=access)
     stale = state / "work" / "cache" / "default"
     stale.mkdir(parents=True)
     (stale / "locked.lock").touch()

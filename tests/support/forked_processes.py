@@ -123,9 +123,9 @@ def _kind(words: Sequence[str]) -> str:
     match words[words[0] == "-P" :]:
         case ["-m", "farm.simulation.lab", *_]:
             return LAB
-        case ["-m", "farm", "serve" | "head", *_]:
+        case ["-m", "farm", "serve" | "head", *rest] if "--help" not in rest:
             return DAEMON
-        case ["-m", "farm", "model" | "compile", *_]:
+        case ["-m", "farm", "model" | "compile", *rest] if "--help" not in rest:
             return COMPILER
         case ["-c", code, *_] if "farm.head" in code:
             return DAEMON

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,11 @@ def golden(folder, read, pattern="*.txt", captures=None):
     reviewed = json.loads(path.read_text())
     assert reviewed.keys() == captures.keys(), f"{path} is of other captures: REWRITE=1 makes it again"
     return [pytest.param(captures[name], wanted, id=name) for name, wanted in reviewed.items()]
+
+
+def rows(test_file, name):
+    """For a parametrized test: the cases of a parser that stand in `<name>.json` beside the test, a row each."""
+    return json.loads(Path(test_file).with_name(f"{name}.json").read_text("utf-8"))
 
 
 def as_json(value):

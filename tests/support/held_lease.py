@@ -25,7 +25,7 @@ def use(session):
 for _ in range(3):
     use(rpc.connect(host, port, key=key))
 for _ in range(2):
-    use(rpc.connect_tracker(host, port).request(key, session_timeout=30))
+    use(rpc.connect_tracker(host, port).request(key, session_timeout=60))
 print("used")
 """
 

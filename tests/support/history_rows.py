@@ -15,6 +15,24 @@ def row(number, median_s=0.010, *, width=0.001, first=DAY, **fields):
     }  # fmt: skip
 
 
+def measured(number, kind, **values):
+    """What a job of another kind measured: its metrics' values, alone or with the ends of their intervals."""
+    names = ("value", "low", "high")
+    given = {name: each if isinstance(each, tuple) else (each, None, None) for name, each in values.items()}
+    named = {name.replace("_", " "): dict(zip(names, each, strict=True)) for name, each in given.items()}
+    return row(number) | {"job": f"{kind}-{number}", "estimate": None, "values": named}
+
+
+def energy(number, joules=0.01, **fields):
+    """The joules of an inference, known to 1 %."""
+    return measured(number, "energy", energy=(joules, 0.99 * joules, 1.01 * joules)) | {"method": "by meter", **fields}
+
+
+def memory(number, peak=274.3e6, **fields):
+    """What a cold start takes."""
+    return measured(number, "memory", peak_memory=peak, first_load=0.0123, first_run=0.0456) | fields
+
+
 def history(*rows):
     """The answers of a daemon with these results."""
 

@@ -1,4 +1,4 @@
-"""Leases and mailboxes of a lab in memory: nothing is lost, and the test says when each letter is taken."""
+"""Leases, rows and mailboxes of a lab in memory: nothing is lost, and the test says when each is read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MemoryPost(MemoryKeeper):
         self.fences[row.device] = row.fence
         self.armed.add(lease_id)
         self.rows[lease_id] = replace(row, armed_at=at)
-        self.requests.pop(request_id, None)
+        self._forget(self.requests, request_id)
         self.to_head.append(letter)
         if to_holder is not None:
             self.to_host.append(to_holder)
@@ -80,19 +80,33 @@ class MemoryPost(MemoryKeeper):
         assert self.ends[record.id] <= 1 or record.cleaned_s, f"{record.id} ended twice"
         super()._keep(record, events)
 
-    # --- mailboxes ---
+    # --- rows and mailboxes ---
+
+    def _write(self, rows: dict[str, Letter], name: str, message: Letter) -> None:
+        """The head reads the row as it is when it reads."""
+        self._forget(rows, name)
+        rows[name] = message
+        self.to_head.append(message)
+
+    def _forget(self, rows: dict[str, Letter], name: str) -> None:
+        gone = rows.pop(name, None)
+        self.to_head = [each for each in self.to_head if each is not gone]
 
     async def begin(self, letter: Letter, protocol: int, version: str = "") -> None:
         await self._commit("")
         self.drained.pop(letter.host, None)
-        self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
+        self._forget_requests(letter.host)
         self.to_host = [each for each in self.to_host if each.host != letter.host]
         self.to_head.append(letter)
 
     async def leave(self, letter: Letter) -> None:
         await self._commit("")
-        self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
+        self._forget_requests(letter.host)
         self.to_head.append(letter)
+
+    def _forget_requests(self, host: str) -> None:
+        for name in [name for name, each in self.requests.items() if each.host == host]:
+            self._forget(self.requests, name)
 
     async def beat(self, name: str, protocol: int) -> None:
         await self._commit("")
@@ -109,22 +123,20 @@ class MemoryPost(MemoryKeeper):
 
     async def device_changed(self, name: str, letter: Letter) -> None:
         await self._commit("")
-        self.states[name] = letter
-        self.to_head.append(letter)
+        self._write(self.states, name, letter)
 
     async def device_forgotten(self, name: str, letter: Letter) -> None:
         await self._commit("")
-        self.states.pop(name, None)
+        self._forget(self.states, name)
         self.to_head.append(letter)
 
     async def request_added(self, request_id: str, letter: Letter) -> None:
         await self._commit("")
-        self.requests[request_id] = letter
-        self.to_head.append(letter)
+        self._write(self.requests, request_id, letter)
 
     async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
         await self._commit("")
-        self.requests.pop(request_id, None)
+        self._forget(self.requests, request_id)
         self.to_head.append(letter)
 
     async def send_to_hosts(self, letters: Sequence[Letter]) -> None:
@@ -139,10 +151,9 @@ class MemoryPost(MemoryKeeper):
         return tuple(taken)
 
     def taken_by_head(self, host: str, most: int) -> tuple[Letter, ...]:
-        """The head's mailbox, of one host."""
+        """What the head reads next of one host: rows and letters, in order."""
         taken = [each for each in self.to_head if each.host == host][:most]
-        for each in taken:
-            self.to_head.remove(each)
+        self.to_head = [each for each in self.to_head if all(each is not one for one in taken)]
         return tuple(taken)
 
 

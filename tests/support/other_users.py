@@ -1,10 +1,12 @@
 """Whoever comes from elsewhere: their key files, their sessions of the page."""
 
 import re
+from pathlib import Path
 
 import httpx
 
 from farm.cli.auth import key_file
+from farm.simulation.virtual_farm import VirtualFarm
 
 ELSEWHERE = '[control]\nlisten = "tcp://127.0.0.1:0"\n'
 
@@ -19,7 +21,7 @@ def signed_in(url, token):
         return browser.cookies["farm_session"], csrf[1]
 
 
-def key_of(farm, name, role, folder):
+def key_of(farm: VirtualFarm, name: str, role: str, folder: Path) -> Path:
     """A new account's key file."""
     path = folder / f"{name}.key"
     path.write_text(key_file(farm.client.call("auth.new", name=name, role=role)))

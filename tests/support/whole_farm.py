@@ -166,6 +166,16 @@ def _kept_bundles(_compiler: str | None) -> Path:
     return Path(folder) / "objects"
 
 
+def holders(file: Path) -> list[int]:
+    """Processes that have it open."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.readlink(link) == os.fspath(file):  # noqa: PTH115
+                found.append(int(link.parts[2]))
+    return found
+
+
 def leftovers(folder: Path) -> list[str]:
     """Processes and mounts that have to do with `folder`."""
     wanted = os.fspath(folder)

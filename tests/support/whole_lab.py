@@ -16,8 +16,12 @@ from farm.simulation.farm_process import FarmProcess
 from farm.simulation.postgres import PostgresServer, new_server
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support import postgres
-from tests.support.whole_farm import running_farm, until
+from tests.support.whole_farm import phones, running_farm, until
 
+GO = "/data/local/tmp/go"
+WAIT = f"until [ -e {GO} ]; do sleep 0.2; done; rm {GO}; echo done"
+LISTEN = 'listen = "tcp://127.0.0.1:0"\n'  # behind [lab], where other hosts dial it
+JOB_LIMIT_S = 600.0
 DECIDES = "this head decides, in term"
 OVERLAPS = (  # leases that were held; for hosts with one clock
     "SELECT a.id FROM lease a JOIN lease b ON a.device = b.device AND a.fence < b.fence AND a.armed_at IS NOT NULL "
@@ -97,6 +101,47 @@ class WholeLab:
     def judged(self) -> Mapping[str, list[tuple[Any, ...]]]:
         """The rows that break a rule, by the rule."""
         return {what: found for what, query in JUDGED.items() if (found := self.rows(query))}
+
+
+class TwoHosts:
+    """A lab of two hosts with a phone each, all ready, and a head if it has none."""
+
+    def __init__(self, lab: WholeLab, *config: str, profiles: tuple[str, str] = ("galaxy-s9", "galaxy-a55")) -> None:
+        """`config`: further TOML of the first host and of the second."""
+        self.lab = lab
+        if not lab.heads:
+            lab.head()
+        one, two = config or ("", "")
+        self.one, self.two = lab.host("one", profiles[0], config=one), lab.host("two", profiles[1], config=two)
+        self.here, self.there = phones(self.one)[0], phones(self.two)[0]
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        """Return when either phone is, as its own host sees it: that of the other may be ready first."""
+        for phone in (self.here, self.there):
+            serial, farm = phone.serial, phone.farm
+            until(lambda: (serial, "ready") in [(row["serial"], row["state"]) for row in farm.status()["devices"]])  # noqa: B023 - at once
+
+    def submit(self, at: VirtualFarm | None = None, **spec: Any) -> str:
+        """Submit a job at a host, the first if not said; its id."""
+        (row,) = (at or self.one).client.call("job.submit", spec=spec)["jobs"]
+        return str(row["id"])
+
+    def shell(self, on: str, command: str = WAIT, at: VirtualFarm | None = None, **spec: Any) -> str:
+        """Submit a job of kind shell."""
+        return self.submit(at, kind="shell", on=on, command=command, timeout_s=JOB_LIMIT_S, **spec)
+
+    def job(self, job: str) -> Mapping[str, Any]:
+        """What the first host shows of it."""
+        return self.one.client.call("job.show", job=job)
+
+    def until(self, job: str, state: str) -> None:
+        """Return when it is in that state."""
+        until(lambda: self.job(job)["job"]["state"] == state)
+
+    def attempts(self, job: str) -> list[tuple[str, str]]:
+        """The phones and ends of its attempts."""
+        return [(each["device"], each["state"]) for each in self.job(job)["attempts"]]
 
 
 @contextmanager

@@ -190,6 +190,16 @@ def test_every_command_in_a_block_or_a_sentence_is_one(page: Path) -> None:
     assert not wrong
 
 
+def test_each_command_has_a_line_of_its_own() -> None:
+    lines = [(page.name, line) for page in PAGES for line in page.read_text("utf-8").splitlines()]
+    commands = re.compile(rf"farm (?:{'|'.join(sorted(COMMANDS))}) [\w.-]")
+    assert [
+        (page, line)
+        for page, line in lines
+        if line.startswith(("    farm ", "$ farm ")) and len(commands.findall(line)) > 1
+    ] == []
+
+
 def test_every_command_in_a_hint_is_one() -> None:
     found = list(hints())
     assert len(found) > 60

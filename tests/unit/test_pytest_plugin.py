@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np  # noqa: F401 (loaded once a process, and pytester forgets what its runs import)
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -55,6 +56,9 @@ def test_unsure(assert_not_slower):
 def test_slower(assert_not_slower):
     assert_not_slower("1.1", "0")
 
+def test_worse(assert_not_slower):
+    assert_not_slower("1.2", "0", fail_if="worse by 2 %")
+
 def test_allowed(assert_not_slower):
     assert_not_slower("1.1", "0", fail_if="slower by 20 %")
 
@@ -78,11 +82,12 @@ def run(pytester):
 
 def test_answers_fail_tests_only_where_they_are_sure(run):
     done = run("--farm-on", "android", "--junit-xml", "out.xml")
-    done.assert_outcomes(passed=4, failed=3, errors=1)
+    done.assert_outcomes(passed=4, failed=4, errors=1)
     done.stdout.fnmatch_lines(
         [
             "*farm_phone holds the phone*",
             "*1.1 on pixel: slower, +10.0% (+9.0% .. +11.0%) (0, in 80 pairs)*",
+            "*1.2 on pixel: worse, +20.0% (+19.0% .. +21.0%) (0, in 80 pairs)*",
             "*broken on pixel: failed, - (the phone left)*",
             "*hint: --fail-if*",
         ]
@@ -97,7 +102,7 @@ def test_answers_are_in_the_junit_file(run, pytester):
 
 
 def test_without_phones_named_tests_are_skipped(run):
-    run("-k", "not both").assert_outcomes(skipped=7)
+    run("-k", "not both").assert_outcomes(skipped=8)
 
 
 def test_a_farm_without_a_phone_is_a_failure_with_its_hint(run):

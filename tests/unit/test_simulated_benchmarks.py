@@ -15,7 +15,7 @@ CASES = [(name, case) for name in SIMULATED for case in import_module(f"benchmar
 
 
 def test_they_are_found():
-    assert {"ci", "energy", "runtimes", "statistics", "sustain"} <= {name for name, _ in CASES}
+    assert {"ci", "energy", "quality", "runtimes", "statistics", "sustain"} <= {name for name, _ in CASES}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=f"{name}: {case.name}") for name, case in CASES])

@@ -119,7 +119,7 @@ _LISTINGS = {
 _FARM_KEEPS_LIST = "farm decides which phones its adb server has"
 _FARM_KEEPS_LINK = "farm looks after the connection to the phone"
 _WOULD_END_LEASE = "the phone would be lost for the lease; farm device reboot is for operators"
-# Whoever gets there waits for an answer: the server knows only the key of farm's own sessions.
+# A client that reaches it waits forever: the server accepts only the keys of farm's sessions.
 _FARMS_SERVER = (
     "not on a leased adb: the phone's tcp:{port} is farm's own RPC server: use the lease's TVM key (farm lease show), "
     "or give your server another port (--port=5101 --port-end=5102)"

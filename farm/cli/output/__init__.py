@@ -6,8 +6,8 @@ Data goes to stdout (`print_line`, `print_json`), everything else to stderr (`pr
 cannot be written (a full disk, a closed pipe) ends the command by an OutputError; what stderr cannot take is dropped.
 
 Names, notes and commands are other people's words: each line is printed with escapes (`\x1b`, `\n`) in place of what
-would steer a terminal. Beside this module: what the terminal can show (terminal), plots in characters (plots), a tuning
-curve as SVG (curve), progress bars (progress) and events of jobs as lines (job_events).
+would steer a terminal. Beside this module: what the terminal can show (terminal), plots in characters and a tuning
+curve as SVG (plots), events of jobs as lines (job_events).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from __future__ import annotations
 import io
 import json as json_
 import os
-import re
 import select
 import sys
 from datetime import UTC, datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from farm.common import phone_text
 from farm.common.durations import format_duration
 from farm.common.errors import FarmError, HostError, UserError
 from farm.common.tones import tone
@@ -41,8 +41,6 @@ _STYLES = {
     "good": ("green", 32), "busy": ("cyan", 36), "going": ("blue", 34), "hold": ("magenta", 35),
     "warm": ("yellow", 33), "warn": ("yellow", 33), "bad": ("red", 31), "poor": ("red", 31), "off": ("dim", 2),
 }  # fmt: skip
-# Control characters but the tab, what breaks lines or turns their direction, and halves of characters.
-_CONTROL = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class OutputError(HostError):
@@ -120,8 +118,8 @@ def _plain(value: object) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""The text with escapes (`\x1b`, `\n`) in place of control characters."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    r"""The text with escapes (`\x1b`, `\n`) in place of what a terminal obeys, but for tabs."""
+    return phone_text.escaped(text).replace("\n", "\\n")
 
 
 def print_line(text: str = "") -> None:
@@ -137,8 +135,11 @@ def print_note(text: str) -> None:
     sys.stderr.flush()
 
 
-def print_error(error: FarmError) -> int:
-    """Print an error as one line and its hint as another; returns the exit code."""
+def print_error(error: FarmError, *, whole: bool = False) -> int:
+    """Print an error as one line and its hint as another; returns the exit code.
+
+    Of the evidence one line is printed, with `whole` all of it.
+    """
     mark = ""
     if "JOURNAL_STREAM" in os.environ:  # a service's process; commands do without the import
         from farm.common.systemd import error_mark
@@ -149,7 +150,10 @@ def print_error(error: FarmError) -> int:
         # a traceback's last line says what
         line = evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
         shown = line.strip()[:300]
-        if shown not in error.message and not shown.endswith(error.message):
+        if whole and len(evidence) > 1:
+            for each in ("evidence:", *(f"  {line}" for line in evidence)):
+                print_note(f"{mark}  {each}")
+        elif shown not in error.message and not shown.endswith(error.message):
             print_note(f"{mark}  evidence: {shown}")
     if error.hint:
         print_note(f"{mark}  hint: {error.hint}")

@@ -169,6 +169,8 @@ class TextureBuild:
     module: Any  # functions with textures are scheduled, the others not yet
     checks: CheckModule
     report: TextureReport
+    plain: Any  # the module without textures
+    decided: TextureDecision  # where its tensors lie
 
 
 def with_textures(module: Any, target: Any, refused: Mapping[str, str], fuse: Callable[[Any], Any]) -> TextureBuild:
@@ -188,4 +190,4 @@ def with_textures(module: Any, target: Any, refused: Mapping[str, str], fuse: Ca
         decided = decide_textures(fused, target, refused)
         checks = check_module(fused, decided)
         made = with_scopes_applied(fused, decided)
-        return TextureBuild(relax.transform.DeadCodeElimination()(made), checks, decided.report())
+        return TextureBuild(relax.transform.DeadCodeElimination()(made), checks, decided.report(), fused, decided)

@@ -5,6 +5,7 @@ A verb is a method of a `VerbGroup`, marked with `verb` (farm.common.verbs).
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,6 +18,7 @@ from farm.common.errors import UserError
 from farm.common.verbs import verbs_of
 from farm.control.server import ControlServer, handler
 
+MAX_ROWS_BYTES = 7 << 18  # of a page as JSON
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL (limits.h)
 MAX_NAME_BYTES = 255  # NAME_MAX
 
@@ -45,6 +47,16 @@ HostPath = Annotated[str, AfterValidator(_possible)]  # on the daemon's host; ""
 def json_of(record: object, *names: str) -> dict[str, Any]:
     """These attributes of a record as JSON: times in ISO 8601, enums by their values."""
     return {name: _json(getattr(record, name)) for name in names}
+
+
+def fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first rows of a page that fit one message, however long their texts are; one row always does."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += len(json.dumps(row))
+        if size > MAX_ROWS_BYTES:
+            return rows[:count]
+    return rows
 
 
 def _json(value: object) -> object:

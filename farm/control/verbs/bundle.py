@@ -95,12 +95,16 @@ class BundleVerbs(VerbGroup):
         source = await self._artifacts.ensure(packed) if packed else Path(folder)
         add = partial(self._library.add_packed if packed else self._library.add, source, name=name)
         add = partial(add, toolchain=toolchain, compile_golden=compiler, progress=progress)
-        bundle = await loop.run_in_executor(self._adders, add)
+        return self._row(await self._take_in(add, progress))
+
+    @run_to_completion  # what is in the library is taken by phones and shared, also if its user leaves meanwhile
+    async def _take_in(self, add: Callable[[], Bundle], progress: Callable[[str], None]) -> Bundle:
+        bundle = await asyncio.get_running_loop().run_in_executor(self._adders, add)
         await self._changed(bundle.hash)
         if self._sharing is not None:
-            await call.progress(step="sharing it with the other hosts")
+            progress("sharing it with the other hosts")
             await self._sharing.share(bundle)
-        return self._row(bundle)
+        return bundle
 
     @verb("bundle.list", Role.VIEWER)
     async def list(self) -> Mapping[str, Any]:
@@ -129,17 +133,22 @@ class BundleVerbs(VerbGroup):
     @verb("bundle.remove", Role.OPERATOR, subject="bundle")
     async def remove(self, bundle: str) -> Mapping[str, Any]:
         """Forget a bundle that no phone uses."""
+        names, files_removed = await self._let_go(bundle)
+        return {"name": bundle, "names": list(names), "files_removed": files_removed}
+
+    @run_to_completion
+    async def _let_go(self, bundle: str) -> tuple[tuple[str, ...], bool]:
         names, files_removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
         await self._changed("")
         if self._sharing is not None:
             await self._sharing.withdraw(names)
-        return {"name": bundle, "names": list(names), "files_removed": files_removed}
+        return names, files_removed
 
     @verb("bundle.verify", Role.VIEWER, subject="bundle")
     async def verify(self, bundle: str) -> Mapping[str, Any]:
         """Hash a bundle's files again."""
-        found = await asyncio.to_thread(self._library.get, bundle)
-        return {"name": bundle, "differences": await self._verified(found.hash)}
+        hash_ = await asyncio.to_thread(self._library.hash_of, bundle)  # its manifest may be what is damaged
+        return {"name": bundle, "differences": await self._verified(hash_)}
 
     def _row(self, bundle: Bundle) -> dict[str, Any]:
         return {**bundle_row(bundle), **self._rollouts.state(bundle)}

@@ -19,7 +19,7 @@ from farm.common.verbs import MAX_COUNT, Count, verb
 from farm.control.callers import Caller, Role
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, json_of
+from farm.control.verbs import VerbGroup, fitting, json_of
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
 from farm.head.allocator.model import DeviceReason
 from farm.head.head import Head
@@ -131,13 +131,15 @@ class JobVerbs(VerbGroup):
             wanted = JobFilter(text=text, selector=selector, device=device, state=state, user=user, kind=of_kind)
             found = await self._store.in_thread(self._store.job_search.search, wanted, before=before, limit=limit)
             rows = await self._rows(found.jobs, results=results)
-            return {"jobs": rows, "more": bool(found.before), "before": found.before, "now": self._now()}
+            shown = fitting(rows)
+            before = found.before if len(shown) == len(rows) else shown[-1]["id"]
+            return {"jobs": shown, "more": bool(before), "before": before, "now": self._now()}
         page = await self._store.in_thread(
             self._store.jobs.page,
             state=state, user=user, kind=of_kind, array=array, jobs=jobs, before=before, limit=limit + 1,
         )  # fmt: skip
-        more = len(page) > limit
-        rows = await self._rows(page[:limit], results=results)
+        rows = fitting(await self._rows(page[:limit], results=results))
+        more = len(page) > len(rows)
         return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else "", "now": self._now()}
 
     @verb("job.show", Role.VIEWER, subject="job")
@@ -174,14 +176,15 @@ class JobVerbs(VerbGroup):
         before: str = "",
         why: Annotated[str, Field(max_length=MAX_WHY)] = "",
     ) -> Mapping[str, Any]:
-        """End a job or an array; without `job`, a user's (one's own) jobs that meet the other fields.
+        """End a job or an array, of them those in `state`; without `job`, a user's (one's own) that meet all fields.
 
         Answers about at most 500 of the latter; `more`: again, with `before` the last of them. Jobs that have ended
         stay as they are. `key` is that of a submit. `why` is the jobs' error; else who cancelled them.
         """
         error = UserError(why or f"{call.caller.user} cancelled it", Code.JOB_CANCELLED)
         if job:
-            jobs, more = await self._store.in_thread(self._named, job), False
+            named, more = await self._store.in_thread(self._named, job), False
+            jobs = tuple(each for each in named if not state or each.state in state)
         else:
             page = await self._store.in_thread(
                 self._not_ended, call.caller.user, array=array, key=key, user=user, state=state, before=before

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Cor
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from farm.common.causes import brief, cause_of
@@ -25,7 +26,9 @@ MAX_BY_SUBJECT = 5_000  # jobs; of more, the farm's whole history is read sooner
 ENDS = frozenset(f"job.{state.value}" for state in FINAL)
 STOPS = frozenset(f"job.{state.value}" for state in JobState if state is not JobState.RUNNING)
 MAX_POINTS = 2_000  # of a curve: 60 kB; of a search that improves more often the rest is left out
-BRIEF = ("verdict", "estimate", "comparison", "speedup", "exit_code")  # of a result, in a list
+# Of a result, in a list (farm.results.series.list_words).
+BRIEF = ("verdict", "estimate", "comparison", "speedup", "energy", "plateau", "peak_bytes", "exit_code")
+MAX_FIGURES = 50  # of one field of it: a page of rows fits one message, whatever a worker reports
 SHOWN_NAME_CHARS = 80  # of a shell command or a note, in a row
 ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
 
@@ -317,9 +320,10 @@ def _why(result: Mapping[str, Any]) -> str:
 def _figures(name: str, value: object) -> Any:
     """Numbers, verdicts and answers of a result's field; None for what is none of them."""
     if name in ("verdict", "answer"):
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str) and len(value) <= SHOWN_NAME_CHARS else None
     if isinstance(value, Mapping):
-        plain = ((each, inner) for each, inner in value.items() if not isinstance(inner, Mapping))
+        shown = (each for each in islice(value.items(), MAX_FIGURES) if len(each[0]) <= SHOWN_NAME_CHARS)
+        plain = ((each, inner) for each, inner in shown if not isinstance(inner, Mapping))
         return {each: found for each, inner in plain if (found := _figures(each, inner)) is not None}
     return value if is_number(value) else None
 

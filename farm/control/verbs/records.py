@@ -18,7 +18,7 @@ from farm.common.verbs import MAX_COUNT, Count, Sha256, verb
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
-from farm.control.verbs import VerbGroup, json_of
+from farm.control.verbs import VerbGroup, fitting, json_of
 from farm.jobs.poison import REFUSED_AFTER, PoisonLedger
 from farm.leasing.model import Holder
 from farm.model.identity import target_words
@@ -50,7 +50,7 @@ class RecordsVerbs(VerbGroup):
     ) -> Mapping[str, Any]:
         """The newest sets."""
         found = await self._sets.in_thread(self._sets.page, name=name, job=job, limit=limit)
-        return {"sets": [_set_row(each) for each in found]}
+        return {"sets": fitting([_set_row(each) for each in found])}
 
     @verb("records.show", Role.VIEWER)
     async def show(self, call: ControlCall, set: Name) -> Mapping[str, Any]:  # noqa: A002 (the field's public name)
@@ -144,25 +144,25 @@ class HistoryVerbs(VerbGroup):
     ) -> Mapping[str, Any]:
         """A page of a model's measurements, or of all, newest first, as their jobs reported them.
 
-        `today` has each one's times at the phone's nominal speed now, for comparisons over time.
+        `today` has each one's times at the phone's agreed nominal speed, for comparisons over time; null without one.
         """
         measurements = self._measurements
-        nominal_s = cache(measurements.latest_nominal_s)
+        nominal_s = cache(measurements.agreed_nominal_s)
 
         def read() -> Mapping[str, Any]:
             page = measurements.page(model, device=device, before=before, limit=limit + 1)
             found = ((each, nominal_s(each.device, each.epoch, each.kernel, each.user)) for each in page[:limit])
-            rows = [_measurement_row(each, seconds) for each, seconds in found]
-            return {"rows": rows, "more": len(page) > limit}
+            rows = fitting([_measurement_row(each, seconds) for each, seconds in found])
+            return {"rows": rows, "more": len(page) > len(rows)}
 
         return await self._measurements.in_thread(read)
 
 
 def _measurement_row(each: Measurement, nominal_s: float | None) -> dict[str, Any]:
-    """`nominal_s`: today's, of its reference kernel."""
+    """`nominal_s`: today's, of its reference kernel; None: none is agreed."""
     today = None
     if nominal_s and each.nominal_s:
-        estimate, factor = each.summary.get("estimate", {}), nominal_s / each.nominal_s
+        estimate, factor = each.summary.get("estimate") or {}, nominal_s / each.nominal_s
         times = {name: estimate[name] * factor for name in TIMES if estimate.get(name) is not None}
         today = {"nominal_s": nominal_s, **times}
     return {

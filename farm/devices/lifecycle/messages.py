@@ -309,7 +309,7 @@ class FollowServer:
 
 @dataclass(frozen=True, slots=True)
 class EndServer:
-    """End the server; `clean`: and remove everything of ours. no answer is awaited."""
+    """End the server; with `clean` also remove farm's files. No answer is awaited."""
 
     clean: bool = False
 

@@ -65,9 +65,7 @@ class ActionRule:
     what: str  # what is done, for a person
     impact: Impact
     per_day: int | None  # for one phone in any 24 h; None: as often as needed
-    helps: Mapping[
-        DeviceFault, int
-    ]  # fault that it can repair -> how often it is tried in a row before the next action
+    helps: Mapping[DeviceFault, int]  # fault -> tries in a row before the next action
 
 
 ACTION_RULES: tuple[ActionRule, ...] = (

@@ -217,15 +217,15 @@ class UsbPhone:
 
     folder: Path  # in sysfs; its name is the port's path
     serial: str  # "": it has none
-    interface: str  # class, subclass and protocol, ADB or FASTBOOT; "": the host did not configure the device
+    interface: str  # class, subclass and protocol: ADB, FASTBOOT or FILES; "": the host did not configure the device
     barred: bool = False  # the host's rules do not let it in
 
 
-ADB, FASTBOOT = "ff4201", "ff4203"
+ADB, FASTBOOT, FILES = "ff4201", "ff4203", "060101"  # FILES: MTP, alone while USB debugging is off
 
 
 def phones_on_usb(sysfs: Path) -> list[UsbPhone]:
-    """Phones with adb or in fastboot, and devices that the host did not configure, which may be phones."""
+    """Phones with adb, in fastboot or with files only, and devices that the host did not configure: maybe phones."""
     try:
         folders = sorted((sysfs / DEVICES).iterdir())
     except OSError:
@@ -237,13 +237,16 @@ def _phone(device: Path) -> UsbPhone | None:
     serial, configured = _read(device / "serial"), device / "bConfigurationValue"
     if configured.exists() and not _read(configured):
         return UsbPhone(device, serial, "", _read(device / "authorized") == "0")
+    files = None
     for interface in sorted(device.glob(f"{device.name}:*")):
         kind = "".join(
             _read(interface / name) for name in ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
         )
         if kind in (ADB, FASTBOOT):
             return UsbPhone(device, serial, kind)
-    return None
+        if kind == FILES or _read(interface / "interface") == "MTP":  # kernels before FunctionFS: vendor's class
+            files = UsbPhone(device, serial, FILES)
+    return files
 
 
 def judge_phones(phones: Sequence[UsbPhone]) -> Iterator[Diagnosis]:
@@ -253,6 +256,9 @@ def judge_phones(phones: Sequence[UsbPhone]) -> Iterator[Diagnosis]:
         if phone.interface == FASTBOOT:
             fix = f"fastboot -s {phone.serial or f'usb:{where}'} reboot"
             yield Diagnosis("usb phones", WARN, f"the phone at {where}{called} is in fastboot", fix)
+        elif phone.interface == FILES:
+            fix = "if it is a phone: Developer options, USB debugging on (docs/first-phones.md)"
+            yield Diagnosis("usb phones", WARN, f"the device at {where}{called} has no adb", fix)
         elif phone.barred:
             fix = f"let it in (usbguard), or: echo 1 | sudo tee {phone.folder}/authorized"
             yield Diagnosis("usb phones", WARN, f"the device at {where}{called} may not be used on this host", fix)

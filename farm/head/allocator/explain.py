@@ -140,7 +140,7 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
     return max(known) - now_s if len(known) == len(served_s) else None
 
 
-def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
+def unleasable_reason(view: DeviceState, lease_class: LeaseClass) -> str:
     """The cause for which an adopted device cannot be handed out to the class; empty when it can."""
     return brief("; ".join(_unleasable(view, lease_class)))
 

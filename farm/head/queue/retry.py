@@ -24,7 +24,7 @@ MAX_CRASHES = 10  # a job under which the daemon died this often is likely what 
 
 
 def begun(job: Job) -> Job:
-    """The job once an attempt of it runs: the reasons of the attempts before are theirs, no longer the job's."""
+    """The job once an attempt of it runs: earlier attempts keep their errors, the job's own goes."""
     return replace(job, state=JobState.RUNNING, attempts=job.attempts + 1, not_before=None, error=None)
 
 

@@ -10,15 +10,14 @@ from farm.common.limits import MAX_NUMBER, MAX_REPEAT
 from farm.model.identity import CpuCluster
 from farm.model.placement import placed
 from farm.model.specs import (
-    BUILD,
     MEASURING,
     Bounds,
     Cores,
     Flag,
     HalfWidth,
     Help,
+    HistorySpec,
     MeasureSeconds,
-    MeasureSpec,
     Remeasure,
     Threads,
     TopApp,
@@ -27,7 +26,7 @@ from farm.model.specs import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec(MeasureSpec):
+class BenchSpec(HistorySpec):
     """Compile a model, run it, check its numbers against the host's reference, time it until its median is known."""
 
     kind: ClassVar[str] = "bench"
@@ -50,16 +49,6 @@ class BenchSpec(MeasureSpec):
     cores: Cores = None
     top_app: TopApp = False
     profile: Annotated[Flag, Help("Also time each operator in the model's own run.", group=MEASURING)] = False
-    branch: Annotated[
-        Annotated[str, Bounds(min_length=1, max_length=255)] | None,
-        Help(
-            "The branch of the sources that the model was built from, stored with the result.", form="text", group=BUILD
-        ),
-    ] = None
-    commit: Annotated[
-        Annotated[str, Bounds(min_length=1, max_length=80)] | None,
-        Help("The commit of these sources, stored with the result.", form="text", group=BUILD),
-    ] = None
 
     def check_cores(self, clusters: Sequence[CpuCluster], phone: str) -> None:
         """Refuse a phone that has not its cores, or too few for its threads."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ import typer
 
 from farm.cli import work
 from farm.cli.connection import JsonFlag
-from farm.cli.model_command import submit_model
+from farm.cli.model_command import TVM, submit_model
 from farm.cli.output import (
     fold_reasons,
     paragraph,
@@ -24,14 +26,14 @@ from farm.cli.output import (
     terminal,
 )
 from farm.cli.spec_options import flag_of, spec_options, with_one_placement
-from farm.common.durations import digits, in_one_unit, range_words, time_unit, with_unit
+from farm.common.durations import digits, in_one_unit, many, range_words, time_unit, with_unit
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import checked_file
 from farm.common.selector import natural
 from farm.kinds import KINDS
 from farm.kinds.bench import BenchSpec
 from farm.measure.conditions import clock_factor, next_step, percent, reasons_of
-from farm.model.specs import OUTPUT, RUNTIME, fields_of
+from farm.model.specs import OUTPUT, RUNTIME, exclusive, fields_of
 from farm.programs.description import RUNTIMES
 from farm.results.series import checked_against
 
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from farm.kinds.outcomes import BenchOutcome
     from farm.model.specs import JobSpec
 
-TVM = "tvm"
+AMOUNT_COLUMNS = 20
+MIN_PART = 0.01  # of all amounts; smaller ones are not shown
 Require = Literal["trusted", "suspect", "any"]  # the least that a verdict must be
 Plot = Annotated[
     bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.", rich_help_panel=OUTPUT)
@@ -50,10 +53,11 @@ Stats = Annotated[
 ]
 RequireOption = Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.", rich_help_panel=OUTPUT)]
 RequireOffload = Annotated[
-    bool,
+    str,
     typer.Option(
-        "--require-offload",
-        help="With --profile: exit with 1 when an operator runs on the CPU.",
+        metavar="PERCENT",
+        help="Exit with 1 when less of the work ran off the CPU: 100%.",
+        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -89,7 +93,7 @@ def bench(
     stats: Stats = False,
     why: work.Why = False,
     require: RequireOption = "any",
-    require_offload: RequireOffload = False,
+    require_offload: RequireOffload = "",
     runtime: Runtime = TVM,
     runtime_folder: RuntimeFolder = None,
     settings: ProgramSettings = None,
@@ -104,13 +108,15 @@ def bench(
     """
     checked_file(model)
     work.refuse_host(fields["on"], "bench")
-    if require_offload and not fields["profile"]:
-        raise UserError("--require-offload needs --profile", hint="add --profile, or leave out --require-offload")
-    if detach and (require != "any" or require_offload):
-        option = "--require-offload" if require_offload else "--require"
-        raise UserError(f"{option} judges the result, and --detach does not wait for it", hint="leave out one of them")
+    check_shown(fields, json=json, **{"--plot": plot, "--stats": stats})
+    offload = offload_of(require_offload)
+    judges = "--require-offload" if offload else "--require" if require != "any" else ""
+    if detach and judges:
+        raise UserError(f"{judges} judges the result, and --detach does not wait for it", hint="leave out one of them")
     check_runtime_options(runtime, **{"--set": settings, "--runtime-folder": runtime_folder})
     if any(len(fields[name]) > 1 for name in ("threads", "cores")):
+        if judges:
+            raise UserError(f"{judges} judges one result, not several --threads or --cores", hint="leave out one")
         sweep = KINDS["sweep"]
         submit_model(sweep, model, _fields_of_sweep(fields, runtime, sweep), wait=wait, detach=detach, json=json)
     fields = with_one_placement(fields, "farm bench")
@@ -119,7 +125,7 @@ def bench(
 
         bench_with(
             runtime, runtime_folder, model, {**fields, "settings": work.settings(settings)},
-            require=require, plot=plot, stats=stats, why=why, wait=wait, detach=detach, json=json,
+            require=require, offload=offload, plot=plot, stats=stats, why=why, wait=wait, detach=detach, json=json,
         )  # fmt: skip
     if fields["profile"] and work.is_package(model):
         raise UserError(f"{model} is a package, which holds no operators to time", hint="profile the model file")
@@ -127,7 +133,7 @@ def bench(
         spec = farm.spec("bench", model=model, **fields)
         finish = partial(
             finish_bench, spec=spec,
-            require=require, require_offload=require_offload, json=json, plot=plot, stats=stats, why=why,
+            require=require, offload=offload, json=json, plot=plot, stats=stats, why=why,
         )  # fmt: skip
         work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
@@ -146,6 +152,23 @@ def _fields_of_sweep(fields: Mapping[str, Any], runtime: str, spec: type[JobSpec
             hint=f"farm {spec.kind} --help lists its options",
         )
     return given
+
+
+def check_shown(fields: Mapping[str, Any], *, json: bool, **shown: bool) -> None:
+    """Refuse limits beside --repeat, which takes exactly so many samples, and what --json does not print.
+
+    Raises:
+        UserError: one of them is given.
+    """
+    if fields["repeat"]:
+        limits = {
+            "--measure": fields["measure_s"] != fields_of(BenchSpec)["measure_s"].default,
+            "--remeasure": fields["remeasure"] > 1,
+        }
+        if flag := next(filter(limits.get, limits), None):
+            raise exclusive("--repeat", flag)
+    if json and (flag := next(filter(shown.get, shown), None)):
+        raise exclusive(flag, "--json")
 
 
 def check_runtime_options(runtime: str, **given: object) -> None:
@@ -175,7 +198,7 @@ def own_fields(fields: Mapping[str, Any], spec: type[JobSpec]) -> tuple[dict[str
 
 def finish_bench(
     submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec,
-    require: Require, json: bool, plot: bool, stats: bool, why: bool, require_offload: bool = False,
+    require: Require, json: bool, plot: bool, stats: bool, why: bool, offload: float | None = None,
 ) -> NoReturn:  # fmt: skip
     """Print the outcomes, and end the command."""
     document = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
@@ -184,7 +207,11 @@ def finish_bench(
         work.finish(outcomes, document, json=json, show=show)
     except typer.Exit as end:
         poor = [each.device for each in outcomes if each.ok and each.result.get("verdict") not in _ENOUGH[require]]
-        kept = [line for each in outcomes if require_offload and each.ok for line in on_cpu(each.device, each.result)]
+        kept = [
+            f"{each.device}: {lack}"
+            for each in outcomes
+            if offload and each.ok and (lack := on_cpu(each.result, offload))
+        ]
         if end.exit_code or not (poor or kept):
             raise
         for line in [f"{', '.join(poor)}: the verdict is worse than {require}"] if poor else kept:
@@ -192,13 +219,34 @@ def finish_bench(
         raise typer.Exit(ExitCode.FAILED) from None
 
 
-def on_cpu(device: str, result: Mapping[str, Any]) -> list[str]:
-    """A sentence about the operators that ran on the CPU by a result's profile; none: all ran elsewhere."""
-    profile = result.get("profile") or {}
-    names = [each["name"] for each in profile.get("operators", ()) if each.get("unit") == "cpu"]
-    if not profile.get("operators"):
-        return [f"{device}: where its operators ran is not known"]
-    return [f"{device}: on the CPU ran {', '.join(names)}"] if names else []
+def offload_of(text: str) -> float | None:
+    """The part of the work that --require-offload asks for, above 0 to 1; None: it is not given.
+
+    Raises:
+        UserError: it is no percentage.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?%?", text.strip())
+    percentage = float(found[1]) if found else 0.0
+    if percentage > 100:
+        raise UserError(f"--require-offload: {percentage:.15g} % is more than 100 %", hint="--require-offload 100%")
+    if text and not percentage:
+        raise UserError(f"--require-offload {text[:40]!r} is no percentage above 0", hint="--require-offload 100%")
+    return percentage / 100 if text else None
+
+
+def on_cpu(result: Mapping[str, Any], wanted: float) -> str:
+    """A sentence about a result of whose work less than a part was done by no CPU; "": there was as much."""
+    ran_on = result.get("ran_on") or {}
+    offloaded = ran_on.get("offloaded")
+    if offloaded is None:
+        known = f"how much of its work ran on {ran_on['words']}" if ran_on else "where its work ran"
+        return f"{known} is not known"
+    if offloaded >= wanted:
+        return ""
+    operators = (result.get("profile") or {}).get("operators", ())
+    names = ", ".join(each["name"] for each in operators if each.get("unit") == "cpu")
+    about = f"on the CPU ran {names}" if names else f"it ran on {ran_on['words']}"
+    return f"{math.floor(offloaded * 1000) / 10:g} % was offloaded of {wanted * 100:g} %; {about}"
 
 
 def print_outcomes(
@@ -249,15 +297,18 @@ def result_lines(
         return
     ranked = sorted(results, key=lambda each: (each["estimate"]["median_ms"], natural(each["device"])))
     reasons = [reasons_of((each.get("certificate") or {}).get("reasons", ())) for each in ranked]
-    medians = in_one_unit([each["estimate"]["median_ms"] for each in ranked])
+    tails = ("p90_ms", "p99_ms") if why and any("p90_ms" in each["estimate"] for each in ranked) else ()
+    times = in_one_unit([each["estimate"].get(name) for each in ranked for name in ("median_ms", *tails)])
+    wide = 1 + len(tails)
     yield from table(
-        ("PHONE", "MEDIAN", "95 % RANGE", "VERDICT", *(() if why else ("WHY",))),
+        ("PHONE", "MEDIAN", "95 % RANGE", *(("P90", "P99") if tails else ()), "VERDICT", *(() if why else ("WHY",))),
         [
             (
-                each["device"], median, range_words(each["estimate"]), each["verdict"],
+                each["device"], times[at * wide], range_words(each["estimate"]),
+                *times[at * wide + 1 : at * wide + wide], each["verdict"],
                 *(() if why else (found[0].cause if found else "",)),
             )
-            for each, median, found in zip(ranked, medians, reasons, strict=True)
+            for at, (each, found) in enumerate(zip(ranked, reasons, strict=True))
         ],
         width=width,
         below="WHY",
@@ -327,16 +378,18 @@ def print_plot(result: Mapping[str, Any]) -> None:
     if not samples_ms:
         return
     print_line()
-    print_line(f"{result['device']}: {len(samples_ms)} samples, from the first to the last")
+    print_line(f"{result['device']}: {many(len(samples_ms), 'sample')}, from the first to the last")
     print_line(f"  {plots.sparkline(samples_ms, width, marks)}")
     for line in plots.histogram(samples_ms, width, marks, height=4):
         print_line(f"  {line}")
 
 
 def doubts(result: Mapping[str, Any]) -> list[str]:
-    """Every reason of a result's verdict, its warm-up and its other tries."""
+    """Every reason of a result's verdict, by how much it may be off for what, its warm-up and its other tries."""
     certificate = result.get("certificate") or {}
     lines = fold_reasons(certificate.get("reasons", ()), why=True)
+    width = (certificate.get("estimate") or {}).get("half_width")
+    lines += amount_lines(certificate.get("amounts") or (), width, terminal.glyphs())
     if warmup := certificate.get("warmup"):
         lines.append(f"{warmup} of {certificate['count']} samples are left out as warm-up")
     tries = certificate.get("tries", ())
@@ -345,6 +398,21 @@ def doubts(result: Mapping[str, Any]) -> list[str]:
         shown = next(number for number, each in enumerate(tries, 1) if each["reported"])
         lines.append(f"measured {len(tries)} times: {', '.join(medians)}; number {shown} is shown")
     return lines
+
+
+def amount_lines(amounts: Sequence[Mapping[str, Any]], half_width: float | None, marks: terminal.Glyphs) -> list[str]:
+    """The parts of an interval's relative half width, each with a bar, the largest first.
+
+    `amounts` add up on the log scale; `half_width`, where known, is what they make of the interval.
+    """
+    total = sum(each["amount"] for each in amounts)
+    shown = [each for each in amounts if each["amount"] > MIN_PART * total]
+    whole = half_width or total
+    return [f"±{percent(whole)} consists of:"] * bool(shown) + [
+        f"  {plots.bar(part, AMOUNT_COLUMNS, marks)} ±{percent(part * whole)}: {each['cause']}"
+        for each in shown
+        for part in [each["amount"] / total]
+    ]
 
 
 def print_profile(result: Mapping[str, Any]) -> None:
@@ -357,12 +425,12 @@ def print_profile(result: Mapping[str, Any]) -> None:
             [
                 (
                     each["name"], each["unit"], each["calls"], digits(each["each_ms"]), digits(each["total_ms"]),
-                    f"{each['share']:.1%}",
+                    f"{100 * each['share']:.1f} %",
                 )
                 for each in profile["operators"]
             ],
         )  # fmt: skip
-    units = ", ".join(f"{unit} {share:.1%}" for unit, share in (profile.get("units") or {}).items())
+    units = ", ".join(f"{unit} {100 * share:.1f} %" for unit, share in (profile.get("units") or {}).items())
     for line in (*([f"by unit: {units}"] if units else []), *profile["notes"]):
         print_line(f"  {result['device']}: {line}")
 

@@ -14,6 +14,8 @@ class BenchExecutor(ModelExecutor):
 
     async def task(self, context: AttemptContext) -> ModelTask[Any]:
         """The worker's task, with the phone's seconds of reference kernels."""
-        nominals = await self.parts.nominals(context.view.name, epoch_of(context.view), context.job.user)
+        of = (context.view.name, epoch_of(context.view), context.job.user)
+        nominals = await self.parts.nominals(*of)
+        earlier = await self.parts.earlier(*of, str(context.job.spec.get("model", "")))
         placements = placement_on(context.spec, context.view)
-        return ModelTask(**self.model(context), nominals=nominals, placements=placements)
+        return ModelTask(**self.model(context), nominals=nominals, placements=placements, earlier=earlier)

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
-from farm.common.durations import digits
+from farm.common.durations import digits, many
 from farm.devices.health.series import SHOWN
 from farm.measure.conditions import clock_factor
 from farm.web.plots import (
@@ -200,7 +200,7 @@ def _median_marks(taken: Samples, factor: float) -> list[Mark]:
 
 
 def _samples_summary(taken: Samples, end_s: float, beyond: int) -> str:
-    summary = f"{len(taken.seconds)} samples over {end_s:.1f} s"
+    summary = f"{many(len(taken.seconds), 'sample')} over {end_s:.1f} s"
     if taken.median_s is not None:
         summary += f", median {time_words(taken.median_s)} by the clock"
         if taken.nominal_s is not None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import tvm
 from farm.common.durations import digits, in_one_unit
 from farm.common.errors import Code, PhoneError
 from farm.compiler.build import Build
-from farm.compiler.compile import compile_stamped
+from farm.compiler.compile import CPU, GPU, OFFLOADED, compile_stamped
 from farm.compiler.inputs import import_with
 from farm.compiler.link import exporter
 from farm.compiler.load import read
@@ -27,8 +27,10 @@ from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.compiler.stamps import StampedCall, nanoseconds
 from farm.compiler.targets import TargetRefusedError, abi_of
 from farm.kinds.bench import BenchSpec
+from farm.measure.amounts import follows_between
 from farm.measure.comparison import Comparison
 from farm.model.specs import ModelTask, task_from_wire
+from farm.programs.work_placement import WorkPlacement, placement_of
 from farm.worker.channel import DaemonChannel
 from farm.worker.measuring import VIRTUAL, ReferenceTimer, about_build, checked_model, measure_until_trusted
 from farm.worker.session import FirstRun, PhoneSession, on_phone, place
@@ -36,8 +38,6 @@ from farm.worker.timing import MS, SamplingPlan, Timer, time_pairs, timer_of
 
 TURNS_S = 10.0  # for the plain build and the one that notes, at most
 OVERHEAD_KNOWN = 0.03  # turns continue until it is known whether noting costs more
-# Units. Another library's function is `offloaded` in a model for a CPU; in a model for a GPU it runs on the CPU.
-CPU, GPU, OFFLOADED = "cpu", "gpu", "offloaded"
 PACKAGED = "a package holds no operators, only their library: profile the model file"
 WAITED = (
     "after each operator the phone waited for the GPU: the time of a wait for nothing, {us} us, is subtracted, the time"
@@ -53,29 +53,31 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         with on_phone("loading the reference kernel"):
             read_kernel = load_kernel(model.session.raw, kernel)
         threads = [place(model.session, daemon, each).words for each in task.placements]
-        timed = _timed(task, model.timer(), read_kernel, kernel.key, daemon)
+        built = (model.built.compiled.sha256, "".join(threads), kernel.key)
+        alike = [each for each in task.earlier if (each.library, each.placement, each.kernel) == built]
+        follows = follows_between([each.median_s for each in alike], [each.reference_s for each in alike])
+        reference = ReferenceTimer(kernel.key, read_kernel, task.nominals, follows)
+        timed = _timed(task, model.timer(), reference, daemon)
         if task.spec.profile:
             daemon.progress("timing each operator")
             model.session.suspect = ""  # the build that notes times is another library
             model_s = timed["latency"]["median_ms"] / MS
             source = daemon.artifact(task.spec.model)
             timed["profile"] = profiled(model.built, source, model.session, model.ran, model_s)
+    ran_on = ran_on_of(model.built.compiled.kernels, timed.get("profile", {}).get("operators", ()))
+    timed["ran_on"] = ran_on.to_wire() if ran_on else None
     certificate = {**timed["certificate"], **about_build(model.built, task), "placement": "".join(threads)}
+    certificate |= {"ran_on": ran_on.words, "offloaded": ran_on.offloaded} if ran_on else {}
     certificate["notes"] = [*threads, *([VIRTUAL] if task.virtual else [])]
     return {**model.numerics, **timed, **model.built.about(), "certificate": certificate}
 
 
 def _timed(
-    task: ModelTask[BenchSpec],
-    timer: Timer,
-    read_kernel: Callable[[], float],
-    kernel: str,
-    daemon: DaemonChannel,
+    task: ModelTask[BenchSpec], timer: Timer, reference: ReferenceTimer, daemon: DaemonChannel
 ) -> dict[str, Any]:
     spec = task.spec
-    reference = ReferenceTimer(kernel, read_kernel, task.nominals)
     remeasure = 0 if spec.repeat else spec.remeasure
-    timed = measure_until_trusted(timer, reference, plan_of(task), remeasure, daemon)
+    timed = measure_until_trusted(timer, reference, plan_of(task), remeasure, daemon, virtual=task.virtual)
     return {
         **timed,
         "environment": {
@@ -84,6 +86,18 @@ def _timed(
             "min_repeat_ms": spec.min_repeat_ms,
         },
     }
+
+
+def ran_on_of(kernels: Mapping[str, int], operators: Sequence[Mapping[str, Any]]) -> WorkPlacement | None:
+    """Where the kernels of a run were; their times, which are in a profile, count where there is one. Pure.
+
+    Args:
+        kernels: calls of a run by unit; empty: not known.
+        operators: of a profile; empty: there is none.
+    """
+    if operators:
+        return placement_of("kernels", ((each["unit"], each["calls"], each["total_ms"]) for each in operators))
+    return placement_of("kernels", ((unit, count, None) for unit, count in kernels.items()))
 
 
 def plan_of(task: ModelTask[BenchSpec]) -> SamplingPlan:

@@ -1,4 +1,4 @@
-"""Kind `compare`: time two builds in turns on the same phone and say which is faster."""
+"""Kind `compare`: time two builds in turns on the same phone and say which is faster, and whether it is worse."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from farm.common.errors import Code, UserError
 from farm.kinds.program import ProgramUse, Settings
 from farm.model.specs import (
+    DEFAULT_METRIC,
     MEASURING,
     RUNTIME,
     SIDE_B,
@@ -17,8 +18,10 @@ from farm.model.specs import (
     BundleUse,
     Flag,
     Help,
+    LabelledInputsFile,
     MeasureSeconds,
     MeasureSpec,
+    Metric,
     ModelSpec,
     ModelTask,
     Name,
@@ -26,6 +29,7 @@ from farm.model.specs import (
     Seconds,
     Sha256,
     TargetText,
+    check_quality,
     fields_of,
 )
 
@@ -66,9 +70,13 @@ class CompareSpec(MeasureSpec):
     settings_b: Annotated[
         Settings, Help("A setting of B's program, NAME=VALUE.", flag="--set-b", form="settings", group=SIDE_B)
     ] = field(default_factory=dict)
+    quality: LabelledInputsFile = None
+    metric: Metric = DEFAULT_METRIC
 
     def __post_init__(self) -> None:
         """Refuse one bundle without another, two for anything but one build under TVM, and builds that nobody runs."""
+        others = {"--input": self.inputs, "--bundle": self.bundle}
+        check_quality(self.quality, self.metric, {**others, "--runtime": self.program, "--runtime-b": self.program_b})
         self._check_programs()
         if (self.bundle is None) != (self.bundle_b is None):
             raise UserError(

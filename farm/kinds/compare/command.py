@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,17 +13,20 @@ import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag
+from farm.cli.model_command import TVM
 from farm.cli.output import fold_reasons, paragraph, print_json, print_line, print_remarks, print_table, print_unlike
-from farm.cli.spec_options import spec_options
+from farm.cli.quality import both_words, compare_stored_quality, needed_words, print_found_loss
+from farm.cli.spec_options import flag_of, spec_options
 from farm.common.durations import in_one_unit
 from farm.common.errors import UserError
 from farm.common.files import checked_file, short_hash
-from farm.kinds.bench.command import TVM, RuntimeFolder, check_runtime_options, notes_of
+from farm.kinds import KINDS
+from farm.kinds.bench.command import RuntimeFolder, check_runtime_options, notes_of
 from farm.kinds.compare import CompareSpec
 from farm.kinds.program.command import packed_runtime
-from farm.measure.conditions import ROUGHLY, ratio_words, reasons_of
+from farm.measure.conditions import left_open, ratio_words, reasons_of
 from farm.model.job import MEASURING_KINDS
-from farm.model.specs import RUNTIME, SIDE_B
+from farm.model.specs import ALL, RUNTIME, SIDE_B, check_quality, fields_of
 from farm.programs.description import RUNTIMES
 from farm.results.series import checked_against, runtime_words
 
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from farm.model.specs import JobSpec
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
-MAX_NEEDED = 100_000  # pairs, which take some hours
 RuntimeA = Annotated[
     str,
     typer.Option(
@@ -50,7 +54,7 @@ RuntimeFolderB = Annotated[
 @spec_options(CompareSpec, devices="all")
 def compare(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench or sustained run.")
+        str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench, run or sustained run.")
     ],
     fields: dict[str, Any],
     b: Annotated[
@@ -79,16 +83,20 @@ def compare(
     Ctrl-C cancels. The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it
     is; 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
     """
-    files = [Path(each) for each in (a, b or a) if Path(each).exists()]
+    if b is not None and not on and not any(Path(each).exists() for each in (a, b)):
+        runtimes = {"--runtime": runtime != TVM, "--runtime-b": runtime_b != TVM}
+        folders = {"--runtime-folder": runtime_folder, "--runtime-folder-b": runtime_folder_b}
+        _check_stored(fields, {**runtimes, **folders, "--wait": wait, "--detach": detach})
+        with work.client() as farm:
+            compare_results(farm, a, b, fields["min_effect"], json=json, why=why)
+        return
+    for each in (a, b or a):
+        _check_model(each)
+    if not on:
+        raise UserError("no phones are named to compare them on", hint="add --on android, or another selector")
+    work.refuse_host(on, "compare")
+    check_quality(fields["quality"], fields["metric"], {})
     with work.client() as farm:
-        if not files and b is not None and not on:
-            _stored(farm, a, b, fields["min_effect"], json=json, why=why)
-            return
-        for each in (a, b or a):
-            _check_model(Path(each))
-        if not on:
-            raise UserError("no phones are named to compare them on", hint="add --on android, or another selector")
-        work.refuse_host(on, "compare")
         check_runtime_options(runtime, **{"--set": fields["settings"], "--runtime-folder": runtime_folder})
         check_runtime_options(runtime_b, **{"--set-b": fields["settings_b"], "--runtime-folder-b": runtime_folder_b})
         if b is None and runtime == runtime_b and fields["settings"] == fields["settings_b"]:
@@ -98,14 +106,29 @@ def compare(
             "program_b": packed_runtime(runtime_b, runtime_folder_b, Path(b or a), fields["settings_b"]),
         }
         spec = farm.spec("compare", model=a, model_b=b, on=on, **{**fields, **programs})
+        if fields["quality"] is not None:
+            print_found_loss(fields["quality"], fields["metric"])
         finish = partial(_finish, spec=spec, json=json, why=why)
         work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 
-def _check_model(path: Path) -> None:
-    if not path.exists():
-        raise UserError(f"{path} does not exist", hint="give a file, or two jobs without --on: farm compare JOB JOB")
-    checked_file(path)
+def _check_model(given: str) -> None:
+    kind, _, rest = given.partition("-")
+    if not Path(given).exists():
+        if kind in KINDS.kinds and re.fullmatch("[0-9a-f]+", rest):
+            raise UserError(f"{given} is a job", hint=f"name a second one, without --on: farm compare {given} JOB")
+        raise UserError(f"{given} does not exist", hint="give a file, or two jobs without --on: farm compare JOB JOB")
+    checked_file(Path(given))
+
+
+def _check_stored(fields: Mapping[str, Any], others: Mapping[str, object]) -> None:
+    """Refuse options that have no effect on stored results."""
+    known = fields_of(CompareSpec)
+    unlike = {flag_of(known[name]): value and value != known[name].default for name, value in fields.items()}
+    allowed = {"--min-effect", *(["--devices"] if fields["devices"] == ALL else [])}
+    given = {flag: value for flag, value in {**unlike, **others}.items() if flag not in allowed}
+    if flag := next(filter(given.get, given), None):
+        raise UserError(f"{flag} needs two builds", hint="for two stored results: farm compare JOB JOB")
 
 
 def _finish(submitted: Submitted, outcomes: Sequence[Outcome], *, spec: JobSpec, json: bool, why: bool) -> NoReturn:
@@ -162,12 +185,18 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
         for each in results
         for line in (
             *_bundles(each), *_runtimes(each), *(fold_reasons(each["comparison"]["reasons"], why=True) if why else ()),
-            *_doubts(each["comparison"]),
+            *filter(None, (left_open(each["comparison"]),)), *_quality(each),
         )
     )  # fmt: skip
     more = not why and any(len(each) > 1 or any(one.evidence for one in each) for each in reasons)
     for line in paragraph(
-        ("B / A: median of paired runs.", "Every reason: --why" if more else "", _numbers(results), *notes_of(results))
+        (
+            "B / A: median of paired runs.",
+            "Every reason: --why" if more else "",
+            _numbers(results),
+            _between(results),
+            *notes_of(results),
+        )
     ):
         print_line(line)
     print_unlike(each.get("unlike", ()) for each in results)
@@ -185,8 +214,17 @@ def _numbers(results: Sequence[Mapping[str, Any]]) -> str:
     return f"Outputs match {matches}." if matches else ""
 
 
-def _needed(pairs: int) -> str:
-    return str(pairs) if pairs <= MAX_NEEDED else f"more than {MAX_NEEDED}"
+def _between(results: Sequence[Mapping[str, Any]]) -> str:
+    """The largest difference between the outputs of two runtimes."""
+    found = [each["outputs"] for each in results if each.get("outputs")]
+    if not found:
+        return ""
+    worst = max(found, key=lambda each: math.inf if each["max_abs_error"] is None else each["max_abs_error"])
+    if worst["max_abs_error"] is None:
+        return "The outputs of A and B differ: there are NaN or infinities."
+    return (
+        f"Outputs of A and B differ by {worst['max_abs_error']:.0e} at most, of numbers up to {worst['largest']:.2g}."
+    )
 
 
 def _bundles(result: Mapping[str, Any]) -> list[str]:
@@ -200,43 +238,37 @@ def _bundles(result: Mapping[str, Any]) -> list[str]:
 def _runtimes(result: Mapping[str, Any]) -> list[str]:
     if "runtime" not in result["a"]:
         return []
-    a, b = (", ".join(filter(None, (runtime_words(result[side]), result[side].get("placement")))) for side in "ab")
+    words = ("placement", "ran_on")
+    a, b = (
+        ", ".join(filter(None, (runtime_words(result[side]), *(result[side].get(each) for each in words))))
+        for side in "ab"
+    )
     return [f"A ran under {a}; B under {b}"]
 
 
-def certain_words(compared: Mapping[str, Any]) -> str:
-    """A sure answer whose size is known roughly, with the range: "B is certainly faster: 2.2 to 50 times"."""
-    low, high = compared["low"], compared["high"]
-    if compared["answer"] == "faster":
-        low, high = 1 / high, 1 / low
-    return f"B is certainly {compared['answer']}: {ratio_words(low)} to {ratio_words(high)} times"
+def _quality(result: Mapping[str, Any]) -> list[str]:
+    if not (quality := result.get("quality")):
+        return []
+    return [both_words(result["comparison"], quality), *needed_words(quality)]
 
 
-def _doubts(compared: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MAX_NEEDED:
-        lines.append(f"too noisy here: it would take more than {MAX_NEEDED} pairs; try a quieter host or phone")
-    elif compared["answer"] == "cannot tell":
-        lines.append(
-            f"{compared['needed_pairs']} pairs taken in turns would find a difference of {compared['find_effect']:.0%} "
-            f"with 95 % power, {_needed(compared['needed_same'])} would show that there is none"
-        )
-    elif compared.get("known_to", 1.0) > ROUGHLY:
-        lines.append(certain_words(compared))
-    return lines
-
-
-def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why: bool) -> None:
+def compare_results(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why: bool) -> None:
     """Compare two results that are there."""
     from farm.measure.comparison import compare_stored, two_models
 
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
     if outcomes[0].job.id == outcomes[1].job.id:
         raise UserError(f"A and B are one result, {outcomes[0].job.id}", hint="two ids of `farm history MODEL`")
-    if all(each.job.kind == "sustain" for each in outcomes):
+    kinds = [each.job.kind for each in outcomes]
+    if len(set(kinds)) > 1 and not set(kinds) <= set(MEASURING_KINDS):
+        raise UserError("A is of kind {}, B of kind {}".format(*kinds), hint="compare two of one kind")
+    if kinds[0] == "sustain":
         from farm.kinds.sustain.compare import compare_stored_runs
 
         compare_stored_runs(outcomes[0], outcomes[1], min_effect, json=json, why=why)
+        return
+    if kinds[0] == "run":
+        compare_stored_quality(farm, outcomes[0], outcomes[1], json=json)
         return
     first, second = (_certificate(each) for each in outcomes)
     try:
@@ -253,7 +285,7 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
         )  # fmt: skip
         return
     print_line(found.sentence)
-    for line in (*fold_reasons(compared["reasons"], why=why), *_doubts(compared), *notes):
+    for line in (*fold_reasons(compared["reasons"], why=why), *filter(None, (left_open(compared),)), *notes):
         print_line(f"  {line}")
 
 

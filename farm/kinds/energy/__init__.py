@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from farm.model.specs import MEASURING, Bounds, Help, MeasureSpec, ModelTask, Seconds
+from farm.model.specs import MEASURING, Bounds, Help, HistorySpec, ModelTask, Seconds
 
 EnergyHalfWidth = Annotated[
     Annotated[float, Bounds(strict=True, ge=0.005, le=0.5)],
@@ -14,7 +14,7 @@ EnergyHalfWidth = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnergySpec(MeasureSpec):
+class EnergySpec(HistorySpec):
     """Run a model in windows between idle ones, and read the phone's power: the joules of one inference."""
 
     kind: ClassVar[str] = "energy"

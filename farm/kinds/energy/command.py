@@ -28,7 +28,9 @@ energy = model_command(
 
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """Sentences about one result."""
-    notes: list[str] = result["certificate"]["notes"]
+    certificate = result["certificate"]
+    doubts = [each["cause"] for each in certificate.get("reasons", ()) if each["code"] != "unresolved"]
+    notes: list[str] = [*doubts, *certificate["notes"]]
     unresolved = result["unresolved"]
     if unresolved is None:
         return notes

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.measure.conditions import Reason, Verdict, verdict_fields
 from farm.measure.energy import (
     MIN_CYCLES,
     MIN_READINGS,
@@ -21,6 +22,7 @@ from farm.measure.energy import (
     estimate,
     window,
 )
+from farm.measure.metrics import ENERGY, values_of
 
 WINDOWS = 3  # of a cycle: idle, busy, idle
 MAX_WINDOW_S = 10.0  # longer ones let the baseline wander; a longer measurement has more cycles
@@ -134,6 +136,14 @@ def added(cycles: Sequence[EnergyCycle]) -> EnergyCycle:
         for parts in zip(*((each.idle_before, each.busy, each.idle_after) for each in cycles), strict=True)
     )
     return EnergyCycle(before, busy, after, cycles[0].inference_s)
+
+
+def verdict_on(found: EnergyEstimate | EnergyNotResolved, doubts: Sequence[Reason] = ()) -> dict[str, Any]:
+    """The fields of a certificate by which the joules are in histories. `doubts`: of the conditions."""
+    if isinstance(found, EnergyNotResolved):
+        unresolved = Reason("unresolved", Verdict.REJECTED, "the meter does not resolve the joules", found.sentence)
+        return {**verdict_fields([*doubts, unresolved]), "values": {}}
+    return {**verdict_fields(doubts), "values": values_of((ENERGY, found.net_j, found.low_j, found.high_j))}
 
 
 def to_wire(found: EnergyEstimate | EnergyNotResolved) -> dict[str, Any]:

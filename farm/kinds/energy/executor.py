@@ -73,15 +73,17 @@ class GaugeReader:
     def __init__(self, client: AdbClient, serial: str) -> None:
         self._client, self._serial = client, serial
         self._nap_s = 0.0
+        self._one = asyncio.Lock()  # each call of the worker has a task of its own
         self._task: asyncio.Task[None] | None = None
         self._lines: list[tuple[float, str]] = []
 
     async def lines(self, nap_s: float) -> list[tuple[float, str]]:
         """The lines since the last call, read every `nap_s`: seconds since 1970 by this host's clock, and the text."""
-        if nap_s != self._nap_s:
-            await self.close()
-            self._nap_s = nap_s
-            self._task = asyncio.create_task(self._read(nap_s), name=f"gauge of {self._serial}")
+        async with self._one:
+            if nap_s != self._nap_s:
+                await self.close()
+                self._nap_s = nap_s
+                self._task = asyncio.create_task(self._read(nap_s), name=f"gauge of {self._serial}")
         lines, self._lines = self._lines, []
         if not lines and self._task is not None and self._task.done():
             await self._task
@@ -114,6 +116,7 @@ class RailsTraces:
         """`trace_s`: a trace that ends earlier, and was not asked for, failed."""
         self._client, self._serial, self._least_s = client, serial, trace_s - 1
         self._stream: ShellStream | None = None
+        self._one = asyncio.Lock()  # each call of the worker has a task of its own
         self._task: asyncio.Task[None] | None = None
         self._ready: deque[Mapping[str, Any]] = deque(maxlen=MAX_READY)
         self._ends = False
@@ -123,10 +126,11 @@ class RailsTraces:
 
         `last`: the one that continues ends, and no other begins.
         """
-        if self._task is None:
-            begun = await uptime_of(self._client, self._serial)
-            running = self._run(begun, await self._open())
-            self._task = asyncio.create_task(running, name=f"rails of {self._serial}")
+        async with self._one:
+            if self._task is None:
+                begun = await uptime_of(self._client, self._serial)
+                running = self._run(begun, await self._open())
+                self._task = asyncio.create_task(running, name=f"rails of {self._serial}")
         if last and not self._ends:
             self._ends = True
             if self._stream is not None:

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farm.kinds.energy import EnergyTask
-from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
+from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire, verdict_on
 from farm.kinds.energy.meter import GaugeMeter, PowerMeter, RailsMeter, opened_meter
 from farm.measure.conditions import Conditions
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading
 from farm.model.specs import task_from_wire
 from farm.worker.channel import DaemonChannel
-from farm.worker.measuring import VIRTUAL, checked_model, circumstances
+from farm.worker.measuring import VIRTUAL, checked_model, circumstances, doubts_about
 from farm.worker.timing import Timer, first_runs
 
 
@@ -30,10 +30,13 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         period_s = meter.period_s()
         before, started_at = daemon.conditions(), datetime.now(UTC)
         found = _measured(meter, model.timer(), period_s, task, daemon)
-        conditions = Conditions(before, (), daemon.conditions())
+        conditions = Conditions(before, (), daemon.conditions(), virtual=task.virtual)
+    about = meter.about()
     certificate = {
-        **circumstances(model, task, conditions, started_at),
-        "meter": {**meter.about(), "period_s": period_s},
+        **circumstances(model.built, task, conditions, started_at),
+        **verdict_on(found, doubts_about(conditions)),
+        "method": f"by {about['source']}",
+        "meter": {**about, "period_s": period_s},
         "notes": [*([VIRTUAL] if task.virtual else []), *task.power.notes()],
     }
     return {**model.numerics, **model.built.about(), **to_wire(found), "certificate": certificate}

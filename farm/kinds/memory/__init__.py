@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from farm.model.specs import HalfWidth, MeasureSeconds, MeasureSpec
+from farm.model.specs import HalfWidth, HistorySpec, MeasureSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySpec(MeasureSpec):
+class MemorySpec(HistorySpec):
     """Load a model, run it, load it again in a new process: the seconds and the memory of each phase."""
 
     kind: ClassVar[str] = "memory"

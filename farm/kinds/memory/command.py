@@ -35,7 +35,8 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
         for row in result["phases"]
         for words in row["kills"]
     ]
-    return [f"at most {_mb(result['peak_bytes'])} of memory and swap", *killed, *result["notes"]]
+    notes = (result.get("certificate") or result)["notes"]  # a former release had no certificate
+    return [f"at most {_mb(result['peak_bytes'])} of memory and swap", *killed, *notes]
 
 
 def _row(device: str, row: Mapping[str, Any], *, gpu: bool) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from farm.common.verbs import Count, verb
 from farm.devices.server.phone_paths import MEMORY
 from farm.devices.server.rpc_server import script_error
 from farm.jobs.executor import AttemptContext
-from farm.kinds.execution import MeasuringHost, ModelExecutor, quiet_lease
+from farm.kinds.execution import MeasuringHost, ModelExecutor, measured, quiet_lease
 from farm.kinds.memory.phases import MemoryReading, read_lines
 
 WORKER = "farm.kinds.memory.worker"
@@ -22,15 +22,10 @@ class MemoryExecutor(ModelExecutor):
     """Runs attempts of kind memory."""
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report, with the phone and its quiet."""
+        """The worker's report, with the phone in its certificate."""
         task = await self.task(context)
         host = MemoryHost(context, self.parts, quiet_lease(self.parts, context))
-        try:
-            report = await self.parts.work.run(context, WORKER, task.to_wire(), host)
-        finally:
-            await host.quiet.end()
-        notes = [*report["notes"], *host.quiet.notes()]
-        return {**report, "target": task.spec.target, "quiesce": host.quiet.to_wire(), "notes": notes}
+        return await measured(self.parts.work, context, WORKER, task.to_wire(), host)
 
 
 @dataclass(frozen=True, slots=True)

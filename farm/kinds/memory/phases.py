@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.common.phone_text import whole_number
+from farm.measure.metrics import FIRST_LOAD_TIME, FIRST_RUN_TIME, PEAK_MEMORY, values_of
 
 INIT, FIRST_LOAD, LATER_LOAD, FIRST_RUN, STEADY_RUN = "init", "first load", "later load", "first run", "steady run"
 PHASES = (INIT, FIRST_LOAD, LATER_LOAD, FIRST_RUN, STEADY_RUN)
@@ -143,6 +144,13 @@ def notes_on(readings: Sequence[MemoryReading], *, on_gpu: bool) -> Iterator[str
 def peak_bytes(rows: Iterable[Mapping[str, Any]]) -> int:
     """The most that any phase needed, of memory and swap."""
     return max((row["peak_rss_bytes"] + row["swap_bytes"] for row in rows), default=0)
+
+
+def values_in(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The `values` of a certificate: the peak, and what a cold start takes."""
+    took = {row["phase"]: row["ms"] / 1e3 for row in rows}
+    times = ((FIRST_LOAD_TIME, took[FIRST_LOAD]), (FIRST_RUN_TIME, took[FIRST_RUN]))
+    return values_of(*((*each, None, None) for each in ((PEAK_MEMORY, float(peak_bytes(rows))), *times)))
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

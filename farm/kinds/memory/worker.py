@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,12 @@ from farm.kinds.memory.phases import (
     in_order,
     notes_on,
     peak_bytes,
+    values_in,
 )
+from farm.measure.conditions import Conditions, verdict_fields
 from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.channel import DaemonChannel
-from farm.worker.measuring import VIRTUAL
+from farm.worker.measuring import VIRTUAL, circumstances, doubts_about
 from farm.worker.session import PhoneSession, check_local_memory, on_phone, prepare, session_to_phone
 from farm.worker.textures import checked_textures
 from farm.worker.timing import SamplingPlan, measure, timer_of
@@ -71,6 +74,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
             built = checked_textures(built, session, daemon, build)
     watch = PhaseWatch(daemon, gpu=built.device != "cpu")
     daemon.progress(INIT)
+    before, started_at = daemon.conditions(), datetime.now(UTC)
     with session_to_phone(daemon) as session:
         device = _init(session, built, watch)
         machine = _loaded(FIRST_LOAD, session, built, device, watch, daemon)
@@ -80,6 +84,13 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         device = session.device(built.device)
         _loaded(LATER_LOAD, session, built, device, watch, daemon)
     rows = in_order(watch.phases)
+    conditions = Conditions(before, (), daemon.conditions(), virtual=task.virtual)
+    certificate = {
+        **circumstances(built, task, conditions, started_at),
+        **verdict_fields(doubts_about(conditions)),
+        "values": values_in(rows),
+        "notes": [*([VIRTUAL] if task.virtual else []), *watch.notes()],
+    }
     return {
         **numerics,
         **built.about(),
@@ -87,7 +98,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         "peak_bytes": peak_bytes(rows),
         "library_bytes": built.compiled.library.stat().st_size,
         "samples_s": samples_s,
-        "notes": [*([VIRTUAL] if task.virtual else []), *watch.notes()],
+        "certificate": certificate,
     }
 
 

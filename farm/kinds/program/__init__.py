@@ -12,6 +12,8 @@ from farm.model.specs import (
     RUNTIME,
     ArtifactOf,
     Bounds,
+    Branch,
+    Commit,
     HalfWidth,
     Help,
     JobSpec,
@@ -65,6 +67,8 @@ class ProgramSpec(RuntimeSpec):
     ] = None
     quiet_hub: QuietHub = False
     quiesce: Quiesce = None
+    branch: Branch = None
+    commit: Commit = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

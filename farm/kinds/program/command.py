@@ -12,12 +12,24 @@ import typer
 
 from farm.cli import work
 from farm.cli.connection import JsonFlag
+from farm.cli.model_command import TVM
 from farm.cli.output import emit, print_line
-from farm.cli.spec_options import spec_options
+from farm.cli.spec_options import flag_of, spec_options
 from farm.common.errors import UserError
 from farm.common.files import checked_file, write_durably
-from farm.kinds.bench.command import TVM, Plot, Require, finish_bench, own_fields, print_results
+from farm.kinds.bench import BenchSpec
+from farm.kinds.bench.command import (
+    Plot,
+    Require,
+    RequireOffload,
+    check_shown,
+    finish_bench,
+    offload_of,
+    own_fields,
+    print_results,
+)
 from farm.kinds.program import ProgramSpec
+from farm.model.specs import fields_of
 from farm.programs.description import (
     RUNTIMES,
     PackagedRuntime,
@@ -47,6 +59,7 @@ def run_program(
     model: Annotated[Path | None, typer.Option(help="The model file, if not the description's.")] = None,
     plot: Plot = False,
     why: work.Why = False,
+    require_offload: RequireOffload = "",
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,
@@ -57,8 +70,12 @@ def run_program(
     matches.
     """
     work.refuse_host(fields["on"], "program")
+    check_shown(fields, json=json, **{"--plot": plot})
+    offload = offload_of(require_offload)
+    if detach and offload:
+        raise UserError("--require-offload judges the result, and --detach does not wait for it", hint="leave out one")
     given = described(spec, model, fields)
-    _finish(given, detach=detach, wait=wait, json=json, plot=plot, why=why)
+    _finish(given, detach=detach, wait=wait, json=json, plot=plot, why=why, offload=offload)
 
 
 def described(spec: Path, model: Path | None, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +170,13 @@ def bench_with(runtime: str, folder: Path | None, model: Path, fields: Mapping[s
         fields: options of the bench.
         shown: how its outcomes are waited for and printed.
     """
+    _finish(fields_with(runtime, folder, model, fields), **shown)
+
+
+def fields_with(runtime: str, folder: Path | None, model: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the job of another runtime, by the options of a bench; arguments as of `bench_with`."""
     program = packed_runtime(runtime, folder, model, fields["settings"])
-    _finish({**program_fields(fields, runtime), "program": program, "model": model, "name": model.name}, **shown)
+    return {**program_fields(fields, runtime), "program": program, "model": model, "name": model.name}
 
 
 def program_fields(fields: Mapping[str, Any], runtime: str) -> dict[str, Any]:
@@ -163,7 +185,7 @@ def program_fields(fields: Mapping[str, Any], runtime: str) -> dict[str, Any]:
     if others:
         where = f"{runtime} has" if runtime.endswith(".toml") else f"farm program show {runtime} lists"
         raise UserError(
-            f"--{others[0].replace('_', '-')} is for TVM; {runtime} has its own settings",
+            f"{flag_of(fields_of(BenchSpec)[others[0]])} is for TVM; {runtime} has its own settings",
             hint=f"--set NAME=VALUE; {where} them",
         )
     return given
@@ -198,10 +220,13 @@ def _finish(
     why: bool,
     stats: bool = False,
     require: Require = "any",
+    offload: float | None = None,
 ) -> NoReturn:
     with work.client() as farm:
         spec = farm.spec("program", **given)
-        finish = partial(finish_bench, spec=spec, require=require, json=json, plot=plot, stats=stats, why=why)
+        finish = partial(
+            finish_bench, spec=spec, require=require, offload=offload, json=json, plot=plot, stats=stats, why=why
+        )
         work.submit_to_end(farm, spec, finish, detach=detach, wait=wait, json=json)
 
 

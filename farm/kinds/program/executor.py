@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,22 +15,35 @@ from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.push import SyncSession
+from farm.adb.tools import pull
 from farm.bundle.folder import read_files
 from farm.bundle.model import platform_of
 from farm.common.errors import Code, FarmError, PhoneError, ProtocolError, UserError
 from farm.common.files import hash_file
 from farm.common.limits import MAX_NUMBER
 from farm.common.verbs import Count, verb
+from farm.control.artifacts import ArtifactFolder
 from farm.devices.server.program_files import ProgramFile, install_sets, set_folder, work_folder
 from farm.jobs.executor import AttemptContext, Executor
 from farm.kinds.execution import ExecutorParts, MeasuringHost, epoch_of, is_virtual, measured, quiet_lease
 from farm.kinds.program import ProgramSpec, ProgramTask, ProgramUse
 from farm.model.identity import DeviceIdentity
-from farm.programs.description import Places, ProgramDescription, check_model, command_line, report_line, with_settings
+from farm.programs.description import (
+    ExpectedNumbers,
+    Places,
+    ProgramDescription,
+    WrittenOutputs,
+    check_model,
+    command_line,
+    placement_line,
+    report_line,
+    with_settings,
+)
 from farm.programs.outputs import EVIDENCE_CHARS
 from farm.programs.packing import UnpackedProgram, check_files, mode_of, unpacked
 
 MAX_OUTPUT_BYTES = 128 << 10  # of one call and stream: both fit one answer to the worker, six bytes each as JSON
+MAX_PLACEMENT_BYTES = 32 << 20  # of what tells where the work runs: a kilobyte for each node and run
 MAX_NUMBERS_BYTES = 256 << 20  # of a file with computed numbers
 KILL_LIMIT_S = 5.0
 BY_HAND = "call it by hand: farm lease run --on SELECTOR -- adb shell"
@@ -100,7 +115,7 @@ async def _prepared(
         model = f"{set_folder(wanted.model)}/{model_name}"
     reference = ""
     if program.reference is not None:
-        reference = await asyncio.to_thread(parts.artifacts.add, program.reference.read_bytes())
+        reference = await asyncio.to_thread(_kept, parts.artifacts, program.reference)
     use = ProgramUse(
         description=description.to_wire(), sha256=wanted.program, runs=wanted.runs or description.runs,
         settings=settings, reference=reference,
@@ -109,11 +124,18 @@ async def _prepared(
     return InstalledProgram(use, description, places)
 
 
+def _kept(artifacts: ArtifactFolder, file: Path) -> str:
+    with artifacts.scratch() as scratch:
+        scratch.grow(file.stat().st_size)
+        shutil.copyfile(file, scratch.path)
+        return artifacts.take(scratch)
+
+
 def _checked(
     archive: Path, place: Path, identity: DeviceIdentity, phone: str
 ) -> tuple[UnpackedProgram, list[ProgramFile]]:
     program = unpacked(archive, place, identity.abi)
-    files = read_files(program.folder)
+    files = read_files(program.folder, marks=False)
     check_files(program.description, files, identity.abi, platform_of(identity), phone)
     local = {file.name: program.folder / file.name for file in files}
     return program, [
@@ -138,6 +160,16 @@ class ProgramHost(MeasuringHost):
         stdout, stderr = await call_program(self.parts.client, self.context.view.serial, called)
         return {"stdout": stdout, "stderr": stderr}
 
+    @verb("program.placement")
+    async def read_placement(self, side: Count) -> Mapping[str, Any]:
+        """An artifact with what the program's call for its placement printed, stderr behind stdout."""
+        program = self._program(side)
+        line = placement_line(program.description, program.places, 1, program.use.settings)
+        if not line:
+            raise ProtocolError("this program has no call for its placement")
+        said = await _call_line(self.parts.client, self.context.view.serial, program, line, MAX_PLACEMENT_BYTES)
+        return {"artifact": await asyncio.to_thread(lambda: self.parts.artifacts.add("\n".join(said).encode()))}
+
     def _program(self, side: int) -> InstalledProgram:
         program = self.programs[side] if side < len(self.programs) else None
         if program is None:
@@ -148,49 +180,72 @@ class ProgramHost(MeasuringHost):
     async def read_numbers(self, side: Count) -> Mapping[str, Any]:
         """An artifact with the numbers that the program computed."""
         program = self._program(side)
-        expected = program.description.expected
-        if expected is None:
+        return await self._numbers(program, program.description.expected)
+
+    @verb("program.written")
+    async def read_outputs(self, side: Count) -> Mapping[str, Any]:
+        """An artifact with the outputs that the program wrote."""
+        program = self._program(side)
+        return await self._numbers(program, program.description.written)
+
+    async def _numbers(
+        self, program: InstalledProgram, wanted: ExpectedNumbers | WrittenOutputs | None
+    ) -> Mapping[str, Any]:
+        if wanted is None:
             raise ProtocolError("this program is not expected to write numbers")
-        async with await SyncSession.open(self.parts.client, self.context.view.serial) as session:
-            data = await session.receive_some(f"{program.places.work}/{expected.file}", MAX_NUMBERS_BYTES)
-        if data is None:
+        client, serial, artifacts = self.parts.client, self.context.view.serial, self.parts.artifacts
+        path = f"{program.places.work}/{wanted.file}"
+        async with await SyncSession.open(client, serial) as session:
+            mode = (await session.stat(path)).mode
+        if not stat.S_ISREG(mode):  # a pipe would give nothing, for as long as it is read
+            found = ": what is there is no plain file" if mode else ""
             raise UserError(
-                f"{program.description.name} did not write {expected.file}", Code.PROGRAM_WRONG,
-                hint="expected.file is a name in {work}, which the command gives the program",
+                f"{program.description.name} did not write {wanted.file}{found}", Code.PROGRAM_WRONG,
+                hint="`file` is a name in {work}, which the command gives the program",
             )  # fmt: skip
-        if len(data) > MAX_NUMBERS_BYTES:
-            raise UserError(
-                f"{expected.file} has more than {MAX_NUMBERS_BYTES >> 20} MiB", Code.TOO_LARGE,
-                hint="compare fewer numbers",
-            )  # fmt: skip
-        return {"artifact": await asyncio.to_thread(self.parts.artifacts.add, data)}
+        with artifacts.scratch() as scratch:
+            try:
+                await pull(client, serial, path, scratch.path, max_bytes=MAX_NUMBERS_BYTES, room=scratch.grow)
+            except UserError as error:
+                error.hint = "compare fewer numbers"
+                raise
+            return {"artifact": await asyncio.to_thread(artifacts.take, scratch, self.context.job.user)}
 
 
 async def call_program(client: AdbClient, serial: str, program: InstalledProgram) -> tuple[str, str]:
     """Call a program once; what the command whose output counts printed, stdout and stderr."""
     description, called = program.description, (program.places, program.use.runs, program.use.settings)
     lines = command_line(description, *called), report_line(description, *called)
-    stdout = stderr = ""
+    said = "", ""
     for line in filter(None, lines):
-        try:
-            async with asyncio.timeout(description.limit_s):
-                exit_code, stdout, stderr = await _called(client, serial, description.name, line)
-        except BaseException as error:
-            await _killed(client, serial, program.places.work)
-            if not isinstance(error, TimeoutError):
-                raise
-            raise UserError(
-                f"{description.name} did not end within {description.limit_s:g} s",
-                Code.PROGRAM_HUNG,
-                hint="fewer --runs, or a longer limit_s in its description",
-            ) from error
-        if exit_code != 0:
-            raise failed(description.name, exit_code, stderr.strip() or stdout.strip())
+        said = await _call_line(client, serial, program, line, MAX_OUTPUT_BYTES)
+    return said
+
+
+async def _call_line(
+    client: AdbClient, serial: str, program: InstalledProgram, line: str, max_bytes: int
+) -> tuple[str, str]:
+    """What a line of a program printed, stdout and stderr, each of `max_bytes` at most."""
+    description = program.description
+    try:
+        async with asyncio.timeout(description.limit_s):
+            exit_code, stdout, stderr = await _called(client, serial, description.name, line, max_bytes)
+    except BaseException as error:
+        await _killed(client, serial, program.places.work)
+        if not isinstance(error, TimeoutError):
+            raise
+        raise UserError(
+            f"{description.name} did not end within {description.limit_s:g} s",
+            Code.PROGRAM_HUNG,
+            hint="fewer --runs, or a longer limit_s in its description",
+        ) from error
+    if exit_code != 0:
+        raise failed(description.name, exit_code, stderr.strip() or stdout.strip())
     return stdout, stderr
 
 
-async def _called(client: AdbClient, serial: str, name: str, line: str) -> tuple[int, str, str]:
-    stdout, stderr = _BoundedOutput(name), _BoundedOutput(name)
+async def _called(client: AdbClient, serial: str, name: str, line: str, max_bytes: int) -> tuple[int, str, str]:
+    stdout, stderr = _BoundedOutput(name, max_bytes), _BoundedOutput(name, max_bytes)
     async with await client.open_shell(serial, line, on_stderr=stderr.take) as stream:
         await stream.close_stdin()
         while chunk := await stream.read():
@@ -200,10 +255,10 @@ async def _called(client: AdbClient, serial: str, name: str, line: str) -> tuple
 
 
 class _BoundedOutput:
-    """What a program prints on one stream, at most MAX_OUTPUT_BYTES."""
+    """What a program prints on one stream, up to a limit."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, max_bytes: int) -> None:
+        self._name, self._max_bytes = name, max_bytes
         self._data = bytearray()
 
     @property
@@ -212,9 +267,9 @@ class _BoundedOutput:
 
     async def take(self, data: bytes) -> None:
         self._data += data
-        if len(self._data) > MAX_OUTPUT_BYTES:
+        if len(self._data) > self._max_bytes:
             raise UserError(
-                f"{self._name} printed more than {MAX_OUTPUT_BYTES >> 10} KiB and was ended", Code.PROGRAM_UNREADABLE,
+                f"{self._name} printed more than {self._max_bytes >> 10} KiB and was ended", Code.PROGRAM_UNREADABLE,
                 hint="an option that makes it print less", evidence=self.text[:EVIDENCE_CHARS],
             )  # fmt: skip
 

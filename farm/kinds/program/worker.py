@@ -17,6 +17,8 @@ from farm.worker.measuring import VIRTUAL, ReferenceTimer, measure_until_trusted
 from farm.worker.programs import PhoneProgram
 from farm.worker.session import on_phone, session_to_phone
 
+RAN_ON = "the work ran on {}"
+UNKNOWN_PLACEMENT = "the program does not tell whether its work ran on the CPU or an accelerator"
 UNCHECKED = "the program's numbers were not compared with any: its description expects none"
 
 
@@ -32,8 +34,10 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         with on_phone("loading the reference kernel"):
             reference = ReferenceTimer(kernel.key, load_kernel(session.raw, kernel), task.nominals)
         plan = program.plan(spec.half_width, spec.measure_s, spec.repeat)
-        timed = measure_until_trusted(program.timer(), reference, plan, 0 if spec.repeat else spec.remeasure, daemon)
+        remeasure = 0 if spec.repeat else spec.remeasure
+        timed = measure_until_trusted(program.timer(), reference, plan, remeasure, daemon, virtual=task.virtual)
     notes = ([VIRTUAL] if task.virtual else []) + ([UNCHECKED] if error is None else [])
+    notes.append(RAN_ON.format(program.ran_on.words) if program.ran_on else UNKNOWN_PLACEMENT)
     about = {**program.about(), "model": spec.name, "model_sha256": spec.model or spec.program}
     certificate = {**timed["certificate"], **about, "precision": "", "tvm": "", "notes": notes}
     return {
@@ -41,6 +45,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         "target": program.description.name,
         "runtime": about["runtime"],
         "runs": program.runs,
+        "ran_on": program.ran_on.to_wire() if program.ran_on else None,
         "max_abs_error": error,
         "certificate": certificate,
     }

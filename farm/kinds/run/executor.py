@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm.jobs.executor import AttemptContext
-from farm.kinds.execution import LeaseHost, ModelExecutor
+from farm.kinds.execution import LeaseHost, ModelExecutor, certified
 
 WORKER = "farm.kinds.run.worker"
 
@@ -18,4 +18,5 @@ class RunExecutor(ModelExecutor):
         """The worker's report with the known facts about the phone; arrays are in artifacts it names."""
         task = await self.task(context)
         report = await self.parts.work.run(context, WORKER, task.to_wire(), LeaseHost(context, self.parts))
-        return {**report, "target": task.spec.target}
+        certificate = {"certificate": certified(report, context.view)} if "certificate" in report else {}
+        return {**report, **certificate, "target": task.spec.target}

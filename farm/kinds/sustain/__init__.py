@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from farm.common.durations import format_duration
 from farm.common.errors import Code, UserError
 from farm.kinds.energy import PowerSource
+from farm.measure.conditions import AGAIN, Reason, Verdict
 from farm.model.identity import CpuCluster
 from farm.model.placement import placed
-from farm.model.specs import DEFAULT_TIMEOUT_S, Bounds, Cores, Help, MeasureSpec, ModelTask, Seconds, Threads, TopApp
+from farm.model.specs import DEFAULT_TIMEOUT_S, Bounds, Cores, Help, HistorySpec, ModelTask, Seconds, Threads, TopApp
 
 MIN_SUSTAIN_S = 5.0
 MAX_SUSTAIN_S = 4 * 3600.0
@@ -20,7 +21,7 @@ MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SustainSpec(MeasureSpec):
+class SustainSpec(HistorySpec):
     """Run a model without a pause: how fast it is in each minute, when the phone throttles, and where it stays."""
 
     kind: ClassVar[str] = "sustain"
@@ -66,6 +67,17 @@ def form_words(result: Mapping[str, Any]) -> str:
     if result.get("form") == "oscillation":
         return f"two speeds in turns, {format_duration(result['period_s'])} for both"
     return ""
+
+
+def doubts(result: Mapping[str, Any], name: str) -> Iterator[Reason]:
+    """The doubts about the end of a run. `name`: of the run, in their words."""
+    if result["stopped"]:
+        cause = f"{name} ended after {format_duration(result['seconds'])}"
+        yield Reason("ended_early", Verdict.SUSPECT, cause, result["stopped"], AGAIN)
+    if result["plateau"] is None:
+        last = stretch_words(result["bucket_s"])
+        cause = f"the speed of {name} still changed at its end"
+        yield Reason("no_plateau", Verdict.SUSPECT, cause, f"Compared is its last {last}.", "run longer: --for 1h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

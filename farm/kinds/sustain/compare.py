@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,9 @@ from farm.common.durations import digits, format_duration, in_one_unit
 from farm.common.errors import UserError
 from farm.compiler.inputs import unlike_edges
 from farm.compiler.model import shown
-from farm.kinds.sustain import stretch_words
+from farm.kinds.sustain import doubts, stretch_words
 from farm.measure.comparison import Comparison, check_same_phone, compare_results, two_models
-from farm.measure.conditions import AGAIN, Conditions, PhoneCondition, Reason, Verdict, judge_conditions, ratio_words
+from farm.measure.conditions import Conditions, PhoneCondition, judge_conditions, ratio_words
 from farm.measure.interval import MedianEstimate
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def compare_courses(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: floa
 
 def compare_ends(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
     """B against A at the end, by what `course.report` gives of each; arguments as of `compare_courses`."""
-    doubts = [doubt for name, each in (("A", a), ("B", b)) for doubt in _doubts(name, each)]
-    return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, MIN_EFFECT), doubts=doubts)
+    found = [doubt for name, each in (("A", a), ("B", b)) for doubt in doubts(each, name)]
+    return compare_results(*map(_estimate, map(_end, (a, b))), min_effect=max(min_effect, MIN_EFFECT), doubts=found)
 
 
 def _source(certificate: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -97,16 +97,6 @@ def _end(result: Mapping[str, Any]) -> Stretch:
     rows: Sequence[Stretch] = result["buckets"]
     whole = [row for row in rows if row["start_s"] + result["bucket_s"] <= result["seconds"]]
     return plateau or (whole or rows)[-1]
-
-
-def _doubts(name: str, result: Mapping[str, Any]) -> Iterator[Reason]:
-    if result["stopped"]:
-        cause = f"{name} ended after {format_duration(result['seconds'])}"
-        yield Reason("ended_early", Verdict.SUSPECT, cause, result["stopped"], AGAIN)
-    if result["plateau"] is None:
-        last = stretch_words(result["bucket_s"])
-        cause = f"the speed of {name} still changed at its end"
-        yield Reason("no_plateau", Verdict.SUSPECT, cause, f"Compared is its last {last}.", "run longer: --for 1h")
 
 
 def _conditions(a: Stretch, b: Stretch) -> Conditions:
@@ -127,8 +117,6 @@ def _estimate(row: Stretch) -> MedianEstimate:
 
 def compare_stored_runs(a: Outcome, b: Outcome, min_effect: float, *, json: bool, why: bool) -> None:
     """Compare two sustained runs that are stored."""
-    from farm.kinds.sustain.compare import compare_courses
-
     try:
         found = compare_courses(a.result, b.result, min_effect)
     except ValueError as error:

@@ -18,17 +18,18 @@ from farm.common.durations import format_duration
 from farm.common.errors import FarmError
 from farm.kinds.energy import PowerSource
 from farm.kinds.energy.meter import Meter, opened_meter
-from farm.kinds.sustain import MINUTE_S, SustainTask
-from farm.measure.conditions import Conditions, PhoneCondition
+from farm.kinds.sustain import MINUTE_S, SustainTask, doubts
+from farm.measure.conditions import Conditions, PhoneCondition, verdict_fields
 from farm.measure.energy import PowerReading, window
 from farm.measure.interval import MedianEstimate
+from farm.measure.metrics import END_LATENCY, SLOWDOWN, values_of
 from farm.measure.series import series
 from farm.measure.sustained import BUCKET_S, SustainedSpeed, sustained
 from farm.model.specs import task_from_wire
 from farm.worker.channel import DaemonChannel
 from farm.worker.measuring import VIRTUAL, checked_model, circumstances, plain
 from farm.worker.session import place
-from farm.worker.timing import Clock, Timer, first_runs, looks_to_wire, runs_per_sample
+from farm.worker.timing import MS, Clock, Timer, first_runs, looks_to_wire, runs_per_sample
 
 REPORT_EVERY = 4  # looks
 SHORT = "a run below ten minutes: the phone may become warmer yet, and slower than this plateau"
@@ -54,8 +55,11 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     course.watts, short = power.watts, task.spec.sustain_s < SHORT_S
     looks = [condition for _, condition in course.looks]
     conditions = Conditions(looks[0], tuple(looks[1:-1]), looks[-1])
+    found = plain(report(course, task.spec.sustain_s))
     certificate = {
-        **circumstances(model, task, conditions, started_at),
+        **circumstances(model.built, task, conditions, started_at),
+        **verdict_on(found),
+        "method": f"for {format_duration(task.spec.sustain_s).replace(' ', '')}",
         "placement": "".join(threads),
         "meter": (meter := power.about()),
         "notes": [
@@ -67,7 +71,6 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         ],
         "raw": daemon.put_artifact(json.dumps(plain(course.to_wire())).encode()),
     }
-    found = plain(report(course, task.spec.sustain_s))
     return {**model.numerics, **model.built.about(), **found, "certificate": certificate}
 
 
@@ -261,6 +264,13 @@ def report(course: Course, sustain_s: float) -> dict[str, Any]:
         "wanted_s": sustain_s,
         "stopped": course.stopped,
     }
+
+
+def verdict_on(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a certificate by which a run is in histories, by what `report` gives: its end, and the slowdown."""
+    end = (found["end"][f"{each}_ms"] for each in ("median", "low", "high"))
+    values = values_of((END_LATENCY, *(each and each / MS for each in end)), (SLOWDOWN, found["slowdown"], None, None))
+    return {**verdict_fields(list(doubts(found, "the run"))), "values": values}
 
 
 def _plateau(course: Course, found: SustainedSpeed, plateau: MedianEstimate) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     found = taken.estimates()
     raw = {"settings": [each.words for each in taken.placements], "seconds": taken.rounds_s}
     certificate = {
-        **circumstances(model, task, conditions, started_at),
+        **circumstances(model.built, task, conditions, started_at),
         "notes": [*task.left_out, *([VIRTUAL] if task.virtual else [])],
         "raw": daemon.put_artifact(json.dumps(plain(raw)).encode()),
     }

@@ -19,6 +19,7 @@ from farm.cli.output import plots, print_json, print_note, terminal
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, opened, write_curve
 from farm.cli.spec_options import spec_options
+from farm.common.durations import many
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import check_writable, checked_file
 from farm.common.selector import HOST
@@ -95,8 +96,10 @@ def _check(model: Path, output: Path | None, plot: Path | None, *, waits: bool) 
         raise UserError(
             "--detach does not wait for what --plot and -o write", hint="later: farm job output, farm records show"
         )
-    for written in filter(None, (output, plot)):
-        check_writable(written)
+    if output is not None:
+        work.check_package_path(output)
+    if plot is not None:
+        check_writable(plot)
     if work.is_package(model):
         raise UserError(f"{model} is a package, compiled already", hint="tune the model file that it was made from")
 
@@ -119,11 +122,7 @@ class Live:
     """Lines as they come; at a terminal the search's standing overwrites itself, elsewhere only changes are printed."""
 
     def __init__(
-        self,
-        *,
-        tty: bool,
-        write: Callable[[str], object] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, tty: bool, write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock`: monotonic seconds."""
         self._tty = tty
@@ -244,18 +243,13 @@ def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: st
     try:
         with interruptible():
             return with_tvm(
-                "tune",
-                f"tuning {name}",
-                request,
-                scratch,
-                module="farm.kinds.tune.tune_here",
-                on_line=on_line,
+                "tune", f"tuning {name}", request, scratch, module="farm.kinds.tune.tune_here", on_line=on_line,
                 after_crash="the same command continues where it was",
-            )
+            )  # fmt: skip
     except KeyboardInterrupt:
         live.end()
         if folder and trials:
-            print_note(f"{trials} trials are kept in {folder}: the same command continues from them")
+            print_note(f"{many(trials, 'trial')} kept in {folder}: the same command continues from them")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         live.end()

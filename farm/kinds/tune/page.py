@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farm.common.durations import digits
+from farm.common.durations import digits, many
 from farm.web.plots import KindPage, Line, Mark, Panel, Plot, PlotSource, Table, evenly, object_of, time_words, unit_of
 
 
@@ -43,9 +43,10 @@ def tuning_plot(
     if end_s > x[-1]:
         x, best, made = [*x, end_s], [*best, best[-1]], [*made, float(trials)]
     first, last = points[0][2], points[-1][2]
+    made_in = many(trials, "trial")
     summary = (
         f"The estimate, the sum of all tasks' best times, each timed alone, fell from {time_words(first)} to "
-        f"{time_words(last)} ({first / last:.2f} times) in {trials} trials; the whole model is timed afterwards."
+        f"{time_words(last)} ({first / last:.2f} times) in {made_in}; the whole model is timed afterwards."
     )
     summary += f" Last improvement: trial {points[-1][0]:.0f} ({points[-1][1]:.0f} s)."
     marks = [] if wanted is None else [Mark(name="wanted", at=float(wanted), tone="quiet")]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,17 +68,18 @@ def judge(farm: VirtualFarm, chaos: Chaos, load: StockLoad, kept: Path) -> Verdi
     farm.daemon.stop()
     database = kept / "farm.db"
     for name in ("farm.db", "farm.db-wal"):
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             shutil.copyfile(farm.folder / "state" / name, kept / name)
-    replay, problems = check_log.check(database)
-    verdict.problems += map(str, problems)
-    if set(replay.jobs) != set(shown):
-        verdict.problems.append(f"the log and the answers differ in jobs: {sorted(set(replay.jobs) ^ set(shown))}")
-    through_tvm_door = sum(not lease.job for lease in replay.leases.values())
+    with closing(check_log.opened(database)) as told:
+        verdict.problems += check_log.broken(told)
+        logged = {job for (job,) in told.execute("SELECT job FROM submitted")}
+        [(through_tvm_door,)] = told.execute("SELECT count(*) FROM granted WHERE job = ''")
+        verdict.states.update(state for (state,) in told.execute("SELECT state FROM over"))
+        verdict.attempts.update(state for (state,) in told.execute("SELECT state FROM ended"))
+    if logged != set(shown):
+        verdict.problems.append(f"the log and the answers differ in jobs: {sorted(logged ^ set(shown))}")
     if through_tvm_door < load.sessions:
         verdict.problems.append(f"{load.sessions} stock sessions computed under {through_tvm_door} leases")
-    verdict.states.update(job.state for job in replay.jobs.values())
-    verdict.attempts.update(attempt.state for attempt in replay.attempts.values())
     return verdict
 
 

@@ -17,7 +17,7 @@ PROGRAM = """
     told = {"right": 0, "wrong": 0, "lost": []}
     while not select.select([sys.stdin], [], [], 0.3)[0]:
         try:
-            session = connect().request("android", session_timeout=30)
+            session = connect().request("android", session_timeout=60)
             right = add_one(session)
             close(session)
         except Exception as error:

@@ -23,8 +23,7 @@ def test_nothing_is_lost_and_nothing_ends_twice(tmp_path):
             storm.run(STORM_S)
         finally:
             print("\n".join(storm.story))
-        lab_chaos.copy_logs(stormy.hosts.values(), tmp_path / "phones")
-        found = lab_chaos.verdict(lab, tmp_path)
+        found = lab_chaos.verdict(lab, stormy.hosts.values(), tmp_path)
         assert stormy.ended() == []
     assert len(storm.faults) == 7, storm.faults
     assert found["counts"]["jobs"]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack, closing
 
 import pytest
 
-from benchmarks import lab_chaos
-from benchmarks.lab_cut_off import CUT, OTHER, WAIT, CutOffLab
+from benchmarks.lab_cut_off import CUT, OTHER, CutOffLab
 from farm.common.errors import ExitCode, HostError
 from tests.support import postgres
 from tests.support.host_network import HostNetwork, Lost
 from tests.support.needs import need
 from tests.support.whole_farm import refused, until
+from tests.support.whole_lab import WAIT
 
 WAYS = {"from-it": (Lost.FROM_HOST,), "to-it": (Lost.TO_HOST,), "both-ways": tuple(Lost)}
 
@@ -27,13 +26,10 @@ def lab(kernel, tmp_path_factory):
     except HostError as error:
         pytest.skip(error.message)
     with closing(network), ExitStack() as stack:
-        lab = CutOffLab(network, stack, kernel)
+        lab = CutOffLab(network, stack, kernel, tmp_path_factory.mktemp("judged"))
         yield lab
         assert lab.events("host.lost") == lab.events("host.back")
-        judged = tmp_path_factory.mktemp("judged")
-        (judged / "clients.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lab.told))
-        lab_chaos.copy_logs((lab.cut, lab.other), judged / "phones")
-        assert lab_chaos.verdict(lab.lab, judged)["wrong"] == {}
+        assert lab.wrong() == {}
 
 
 @pytest.mark.parametrize("lost", WAYS.values(), ids=list(WAYS))

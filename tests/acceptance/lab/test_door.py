@@ -11,48 +11,29 @@ from tests.support import postgres
 from tests.support.held_lease import acquire, adb, closed, use_tvm
 from tests.support.stock_client import Clients
 from tests.support.tvm import environment
-from tests.support.whole_farm import ON_PHONE, Story, answer, phones, until
-from tests.support.whole_lab import whole_lab
+from tests.support.whole_farm import ON_PHONE, Story, answer, until
+from tests.support.whole_lab import LISTEN, TwoHosts, whole_lab
 
 LIMIT_S = 300.0
 pytestmark = pytest.mark.timeout(LIMIT_S)
-LISTEN = 'listen = "tcp://127.0.0.1:0"\n'
 USE = "session = connect().request({!r}); tell(add_one(session)); close(session)"
 HOLD = "session = connect().request({!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session)); wait()"
-
-
-class Lab:
-    """A head, and two hosts with a phone each."""
-
-    def __init__(self, lab, kernel):
-        self.lab = lab
-        lab.head()
-        self.one, self.two = lab.host("one", "galaxy-s9", config=LISTEN), lab.host("two", "galaxy-a55", config=LISTEN)
-        self.at_one, self.at_two = Clients(self.one, kernel), Clients(self.two, kernel)
-        self.here, self.there = (until_ready(farm) for farm in (self.one, self.two))
-
-
-def until_ready(farm):
-    """The name of its phone once that is ready, and known to the head."""
-    [phone] = phones(farm)
-    until(
-        lambda: [row for row in farm.status()["devices"] if row["serial"] == phone.serial and row["state"] == "ready"]
-    )
-    return phone.name
 
 
 @pytest.fixture(scope="module")
 def lab(kernel):
     postgres.need()
     with whole_lab() as whole:
-        yield Lab(whole, kernel)
+        lab = TwoHosts(whole, LISTEN, LISTEN)
+        lab.at_one, lab.at_two = Clients(lab.one, kernel), Clients(lab.two, kernel)
+        yield lab
         until(lambda: not whole.judged())
 
 
 def test_a_stock_client_uses_a_phone_of_another_host_and_is_known_there(lab):
     story = Story(lab.two)
-    assert lab.at_one.result(USE.format(lab.there)) is True
-    lease = story.until("lease.granted", device=lab.there)["subject"]
+    assert lab.at_one.result(USE.format(lab.there.name)) is True
+    lease = story.until("lease.granted", device=lab.there.name)["subject"]
     ended = story.until("session.ended", subject=lease)
     opened = next(each for each in story.events if (each["kind"], each["subject"]) == ("session.opened", lease))
     assert opened["data"]["peer"].startswith("127.0.0.1:")
@@ -66,45 +47,24 @@ def test_a_stock_client_uses_a_phone_of_another_host_and_is_known_there(lab):
 
 def test_both_ports_serve_both_phones(lab):
     for clients in (lab.at_one, lab.at_two):
-        for name in (lab.here, lab.there):
+        for name in (lab.here.name, lab.there.name):
             assert clients.result(USE.format(name)) is True
 
 
 def test_a_client_that_leaves_while_it_waits_keeps_nobody_from_the_phone(lab):
-    with lab.at_two.running(HOLD.format(lab.there)) as holder:
+    with lab.at_two.running(HOLD.format(lab.there.name)) as holder:
         assert holder.hear() is True
-        with lab.at_one.running(USE.format(lab.there)) as waits:
+        with lab.at_one.running(USE.format(lab.there.name)) as waits:
             until(lambda: lab.lab.rows("SELECT id FROM request WHERE host = 'one'"))
             waits.kill()
         until(lambda: not lab.lab.rows("SELECT id FROM request"))
-        with lab.at_one.running(USE.format(lab.there)) as next_one:
+        with lab.at_one.running(USE.format(lab.there.name)) as next_one:
             until(lambda: lab.lab.rows("SELECT id FROM request WHERE host = 'one'"))
             holder.go()
             assert holder.hear() == ""
             holder.go()
             holder.finish()
             assert next_one.hear() is True
-
-
-def test_metaschedules_runner_measures_on_phones_of_both_hosts(lab):
-    story = Story(lab.one)
-    results = lab.at_one.result(
-        """
-        if __name__ == "__main__":
-            from tvm.s_tir import meta_schedule as ms
-            config = ms.runner.RPCConfig(host, port, "android", session_timeout_sec=60)
-            evaluator = ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=200)
-            runner = ms.runner.RPCRunner(config, evaluator, max_workers=2)
-            arguments = [ms.arg_info.TensorInfo("float32", [1024])] * 2
-            futures = runner.run([ms.runner.RunnerInput(kernel, "cpu", arguments) for _ in range(6)])
-            tell([[len(r.run_secs or ()), r.error_msg] for r in [future.result() for future in futures]])
-        """
-    )
-    assert results == [[3, None]] * 6
-    while story.kinds().count("lease.released") < 6:
-        story.until("lease.released")
-    used = [event["data"]["device"] for event in story.events if event["kind"] == "session.opened"]
-    assert set(used) == {lab.here, lab.there}
 
 
 @pytest.mark.parametrize("at", ["one", "two"])
@@ -116,14 +76,14 @@ def test_query_rpc_tracker_shows_both_phones_at_either_port(lab, at):
         return [line.split() for line in said.splitlines()]
 
     until(lambda: ["android", "2", "2", "0"] in rows())
-    assert {lab.here, lab.there} <= {row[0] for row in rows() if row}
-    with lab.at_one.running(HOLD.format(lab.there)) as client:
+    assert {lab.here.name, lab.there.name} <= {row[0] for row in rows() if row}
+    with lab.at_one.running(HOLD.format(lab.there.name)) as client:
         assert client.hear() is True
         until(lambda: ["android", "2", "1", "0"] in rows())
 
 
 def test_a_lease_of_a_phone_of_another_host_is_used_at_this_one(lab, tmp_path):
-    held = acquire(lab.one, lab.there, "--note", "a driver")
+    held = acquire(lab.one, lab.there.name, "--note", "a driver")
     assert (held["tvm_host"], held["tvm_port"]) == lab.one.tracker()
     until(lambda: lab.one.client.call("lease.list")["leases"])
     [row] = lab.one.client.call("lease.list")["leases"]
@@ -141,22 +101,22 @@ def test_a_lease_of_a_phone_of_another_host_is_used_at_this_one(lab, tmp_path):
         assert "the leased phone is at another host" in adb(held, *words).stderr
     used = use_tvm(held)
     assert used.stdout == "used\n", used
-    assert answer(lab.one.farm("lease", "show", lab.there, "--json")) == held
+    assert answer(lab.one.farm("lease", "show", lab.there.name, "--json")) == held
     lab.one.daemon.kill()
     lab.one.daemon.start().close()
     until(lambda: adb(held, "shell", "echo still mine").stdout == "still mine\n")
     assert lab.one.farm("lease", "release", held["lease"]).returncode == 0
     until(lambda: "no lease" in adb(held, "devices").stderr or closed(held["adb_port"]))
     until(lambda: closed(held["adb_port"]))
-    done = lab.one.farm("lease", "run", "--on", lab.there, "--", "sh", "-c", "adb shell echo $FARM_DEVICE; exit 3")
-    assert (done.returncode, done.stdout) == (3, f"{lab.there}\n"), done
-    until_ready(lab.two)
+    done = lab.one.farm("lease", "run", "--on", lab.there.name, "--", "sh", "-c", "adb shell echo $FARM_DEVICE; exit 3")
+    assert (done.returncode, done.stdout) == (3, f"{lab.there.name}\n"), done
+    lab.until_ready()
 
 
 # The host that was started last is killed: those that were started before it know the processes of the others.
 @pytest.mark.parametrize("killed", ["entrance", "phone's host"])
 def test_a_daemon_that_is_killed_in_a_session_leaves_no_lease(lab, killed):
-    clients, phone = (lab.at_two, lab.here) if killed == "entrance" else (lab.at_one, lab.there)
+    clients, phone = (lab.at_two, lab.here.name) if killed == "entrance" else (lab.at_one, lab.there.name)
     with clients.running(HOLD.format(phone)) as client:
         assert client.hear() is True
         lab.two.daemon.kill()
@@ -165,26 +125,27 @@ def test_a_daemon_that_is_killed_in_a_session_leaves_no_lease(lab, killed):
     if killed == "entrance":
         until(lambda: not lab.lab.rows("SELECT id FROM lease WHERE ended_at IS NULL"))
     lab.two.daemon.start().close()
-    until_ready(lab.two)
+    lab.until_ready()
     until(lambda: not lab.lab.rows("SELECT id FROM lease WHERE ended_at IS NULL"))
-    assert lab.at_one.result(USE.format(lab.there)) is True
-    assert lab.at_two.result(USE.format(lab.here)) is True
+    assert lab.at_one.result(USE.format(lab.there.name)) is True
+    assert lab.at_two.result(USE.format(lab.here.name)) is True
 
 
 def test_a_host_that_is_removed_under_a_session_takes_only_its_own_phones_along(lab):
-    with lab.at_one.running(HOLD.format(lab.there)) as cut, lab.at_one.running(HOLD.format(lab.here)) as kept:
+    gone = lab.there.name
+    with lab.at_one.running(HOLD.format(gone)) as cut, lab.at_one.running(HOLD.format(lab.here.name)) as kept:
         assert cut.hear() is kept.hear() is True
         answer(lab.one.farm("host", "remove", "two", "--force", "--url", lab.lab.url, "--json"))
         assert lab.two.daemon.wait() == "exit code 1"
         assert "This host was removed from the lab." in lab.two.daemon.log_end()
-        until(lambda: [row["name"] for row in lab.one.status()["devices"]] == [lab.here])
+        until(lambda: [row["name"] for row in lab.one.status()["devices"]] == [lab.here.name])
         for client in (cut, kept):
             client.go()
         assert cut.hear() != ""
         assert kept.hear() == ""
         kept.go()
         kept.finish()
-    reasons = lab.lab.rows(f"SELECT reason FROM lease WHERE device = '{lab.there}' ORDER BY fence DESC LIMIT 1")
+    reasons = lab.lab.rows(f"SELECT reason FROM lease WHERE device = '{gone}' ORDER BY fence DESC LIMIT 1")
     # Its daemon, which stops, and the head both end it; the first is right.
     assert reasons in ([("host two was removed from the lab",)], [("the farm is stopping",)])
-    assert lab.at_one.result(USE.format(lab.here)) is True
+    assert lab.at_one.result(USE.format(lab.here.name)) is True

@@ -14,10 +14,9 @@ from farm.simulation.postgres import PostgresServer, new_server, server_folder
 from tests.support import postgres
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import phones, until
-from tests.support.whole_lab import JUDGED, whole_lab
+from tests.support.whole_lab import JUDGED, WAIT, whole_lab
 
 HOLD = "session = connect().request({key!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session)); wait()"
-WAIT = "until [ -e /data/local/tmp/go ]; do sleep 0.2; done; rm /data/local/tmp/go; echo done"
 LIMIT_S = 120.0
 
 RULES = {

@@ -137,6 +137,20 @@ def test_a_host_is_drained_from_another_one(here, there):
     refused(here.farm("host", "drain", "lab9"), ExitCode.USAGE, "there is no host 'lab9'")
 
 
+def test_the_labs_configuration_holds_at_every_host_and_at_the_head(here, there, tmp_path):
+    file = tmp_path / "lab.toml"
+    file.write_text('[aliases]\nours = "android"\n[user.nobody]\njobs = 0\n[quota]\npriority = 3\n')
+    assert "quota.priority" in answer(here.farm("lab", "config", str(file), "--json"))["applied"]
+    assert answer(there.farm("lab", "config", "--json"))["text"] == file.read_text()
+    shell = ("shell", "--on", "ours", "--priority", "4", "--json", "--", "true")  # the head decides about it
+    until(lambda: there.farm(*shell).returncode == ExitCode.NOT_ALLOWED)
+    file.write_text("[heat]\n")
+    refused(there.farm("lab", "config", str(file)), ExitCode.USAGE, "'heat' is none of its keys")
+    file.write_text("")
+    answer(there.farm("lab", "config", str(file), "--json"))
+    until(lambda: there.farm(*shell).returncode == ExitCode.NO_PHONE)
+
+
 def test_a_phone_that_two_hosts_reach_is_used_by_one(lab, here, there):
     """The phone of lab1 is on the network too: lab2 would end its server, and with it the sessions there."""
     phone, one = phone_of(here, "lab1"), here.lab.status()["one"]

@@ -8,48 +8,32 @@ from pathlib import Path
 import pytest
 
 from tests.support import postgres
-from tests.support.whole_farm import phones, until
-from tests.support.whole_lab import whole_lab
+from tests.support.whole_farm import until
+from tests.support.whole_lab import GO, JOB_LIMIT_S, LISTEN, TwoHosts, whole_lab
 
 WORKER = Path(__file__).parents[1] / "pool_worker"
-LIMIT_S = 600.0
-pytestmark = pytest.mark.timeout(LIMIT_S)
+pytestmark = pytest.mark.timeout(600.0)
 
 
-class TuningOfHosts:
+class TuningOfHosts(TwoHosts):
     """A tune job at the first of two hosts, whose worker does what it is told."""
 
     def __init__(self, lab, path):
-        self.lab = lab
-        lab.head().decides()
-        listen = 'listen = "tcp://127.0.0.1:0"\n'
-        self.one = lab.host("one", "oneplus-12", config=listen)
-        self.two = lab.host("two", "oneplus-12")  # it does not listen, and dials back
-        self.here, self.there = phones(self.one)[0], phones(self.two)[0]
-        for phone in (self.here, self.there):  # a phone of the other host may be ready first
-            until(lambda phone=phone: phone.row["state"] == "ready")
+        super().__init__(lab, LISTEN, "", profiles=("oneplus-12", "oneplus-12"))  # the second one dials back
         self.orders = path / "orders"
 
     def begin(self):
         """A new job; its first phone is the first host's."""
         self.orders.write_text("")
         self.orders.chmod(0o644)
-        busy = self.submit("shell", on=self.there.name, command="until [ -e /data/local/tmp/go ]; do sleep 0.2; done")
-        until(lambda: self.row(busy)["job"]["state"] == "running")
+        busy = self.shell(self.there.name)
+        self.until(busy, "running")
         model = self.one.client.put_artifact(b"a model")
         on = {"on": "sm8650", "devices": 2, "model": model, "trials": 1, "name": str(self.orders)}
-        self.job = self.submit("tune", **on)
+        self.tuning = self.submit(kind="tune", timeout_s=JOB_LIMIT_S, **on)
         until(lambda: self.steps("used"))
-        self.there.shell("touch /data/local/tmp/go")
-        until(lambda: self.row(busy)["job"]["state"] == "done")
-        self.there.shell("rm -f /data/local/tmp/go")
-
-    def submit(self, kind, **spec):
-        [row] = self.one.client.call("job.submit", spec={"kind": kind, "timeout_s": LIMIT_S, **spec})["jobs"]
-        return str(row["id"])
-
-    def row(self, job=""):
-        return self.one.client.call("job.show", job=job or self.job)
+        self.there.shell(f"touch {GO}")
+        self.until(busy, "done")
 
     def tell(self, line):
         with self.orders.open("a") as file:
@@ -57,13 +41,13 @@ class TuningOfHosts:
 
     def steps(self, wanted):
         """Lines of the worker's log with that step."""
-        tail = self.one.client.call("job.log_tail", job=self.job, limit=1000)
+        tail = self.one.client.call("job.log_tail", job=self.tuning, limit=1000)
         return [line["text"] for line in tail["lines"] if line["text"].startswith(wanted)]
 
     def open_leases(self):
         """Phones under open leases of the job, with their hosts."""
         return self.lab.rows(
-            f"SELECT device, host FROM lease WHERE job = '{self.job}' AND ended_at IS NULL ORDER BY host"
+            f"SELECT device, host FROM lease WHERE job = '{self.tuning}' AND ended_at IS NULL ORDER BY host"
         )
 
     def has_both(self):
@@ -74,8 +58,7 @@ class TuningOfHosts:
 def lab(tmp_path_factory):
     postgres.need()
     with pytest.MonkeyPatch.context() as patch:
-        before = os.environ.get("PYTHONPATH")
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(WORKER), before))))
+        patch.setenv("PYTHONPATH", str(WORKER), prepend=os.pathsep)
         with whole_lab() as whole:
             tuning = TuningOfHosts(whole, tmp_path_factory.mktemp("orders"))
             yield tuning
@@ -95,8 +78,8 @@ def test_a_worker_measures_on_the_phone_of_another_host_which_goes_and_comes(lab
     lab.two.lab.plug(lab.there.nickname)
     until(lambda: len(lab.steps("used")) == 4)
     lab.tell("end")
-    until(lambda: lab.row()["job"]["state"] == "done")
-    assert sorted(lab.row()["result"]["devices"]) == sorted([lab.here.name, lab.there.name])
+    lab.until(lab.tuning, "done")
+    assert sorted(lab.job(lab.tuning)["result"]["devices"]) == sorted([lab.here.name, lab.there.name])
     until(lambda: lab.open_leases() == [])
 
 
@@ -108,4 +91,4 @@ def test_the_job_of_a_host_that_is_killed_leaves_the_phones_of_others_free(lab):
     lab.two.daemon.start().close()
     until(lab.has_both)
     lab.tell("end")
-    until(lambda: lab.row()["job"]["state"] == "done")
+    lab.until(lab.tuning, "done")

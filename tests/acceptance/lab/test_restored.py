@@ -11,11 +11,9 @@ from farm.common.errors import ExitCode
 from tests.support import postgres
 from tests.support.needs import need
 from tests.support.whole_farm import phones, refused, until
-from tests.support.whole_lab import whole_lab
+from tests.support.whole_lab import GO, WAIT, whole_lab
 
 LIMIT_S = 300.0
-GO = "/data/local/tmp/go"
-WAIT = f"until [ -e {GO} ]; do sleep 0.2; done; rm {GO}; echo done"
 WENT_BACK = "database has gone back in time"
 pytestmark = pytest.mark.timeout(LIMIT_S)
 

@@ -89,15 +89,6 @@ def test_refusals_of_a_production_build(rig):
     assert "not running as root" in said(rig.run("unroot"))
 
 
-def test_an_unknown_service_is_refused(rig):
-    request = f"host:transport:{rig.serial}".encode()
-    with socket.create_connection(("127.0.0.1", rig.adb.port), timeout=HANG_S) as connection:
-        connection.sendall(f"{len(request):04x}".encode() + request)
-        assert connection.recv(4) == b"OKAY"
-        connection.sendall(b"0009nonsense:")
-        assert connection.recv(100).startswith(b"FAIL")
-
-
 def test_push_and_pull_of_a_tree(rig, tmp_path):
     tree = tmp_path / "tree"
     (tree / "a" / "b").mkdir(parents=True)
@@ -120,30 +111,6 @@ def file(tmp_path):
     return made
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(0o755, "777"), (0o644, "666"), (0o600, "666"), (0o400, "444")])
-def test_modes_are_copied_from_owner_to_everybody(rig, file, ours, theirs):
-    file.chmod(ours)
-    rig.text("push", str(file), f"{TMP}/t/new/folders/file")
-    assert rig.text("shell", f"stat -c %a {TMP}/t/new/folders/file").strip() == theirs
-
-
-def test_mtimes_travel_both_ways(rig, file, tmp_path):
-    os.utime(file, (1_600_000_000, 1_600_000_000))
-    rig.text("push", str(file), f"{TMP}/t/file")
-    assert rig.text("shell", f"stat -c %Y {TMP}/t/file").strip() == "1600000000"
-    rig.text("pull", "-a", f"{TMP}/t/file", str(tmp_path / "back"))
-    assert int((tmp_path / "back").stat().st_mtime) == 1_600_000_000
-
-
-def test_a_hundred_megabytes(rig, tmp_path):
-    big = tmp_path / "big"
-    big.write_bytes(os.urandom(1 << 20) * 100)
-    rig.text("push", str(big), f"{TMP}/t/big")
-    assert rig.text("shell", f"stat -c %s {TMP}/t/big").strip() == str(100 << 20)
-    rig.text("pull", f"{TMP}/t/big", str(tmp_path / "back"))
-    assert subprocess.run(["cmp", big, tmp_path / "back"], check=False).returncode == 0
-
-
 def test_an_existing_file_is_replaced(rig, tmp_path):
     for content in (b"long long long", b"short"):
         (tmp_path / "file").write_bytes(content)
@@ -164,12 +131,6 @@ def test_errors_are_worded_as_a_phone_does(rig, file, tmp_path):
         assert all(word in said(refused) for word in words)
     # A push that failed leaves the stream in order for the next request.
     assert rig.run("push", str(file), f"{TMP}/t/good").returncode == 0
-
-
-def test_folders_are_listed(rig):
-    rig.text("shell", f"mkdir -p {TMP}/t/sub; echo hi > {TMP}/t/file; ln -s file {TMP}/t/link")
-    names = {line.split(maxsplit=3)[3] for line in rig.text("ls", f"{TMP}/t").splitlines()}
-    assert names == {".", "..", "sub", "file", "link"}
 
 
 class Echo:

@@ -229,7 +229,7 @@ def test_it_registers_at_a_stock_tracker_and_again_after_a_session(bundle, track
         server.until("Connected to tracker")
         client = rpc.connect_tracker("127.0.0.1", tracker.port)
         for _ in range(2):
-            session = client.request(SECRET, session_timeout=20)
+            session = client.request(SECRET, session_timeout=60)
             assert add_one(session, library)[3] == EXPECTED
             hang_up(session)
         info = client.summary()["server_info"]

@@ -5,9 +5,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farm.simulation.namespaces import Isolation, detect_isolation
@@ -15,6 +15,8 @@ from farm.simulation.profiles import load_profile
 from farm.simulation.state import read_state, state_folder
 from farm.simulation.world import WorldSpec, boot
 from tests.support.needs import needs_namespaces
+from tests.support.waiting import still_alive
+from tests.support.whole_farm import descendants, until, words_of
 
 from .conftest import run_commands, shell
 
@@ -92,10 +94,10 @@ def test_nothing_is_left_when_the_lab_is_killed(folder, level):
         try:
             assert lab.stdout.readline().strip().isdecimal()
             until(lambda: sleepers(lab.pid))
-            pids = descendants(lab.pid)
+            family = descendants(psutil.Process(lab.pid))
         finally:
             lab.kill()
-    until(lambda: not any(map(is_alive, pids)))
+    assert still_alive(family) == []
 
 
 @needs_namespaces
@@ -125,41 +127,6 @@ def test_a_person_without_rights_can_boot_phones(folder):
     assert answer == [0, "0\nSM-G9600\n", ""]
 
 
-def descendants(pid):
-    found = []
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return found  # it ended while we looked
-    for child in children:
-        found += [int(child), *descendants(int(child))]
-    return found
-
-
-def is_alive(pid):
-    """Whether it runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def sleepers(pid):
     """Processes below `pid` that sleep for 1000 seconds."""
-    return [child for child in descendants(pid) if b"1000" in arguments_of(child)]
-
-
-def arguments_of(pid):
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return arguments if b"sleep" in arguments[0] or b"sleep" in arguments[1:2] else []
-
-
-def until(condition):
-    """Wait for a condition."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    return [each for each in descendants(psutil.Process(pid)) if "1000" in words_of(each)[1:3]]

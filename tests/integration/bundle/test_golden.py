@@ -160,6 +160,7 @@ def test_a_healthy_server_passes(bundle, session):
     error = re.fullmatch(r"3 golden kernels right on cpu, largest error (\S+)", result.detail)
     assert error
     assert 0 < float(error[1]) < 1e-3
+    assert 0 < result.fastest_s["cpu"] < 1
 
 
 @pytest.mark.parametrize(

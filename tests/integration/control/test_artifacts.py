@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import shutil
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -100,6 +101,15 @@ async def test_an_artifact_that_a_power_cut_left_short_is_taken_again(tmp_path):
                 assert folder.take(scratch) == sha256
         assert folder.path(sha256).read_bytes() == data
         assert folder.used_bytes == 5
+
+
+async def test_a_folder_that_a_person_removed_is_made_again(tmp_path):
+    place = tmp_path / "artifacts"
+    folder = ArtifactFolder(place)
+    shutil.rmtree(place)
+    assert (await folder.put(hashlib.sha256(b"right").hexdigest(), 0, b"right", 5, "ann")).complete
+    shutil.rmtree(place)
+    assert folder.path(folder.add(b"other")).read_bytes() == b"other"
 
 
 async def test_no_user_damages_anothers_upload(tmp_path):

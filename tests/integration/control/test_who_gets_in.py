@@ -15,8 +15,8 @@ from farm.common.errors import Code
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from tests.integration.control.served import ServedControl
 from tests.support.errors import raises_code
+from tests.support.waiting import HANG_S
 
-ROOT = Path(__file__).parents[3]
 SOMEBODY, FARM_GID = 61234, 61235  # ids of nobody
 
 
@@ -35,7 +35,7 @@ def call_as_somebody(path, groups):
         "print(ControlClient(Path(sys.argv[1])).call('echo')['user'])"
     )
     return subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False, cwd=ROOT, timeout=20
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False, timeout=HANG_S
     )
 
 

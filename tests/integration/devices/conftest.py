@@ -12,7 +12,7 @@ import pytest_asyncio
 from farm.adb.client import AdbClient
 from farm.adb.watch import DeviceWatcher
 from farm.adb.watch_policy import WatchPolicy
-from farm.bundle.model import Bundle, BundleFile, Platform
+from farm.bundle.model import Bundle, BundleFile, CheckResult, Platform
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet, FleetConfig
@@ -60,7 +60,7 @@ class HandshakeChecker:
             return verdict
         code, close = await handshake(self.fleet, device)
         close()
-        return (code == RPC_MAGIC, f"handshake code {code:#x}")
+        return CheckResult(code == RPC_MAGIC, f"handshake code {code:#x}")
 
 
 async def handshake(fleet, name):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from farm.bundle.model import CheckResult
 from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
@@ -191,7 +192,7 @@ async def test_a_check_that_cannot_run_is_tried_again_and_wrong_numbers_are_neve
     r.fleet.clean_and_check(name, "the test")
     await r.until(Life.READY)
     assert r.checker.verdicts == []
-    r.checker.verdicts = [(False, "off by 3")] * 3
+    r.checker.verdicts = [CheckResult(False, "off by 3")] * 3
     stop = r.fleet.subscribe(lambda view: ready.append(view.name) if view.life is Life.READY else None)
     r.fleet.clean_and_check(name, "the test")
     view = await r.until(Life.QUARANTINED)

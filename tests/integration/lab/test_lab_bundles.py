@@ -8,6 +8,7 @@ import pytest
 
 from farm.bundle.library import BundleLibrary
 from farm.common.errors import Code, HostError
+from farm.common.tasks import end_tasks
 from farm.control.artifacts import ArtifactFolder
 from farm.lab import following
 from farm.lab.bundles import HostBundles
@@ -31,6 +32,7 @@ class BundleHost:
         self.library = BundleLibrary(folder / name / "bundles")
         self.artifacts = ArtifactFolder(folder / name / "artifacts")
         self.groups, self.came, self.other = set(groups), [], None
+        self.away = set()  # artifacts that no host gives
         self.artifacts.pull = self.pull
         self.shared = HostBundles(
             name, self.library, self.artifacts, store.shared_bundles, lambda: self.groups, self.changed,
@@ -38,7 +40,7 @@ class BundleHost:
         )  # fmt: skip
 
     async def pull(self, sha256):
-        if self.other is None:
+        if self.other is None or sha256 in self.away:
             raise HostError("the other host is away", Code.ARTIFACT_AWAY)
         self.artifacts.add(self.other.artifacts.path(sha256).read_bytes())
 
@@ -131,6 +133,34 @@ async def test_what_was_removed_does_not_come_back(hosts, tmp_path):
     two.groups.add(LINUX)
     await until(lambda: two.names() == {"virtual"})
     assert one.names() == {"main", "virtual"}
+
+
+async def test_a_bundle_that_no_host_gives_holds_up_no_other(hosts, tmp_path):
+    one, two = hosts
+    two.groups.clear()
+    await one.add(ANDROID_BUNDLE, "first", tmp_path)
+    await one.add(LINUX_BUNDLE, "second", tmp_path)
+    two.away = {next(each.artifact for each in one.shared._table.all() if each.name == "first")}
+    two.groups |= {ANDROID, LINUX}
+    await until(lambda: two.names() == {"second"})
+    two.away.clear()
+    await until(lambda: two.names() == {"first", "second"})
+
+
+async def test_a_look_with_a_bug_holds_up_no_other(monkeypatch, caplog):
+    monkeypatch.setattr(following, "LOOK_EVERY_S", 0.01)
+    looks = []
+
+    async def broken():
+        raise OSError("read-only")
+
+    async def whole():
+        looks.append(1)
+
+    task = asyncio.create_task(following.follow_other_hosts({"bundles": broken, "keys": whole}))
+    await until(lambda: len(looks) > 2)
+    await end_tasks(task)
+    assert caplog.text.count("bundles of other hosts are not up to date") == 1
 
 
 async def test_a_bundle_comes_when_its_host_is_back(hosts, tmp_path, caplog):

@@ -20,31 +20,6 @@ def test_genuine_lists(file, listed):
     assert as_json(read(file)) == listed
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "no permissions",
-        "no permissions (verify udev rules)",
-        "no permissions; see [http://developer.android.com/tools/device.html]",
-        "no permissions (udev requires plugdev group membership); see [http://developer.android.com/tools/device.html]",
-        "no permissions (missing udev rules? user is in the plugdev group); see [https://x/y]",
-    ],
-)
-@pytest.mark.parametrize("line", ["SER\t{}", "SER                    {} usb:1-4 transport_id:2"])
-def test_no_permissions_in_every_wording(line, words):
-    device = parse_device_line(line.format(words))
-    assert (device.serial, device.state) == ("SER", NO)
-
-
-@pytest.mark.parametrize(
-    ("line", "detail"),
-    [("SER\tsleeping soundly", "sleeping soundly"), ("SER     dozing usb:1-1 transport_id:7", "dozing usb:1-1")],
-)
-def test_a_state_of_the_future_keeps_the_phone_visible(line, detail):
-    device = parse_device_line(line)
-    assert (device.serial, device.state, device.detail) == ("SER", AdbState.UNKNOWN, detail)
-
-
 @given(
     serial=st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=40).filter(
         lambda text: text.strip() and not text.startswith(("List of", "* ", "adb ", "error:"))
@@ -71,26 +46,6 @@ def test_the_long_format_keeps_spaces_in_serials(serial, state, path):
 @given(st.text())
 def test_any_text_is_a_list(text):
     assert len(parse_device_list(text)) <= text.count("\n") + 1
-
-
-S8 = "R58M12 device usb:1-4 product:Galaxy S8 model:SM G950F device:dream transport_id:4"
-CUT = "N1 no permissions (user in plugdev group; see [http://developer.android.com/to"
-
-
-@pytest.mark.parametrize(
-    ("line", "serial", "state", "product", "devpath"),
-    [
-        (S8, "R58M12", "device", "Galaxy S8", "1-4"),
-        ("Y1 device product:my device model:z", "Y1", "device", "my device", ""),
-        (CUT, "N1", "no permissions", "", ""),
-        ("N2 no permissions usb:3-1 transport_id:3", "N2", "no permissions", "", "3-1"),
-        ("N3 no permissions; see [http://x] usb:1-2 product:a b", "N3", "no permissions", "a b", "1-2"),
-        ("M1 offline !! 12", "M1", "offline", "", ""),
-    ],
-)
-def test_every_line_keeps_its_serial_and_state(line, serial, state, product, devpath):
-    found = parse_device_line(line)
-    assert (found.serial, found.state, found.product, found.devpath) == (serial, state, product, devpath)
 
 
 TWINS = """\

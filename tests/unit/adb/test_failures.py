@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb import errors
+from farm.adb.connection import abridged
 from farm.adb.errors import classify, failure
 from farm.common.errors import Fault
-from tests.support.golden import golden
+from tests.support.golden import golden, rows
 
 DATA = Path(__file__).parents[2] / "data" / "adb" / "errors"
 
@@ -32,25 +33,22 @@ def test_a_file_that_cannot_be_read_is_not_one_to_write_elsewhere():
     assert "ls -l" in error.hint
 
 
+@pytest.mark.parametrize(("words", "kind"), rows(__file__, "failures"))
+def test_words_seen_from_servers(words, kind):
+    assert type(failure(words)).__name__ == kind
+
+
 @pytest.mark.parametrize(
-    ("words", "kind"),
+    ("command", "shown"),
     [
-        ("device 'nope' not found", errors.DeviceNotFound),
-        ("no such device '1.2.3.4:1'", errors.DeviceNotFound),
-        ("failed to connect to '127.0.0.1:1': Connection refused", errors.DeviceNotFound),
-        ("failed to connect to '1.2.3.4:4567': Operation timed out", errors.DeviceNotFound),
-        ("device still authorizing", errors.DeviceOffline),
-        ("insufficient permissions for device: user in plugdev group; are", errors.DeviceNoPermissions),
-        ("closed", errors.AdbLinkLost),
-        ("remote write failed: No space left on device", errors.PhoneStorageFull),
-        ("cannot bind listener: Address already in use", errors.AdbPortTaken),
-        ("could not install *smartsocket* listener: Address already in use", errors.AdbPortTaken),
-        ("unknown host service", errors.AdbFailed),
-        ("", errors.AdbFailed),
+        ("T=secret run", "T=... run"),
+        ("T='two words' U=\"it's\" run", "T=... U=... run"),
+        ("T='two'\\''s' run", "T=... run"),
+        ("T='cut off", "T=..."),
     ],
 )
-def test_words_seen_from_servers(words, kind):
-    assert type(failure(words)) is kind
+def test_a_command_is_quoted_without_the_values_of_its_variables(command, shown):
+    assert abridged(command) == shown
 
 
 def test_leaves_say_whose_fault_it_is():

@@ -150,6 +150,7 @@ async def test_another_version_is_told_once_with_its_owner(server, client):
         (clash,) = [news.error for news in seen.news if news.kind == "adb.clash"]
         assert isinstance(clash, AdbVersionClash)
         assert "has version 40, farm's adb program has 41; the server is pid" in clash.message
+        assert "use one adb program for both" in clash.hint
 
 
 async def test_a_new_transport_drops_what_was_known_of_the_phone(server, client):

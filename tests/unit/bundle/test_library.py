@@ -14,6 +14,7 @@ import pytest
 from farm.bundle import library as library_module
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Platform
+from farm.bundle.storage import locked
 from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError, UserError
 from tests.support.errors import raises_code
@@ -313,8 +314,24 @@ def test_a_bundle_whose_manifest_is_unreadable_is_listed_as_damaged_and_hides_no
     assert library.for_abi("", None) is None
     with pytest.raises(HostError, match=damage):
         library.get("a")
+    assert library.hash_of("a") == broken.hash
+    assert library.verify("a")
     assert library.remove("a") == (("a",), True)
     assert library.list() == (whole,)
+
+
+def test_a_stored_bundle_is_read_before_the_lock_is_taken(library, add, root, monkeypatch):
+    add(name="a")
+    free, sound = [], BundleLibrary._is_sound
+
+    def looks(self, hash_):
+        with locked(root / "lock"):
+            free.append(hash_)
+        return sound(self, hash_)
+
+    monkeypatch.setattr(BundleLibrary, "_is_sound", looks)
+    assert add(name="b").names == ("a", "b")
+    assert free
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class Lab:
         self.broken = set(broken)  # serial, bundle
         self.rollout = named(Rollout(), OLD, self.stored, [*self.proven.values()])
         self.most_out = 0
+        self.golden_s = {}  # bundle -> time of golden kernels on each phone
         self.kept = {}
         self.touched = set()  # phones that try, or are kept for it
         if add:
@@ -85,7 +86,7 @@ class Lab:
             bundle = assigned(self.rollout, serial, self.proven[serial])
         if bundle != self.rollout.candidate:
             self.proven[serial] = bundle
-        self.change(serial, bundle=bundle, ready_s=0.0)
+        self.change(serial, bundle=bundle, ready_s=0.0, golden_s=self.golden_s.get(bundle, {}))
 
     def on(self):
         return [phone.bundle for phone in self.phones.values()]
@@ -138,6 +139,57 @@ def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict():
     for _ in range(4):
         lab.step()
     assert lab.rollout.current == NEW
+
+
+def timed(*, old, new):
+    """A lab whose canary has the new bundle, in which golden kernels take so long."""
+    lab = Lab(6, add=NEW)
+    lab.golden_s = {OLD: old, NEW: new}
+    for serial in lab.phones:
+        lab.change(serial, golden_s=old)
+    lab.step()
+    return lab
+
+
+def test_a_bundle_that_is_slower_is_refused_when_the_phone_is_quick_again_with_its_old_one():
+    lab = timed(old={"cpu": 1e-4, "opencl": 1e-3}, new={"cpu": 1e-4, "opencl": 1.45e-3})
+    assert lab.step() == ("S0",)
+    why = "golden kernels take 1.45 times as long on opencl as with the previous bundle"
+    assert (lab.trying(NEW)["S0"].reason, lab.on()) == (why, [OLD] * 6)
+    lab.step()
+    assert (lab.rollout.refused, lab.bundles()) == ({NEW: f"on s0: {why}"}, (OLD, "", ""))
+
+
+def test_a_phone_that_became_slow_meanwhile_tries_the_bundle_again_later():
+    lab = timed(old={"cpu": 1e-4}, new={"cpu": 1.45e-4})
+    lab.golden_s[OLD] = {"cpu": 1.4e-4}
+    lab.step()
+    lab.step()
+    assert (lab.rollout.refused, lab.rollout.candidate, lab.trying(NEW)["S0"].state) == ({}, NEW, TrialState.PUT_OFF)
+    assert "slow with the previous bundle, too" in lab.trying(NEW)["S0"].reason
+
+
+def test_a_virtual_phone_is_as_quick_as_its_host_and_tells_gross_differences_only():
+    lab = timed(old={"cpu": 1e-4}, new={"cpu": 1.9e-4})
+    lab.change("S0", virtual=True)
+    assert lab.step() == ("S1", "S2", "S3")
+
+
+def test_a_leased_phone_leaves_a_slower_bundle_after_its_lease():
+    lab = timed(old={"cpu": 1e-4}, new={"cpu": 2e-4})
+    lab.change("S0", idle=False)
+    assert (lab.step(), lab.kept) == ((), {"S0": OLD})
+    lab.change("S0", idle=True)
+    assert lab.step() == ("S0",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [({"cpu": 1e-4}, {"cpu": 1.2e-4}), ({"cpu": 1e-4}, {}), ({}, {"cpu": 1.0}), ({"cpu": 0}, {"cpu": 1})],
+)
+def test_a_bundle_whose_speed_is_alike_or_unknown_goes_to_the_next_phones(old, new):
+    lab = timed(old=old, new=new)
+    assert lab.step() == ("S1", "S2", "S3")
 
 
 def test_a_late_failure_takes_the_bundle_from_those_that_have_it():

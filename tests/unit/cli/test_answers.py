@@ -12,7 +12,7 @@ from farm.cli import doctor, records
 from farm.cli import doctor_host as host
 from farm.cli.output import local_time, print_error, print_json, print_json_line
 from farm.common.durations import many
-from farm.common.errors import UserError
+from farm.common.errors import HostError, UserError
 from farm.common.events import Event
 from farm.compiler.records import RecordReading, RecordSet
 from farm.config import FarmConfig
@@ -48,6 +48,26 @@ def test_of_evidence_the_telling_line_is_shown(evidence, said, capsys):
     error, *lines = capsys.readouterr().err.splitlines()
     assert (error, len(lines)) == ("error: TVM failed: no library", said is not None)
     assert said is None or ("evidence: " in lines[0] and lines[0].endswith(said))
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"), [("", ["  evidence: one"]), (" --json", ["  evidence:", "    one", "    two"])]
+)
+def test_with_json_all_of_the_evidence_is_shown(answers, farm, options, shown):
+    """Hints said that it is in --json, where no error is."""
+    answers["usage"] = HostError("no", evidence="one\ntwo\n", hint="so")
+    said = farm(f"usage{options}")
+    assert (said.out, said.err.splitlines()) == ("", ["error: no", *shown, "  hint: so"])
+
+
+@pytest.mark.parametrize(
+    ("line", "none"),
+    [("auth list", "no accounts: farm auth new NAME --role ROLE"), ("auth audit --user x", "no such changes")],
+)
+def test_a_table_without_rows_is_a_sentence(answers, farm, line, none):
+    wrong = {"keys": 0, "tokens": 0}
+    answers |= {"auth.list": {"accounts": [], "wrong": wrong}, "audit.list": {"rows": []}}
+    assert str(farm(line)) == f"$ farm {line}\n{none}\n"
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials")])

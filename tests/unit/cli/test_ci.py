@@ -12,6 +12,8 @@ import typer
 from farm.cli import ci
 from farm.common.errors import ExitCode, NoPhoneError, PhoneError
 from farm.kinds.bench import BenchSpec
+from farm.kinds.energy import EnergySpec
+from farm.kinds.program import ProgramSpec
 
 
 def row(seq, median_s, **fields):
@@ -21,6 +23,10 @@ def row(seq, median_s, **fields):
         "at": f"2026-11-{1 + seq:02d}T12:00:00+00:00", "estimate": estimate, "verdict": "trusted", "target": "cpu",
         "precision": "float32", "tuned": False, "branch": "main", "commit": f"commit{seq}", **fields,
     }  # fmt: skip
+
+
+def joules(value):
+    return {"energy": {"value": value, "low": 0.99 * value, "high": 1.01 * value}}
 
 
 BASELINE = [row(seq, 0.01 + 1e-5 * (seq % 3)) for seq in range(8)]
@@ -33,10 +39,15 @@ class Farm:
         self.times = list(times)
         self.rows = list(BASELINE)
         self.outcomes = {}
-        self.asked = []
+        self.asked, self.kinds = [], []
 
     def spec(self, kind, *, model, **fields):
-        assert kind == "bench"
+        self.kinds.append(kind)
+        if kind == "energy":
+            return EnergySpec(model="a" * 64, name=model.name, **fields)
+        if kind == "program":
+            fields["program"] = "b" * 64 if isinstance(fields["program"], bytes) else ""
+            return ProgramSpec(model="a" * 64, **fields)
         return BenchSpec(model="a" * 64, name=model.name, **fields)
 
     def bench(self, spec):
@@ -45,10 +56,16 @@ class Farm:
         if isinstance(time_s, NoPhoneError):
             raise time_s
         error = None if isinstance(time_s, float) else time_s
-        if error is None:
-            self.rows.append(row(seq, time_s, branch=spec.branch, commit=spec.commit))
+        if error is None and time_s:
+            other = {"estimate": None, "values": joules(time_s)} if spec.kind == "energy" else {}
+            self.rows.append(row(seq, time_s, branch=spec.branch, commit=spec.commit, **other))
         job = SimpleNamespace(id=f"job-{seq}", state="failed" if error else "done")
-        self.outcomes[job.id] = SimpleNamespace(ok=error is None, device="pixel", job=job, error=error)
+        certificate = {"verdict": "rejected", "values": {}, "reasons": [{"cause": "the meter does not resolve it"}]}
+        result = {
+            "certificate": {} if time_s else certificate,
+            "ran_on": {"words": "GPU 3, CPU 1 nodes", "offloaded": 0.75},
+        }
+        self.outcomes[job.id] = SimpleNamespace(ok=error is None, device="pixel", job=job, error=error, result=result)
         return SimpleNamespace(ids=[job.id], jobs=[job])
 
     def job(self, job, *, fetch_outputs):
@@ -64,8 +81,10 @@ class Farm:
 def bench(tmp_path, monkeypatch, capsys):
     (tmp_path / "net.onnx").write_bytes(b"model")
 
-    def bench(*times, **options):
+    def bench(*times, kind="bench", **options):
         farm = Farm(times)
+        if kind == "energy":
+            farm.rows = [{**each, "estimate": None, "values": joules(0.01)} for each in BASELINE]
 
         @contextmanager
         def opened():
@@ -81,9 +100,11 @@ def bench(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(ci.work, "follow", lambda *_, **__: None)
         monkeypatch.setattr(ci, "connect", opened)
         named = {"branch": "topic", "commit": "new", "json": True}
+        command = ci.bench if kind == "bench" else ci.check_command(EnergySpec)
         with pytest.raises(typer.Exit) as ended:
-            ci.bench(model=tmp_path / "net.onnx", on="android", devices="all", **(named | options))
+            command(model=tmp_path / "net.onnx", on="android", devices="all", **(named | options))
         (case,) = json.loads(capsys.readouterr().out)["cases"]
+        assert set(farm.kinds) == {"program" if "runtime" in options else kind}
         return ended.value.exit_code, case, farm.asked
 
     return bench
@@ -105,12 +126,20 @@ def test_two_slow_benches_on_the_same_phone_fail(bench, tmp_path):
     assert files["summary"].read_text().startswith("of another step\n### farm: 1 of 1 slower by 2 % or more\n")
 
 
+def test_another_runtime_is_benched_by_its_program(bench, tmp_path):
+    (tmp_path / "onnxruntime_perf_test").write_text("a program")
+    options = {"runtime": "ort", "runtime_folder": tmp_path, "settings": ["threads=2"]}
+    code, case, asked = bench(0.012, 0.0115, **options)
+    assert (code, case["answer"]) == (ExitCode.FAILED, "slower")
+    assert asked == [("android", "topic", "new"), ("pixel", "topic", "new")]
+
+
 def test_a_slow_bench_that_is_not_confirmed_fails_nothing(bench):
     code, case, _ = bench(0.012, 0.01)
     assert (code, case["answer"]) == (ExitCode.OK, "cannot tell")
     code, case, _ = bench(0.012, NoPhoneError("all phones left"))
     assert (code, case["answer"]) == (ExitCode.OK, "cannot tell")
-    assert "no phone to bench it again" in case["about"]
+    assert "no phone to measure it again" in case["about"]
 
 
 def test_the_baselines_own_branch_is_checked_in_the_same_way(bench):
@@ -129,3 +158,29 @@ def test_an_answer_can_be_required(bench):
 def test_a_phone_that_failed_has_its_exit_code_and_reason(bench):
     code, case, _ = bench(PhoneError("it fell off the table"))
     assert (code, case["answer"], case["about"]) == (ExitCode.FAILED, "failed", "it fell off the table")
+
+
+def test_work_that_was_not_offloaded_fails_whatever_its_time(bench, tmp_path):
+    junit = tmp_path / "farm.xml"
+    code, case, asked = bench(0.01001, require_offload="100%", junit=junit)
+    assert (code, case["answer"], len(asked)) == (ExitCode.FAILED, "failed", 1)
+    assert case["about"] == "75 % was offloaded of 100 %; it ran on GPU 3, CPU 1 nodes"
+    assert "<error" in junit.read_text()
+    assert bench(0.01001, require_offload="75%")[0] == ExitCode.OK
+    assert bench(0.01001, require_offload="76%", require_answer=True)[0] == ExitCode.NO_ANSWER
+
+
+def test_another_kind_is_checked_by_what_it_measured(bench):
+    code, case, asked = bench(0.0101, kind="energy")
+    assert (code, case["answer"], case["metric"], len(asked)) == (ExitCode.OK, "within", "energy", 1)
+    code, case, asked = bench(0.012, 0.0125, kind="energy", fail_if="worse by 2 %")
+    assert (code, case["answer"], len(asked)) == (ExitCode.FAILED, "worse", 2)
+    code, case, _ = bench(0.012, PhoneError("it fell off the table"), kind="energy")
+    assert (code, case["answer"]) == (ExitCode.FAILED, "failed")
+
+
+def test_what_was_not_resolved_has_no_answer(bench):
+    code, case, _ = bench(0.0, kind="energy")
+    assert (code, case["answer"]) == (ExitCode.OK, "cannot tell")
+    assert case["about"] == "the result is rejected: the meter does not resolve it"
+    assert bench(0.0, kind="energy", require_answer=True)[0] == ExitCode.NO_ANSWER

@@ -78,6 +78,17 @@ def test_a_dead_daemon_must_be_repaired_and_one_that_never_ran_need_not(tmp_path
     assert found["adb server"] is (DoctorVerdict.FAIL if ran_before else DoctorVerdict.OK)
 
 
+def test_files_that_the_services_user_may_not_use_are_named_and_its_database_is_left_alone(tmp_path, answers):
+    """As root leaves them. A look at the database would make more of them."""
+    answers["status"] = DaemonUnreachableError("dead")
+    (tmp_path / "farm.db").write_text("no database")
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "lab.key").touch(0o400)
+    config = load(None, environ={"FARM_STATE_DIR": str(tmp_path), "FARM_RUNTIME_DIR": str(tmp_path)})
+    (found,) = [each for each in doctor._local_daemon(config) if each.check == "database"]
+    assert (found.verdict, "lab.key" in found.detail, "chown" in found.fix) == (DoctorVerdict.FAIL, True, True)
+
+
 def test_a_gate_that_is_gone_must_be_repaired(tmp_path, answers, monkeypatch):
     answers |= {"toolchain.list": {"toolchains": []}, "bundle.list": {"bundles": []}, "doctor": {"findings": []}}
     status = STATUS | {"tracker": {"pid": 0}}

@@ -7,6 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from farm.cli import export
+from farm.head.queue.model import NoSuchJobError
 from farm.results.formats import FORMATS
 from tests.support import history_rows
 
@@ -40,6 +41,14 @@ def test_results_that_are_wanted_are_written(exported, answers, options, rows, j
     _, out = exported(options, *rows)
     assert [json.loads(line)["job"] for line in out.read_text().splitlines()] == [f"bench-{job}" for job in jobs]
     assert options != "--since 3d" or len(answers.asked) == 2  # older ones are not even asked for
+
+
+def test_samples_come_from_the_jobs_that_are_kept(exported, answers):
+    gone = NoSuchJobError("there is no job")
+    results = {"bench-2": {"result": {"samples_s": [0.01, "=1", 0.02]}}, "bench-1": gone}
+    answers["job.show"] = lambda job: results[job]
+    _, out = exported("--samples", row(1), row(2))
+    assert [json.loads(line)["samples_s"] for line in out.read_text().splitlines()] == [[0.01, 0.02], None]
 
 
 def test_bencher_gets_trusted_results_and_the_number_of_the_others_is_told(exported):
@@ -82,6 +91,15 @@ def test_the_board_is_one_file(answers, farm, tmp_path):
     farm(f"board --output {tmp_path}/board.html")
     page = (tmp_path / "board.html").read_text("utf-8")
     assert (page.startswith("<!doctype html>"), "galaxy" in page) == (True, True)
+
+
+@pytest.mark.parametrize("command", ["board", "export"])
+def test_a_branch_without_results_is_refused_and_others_are_named(answers, farm, tmp_path, command):
+    answers.update(history_rows.history(row(1), row(2, branch="wide"), row(3, branch="master")))
+    said = farm(f"{command} --branch nosuch --output {tmp_path}/out")
+    assert (said.code, (tmp_path / "out").exists()) == (2, False)
+    assert said.err == "error: there is no result of branch nosuch\n  hint: --branch, of: main, wide\n"
+    assert farm(f"{command} --branch wide --output {tmp_path}/out").code == 0
 
 
 def test_the_option_offers_every_format_there_is():

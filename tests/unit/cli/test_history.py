@@ -2,11 +2,12 @@
 
 import pytest
 
-from farm.cli.history import PLOT_COLUMNS, _series_json, drawn
+from farm.cli.history import PLOT_COLUMNS, SPARE, SPARE_BESIDE_PLOT, _series_json, drawn, plot_columns
+from farm.cli.output import table
 from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
 from farm.results.series import columns_of, series_of
-from tests.support.history_rows import history, row
+from tests.support.history_rows import energy, history, measured, memory, row
 
 
 def by(kernel, nominal_s):
@@ -65,6 +66,13 @@ SHOWN = {
     "intervals on one scale": ("--plot", [row(1), row(2, 0.02)]),
     "a result without a median is left out": ("", [row(1), without_median(None), row(3)]),
     "no result with a median": ("", [without_median(None)]),
+    "joules have a line of their own, and a regression":
+        ("--plot", [row(1), *[energy(n, 0.01 if n < 8 else 0.0112) for n in range(2, 14)], energy(14, method="gauge")]),
+    "a cold start has a line for each metric, and one reading is judged by the others":
+        ("", [memory(n, 274.3e6 if n < 7 else 250e6) for n in TEN]),
+    "a run of minutes has its end and its slowdown":
+        ("", [measured(n, "sustain", latency_at_the_end=(0.02, 0.0199, 0.0201), slowdown=1.3)
+              | {"method": "for 30m"} for n in range(1, 4)]),
 }  # fmt: skip
 
 
@@ -103,6 +111,17 @@ def test_a_result_without_a_median_is_in_no_series(wrong):
 )
 def test_intervals_are_drawn_on_one_scale(result, scale, shown):
     assert drawn(result, *scale) == shown
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 120])
+def test_intervals_keep_their_scale_in_a_narrow_terminal(width):
+    """They were cut as words are: those beyond the cut looked alike."""
+    titles = ["  WHEN", "MEDIAN", "95 % RANGE", "VERDICT", "RUNTIME", "JOB", "10.14 µs .. 187.8 µs"]
+    cells = ["  2026-11-30 19:22", "33.35 µs", "-70 %, +130 %", "rejected", "TVM 0.27.0.post1", "bench-9171f4e167b2"]
+    wide = plot_columns(titles, [cells], width)
+    lines = [*table(titles, [[*cells, "-" * wide]], width=width, spare=(*SPARE, *SPARE_BESIDE_PLOT, titles[-1]))]
+    assert ("…" in lines[1], lines[1].endswith("-" * wide)) == (False, width > 60)
+    assert max(map(len, lines)) <= width
 
 
 def compared(unlike=(), **fields):

@@ -83,6 +83,15 @@ def test_top_follows_the_terminals_size(at_terminal):
     assert all(len(line) <= 40 for line in frame.split("\n"))
 
 
+def test_top_goes_on_while_its_window_is_dragged(at_terminal, daemon):
+    top = at_terminal("top", "--interval", "0.2", size=(24, 120))
+    top.shows("galaxy")
+    for columns in range(2000):
+        top.resize(24, 60 + columns % 60)
+    daemon.tell("device.gone", "galaxy", reason="it was unplugged")
+    top.shows("it was unplugged")
+
+
 @pytest.mark.parametrize("arguments", [("top",), ("watch", "job-0001")])
 def test_a_terminal_that_closes_ends_it(at_terminal, daemon, arguments):
     submit(daemon)

@@ -38,6 +38,22 @@ usage --until ''
 demo --phones ''
 lease acquire --on ''
 compare m.onnx --on ''
+bench m.onnx --on x --require-offload ''
+bench m.onnx --on x --cores ''
+bench m.onnx --on x --quiesce=
+sweep m.onnx --on x --threads ''
+memory m.onnx --on x --runtime ''
+compile m.onnx --target ''
+tune m.onnx --on x --trials ''
+run m.onnx --on x --shape a:[1] --shape ''
+ci bench m.onnx --on x --branch '' --commit c
+ci bench m.onnx --on x --baseline ''
+ci bench m.onnx --on x --fail-if ''
+ci bench m.onnx --on x --require-offload 0
+board --branch ''
+export --device ''
+job cancel --user ''
+--daemon '' status
 bundle add ''
 watch j ''
 serve --state-dir ''
@@ -66,6 +82,8 @@ lease extend a --for 0
 """
 REFUSED = """
 demo --hosts 2 --physics --why --repeat 40
+demo --hosts 2 --phones oneplus-12+arm64
+compile net.onnx --target cpu -o net.so
 demo --phones nokia-3310
 bench absent.onnx --on android
 bench net.onnx --on android --repeat 0
@@ -77,6 +95,20 @@ device set pixel
 uninstall
 store check --state-dir nowhere
 records show .
+compare bench-0f3a52c7d91e
+compare run-0f3a run-77aa --quality data.npz
+compare run-0f3a run-77aa --metric top5
+compare run-0f3a run-77aa --runtime ort
+compare net.onnx net.onnx --on android --metric top5
+ci compare net.onnx net.onnx --on android --metric top5
+run net.onnx --on android --metric mse
+run net.onnx --on host --metric mse
+bench net.onnx --on android --repeat 5 --measure 3
+bench net.onnx --on android --repeat 5 --remeasure 3
+ci bench net.onnx --on android --repeat 5 --measure 3
+bench net.onnx --on android --plot --json
+bench net.onnx --on android --stats --json
+program run timer.toml --on android --plot --json
 """
 NO_DAEMON = """
 status

@@ -76,6 +76,8 @@ TO_BECOME_FARM_JOB = ["CAP_SETUID CAP_SETGID"]
         # Sessions have scheduler groups of their own: any weight makes systemd use the processor's cgroups.
         ("farm-adb.service", "CPUWeight", ["1000"]),
         ("farm-gate.service", "CPUWeight", ["1000"]),
+        # A host is back after a power cut, whichever comes first: the port or its address.
+        ("farm-gate.socket", "FreeBind", ["yes"]),
         # Restarted forever and as often as an operator likes, but not for a mistake in the configuration.
         *((unit, "StartLimitIntervalSec", ["0"]) for unit in SERVICES),
         *((unit, "StartLimitBurst", []) for unit in SERVICES),

@@ -1,14 +1,17 @@
 """The CLI's promises: cheap to start, silent when it is interrupted, and a demo that has ended is named."""
 
+import ast
 import os
 import signal
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
+from farm.common.install import extra_of
 from tests.support.forked_commands import run_farm
 
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
@@ -59,6 +62,17 @@ def probed(tmp_path):
         return "\n".join(said), code, set(modules)
 
     return probed
+
+
+def test_what_no_extra_brings_is_installed_with_farm():
+    """The error of an import names the extra that brings it; without one, farm itself has to."""
+    own = {each.partition(">=")[0] for each in PYPROJECT["project"]["dependencies"]}
+    nodes = [node for path in Path("farm").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    imported = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    brought = {top: {each.lower().replace("_", "-") for each in by} for top, by in packages_distributions().items()}
+    tops = {each.partition(".")[0] for each in imported if not extra_of(each)} - sys.stdlib_module_names
+    assert {top for top in tops if not brought.get(top, set()) & own} == {"farm", "pytest"}  # pytest loads the plugin
 
 
 @pytest.mark.parametrize("command", ["status", "job list", "job cancel x", "lease list"])

@@ -13,8 +13,8 @@ from farm.cli import job, status
 from farm.cli.output import colours, escaped, print_error, print_line, print_note, print_table, table, write_file
 from farm.common.errors import UserError
 
-EVIL = "a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
-TAME = r"a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
+EVIL = "a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u200fb\ud800"
+TAME = r"a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u200fb\ud800"
 
 
 @pytest.mark.parametrize("text", ["", "größe\t漢字 🙂", "c:\\new"])

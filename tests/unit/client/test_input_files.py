@@ -34,11 +34,12 @@ def test_plain_arrays_are_taken(tmp_path):
         (lambda path: np.savez(path, x=np.array([1.0, np.nan])), "the array 'x' has NaN"),
         (lambda path: np.savez(path, x=np.array([{}], dtype=object)), "holds Python objects"),
         (lambda path: claim(path, (1 << 40,)), "is damaged, or no array"),
+        (lambda path: claim(path, (0, 1 << 70)), "is damaged, or no array"),
         (lambda path: np.savez(path, x=np.ones(600), y=np.ones(600)), "have 9,856 bytes"),
         (lambda path: path.write_bytes(NPY), "is no .npz file"),
         (lambda path: path.write_bytes(b"text"), "is no .npz file"),
     ],
-    ids=["nan", "objects", "claim", "claims", "npy", "text"],
+    ids=["nan", "objects", "claim", "sizes", "claims", "npy", "text"],
 )
 def test_what_is_wrong_with_inputs_is_told_with_their_file(tmp_path, write, said, monkeypatch):
     monkeypatch.setattr(inputs, "MAX_ARRAY_BYTES", 8000)

@@ -8,6 +8,8 @@ from farm.compiler.package import write_package
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 
+IMAGES = np.zeros((2, 4, 8, 8), np.float32)
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -20,6 +22,7 @@ def folder(tmp_path):
     (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "net.tflite").write_text("<html>")
     (tmp_path / "empty").touch()
+    np.savez(tmp_path / "bad.npz", x=IMAGES, labels=np.array([4, 0]))
     return tmp_path
 
 
@@ -40,9 +43,19 @@ def folder(tmp_path):
         ("bench", "cut.onnx", {}, ModelError, "cut.onnx is an ONNX model that is cut short or damaged"),
         ("run", "net.onnx", {"inputs": {"x": np.zeros((1, 4, 8, 8), complex)}}, ModelError, "the model wants float32"),
         ("run", "net.onnx", {"labels": ["cat", "dog"], "top_k": 2}, ModelError, "there are 2 labels"),
+        (
+            "run",
+            "net.onnx",
+            {"quality": {"x": IMAGES, "labels": [0, 3]}},
+            ModelError,
+            r"labels\[1\] is 3, and output y",
+        ),
+        ("run", "open.onnx", {"quality": "bad.npz"}, ModelError, r"^bad.npz: labels\[0\] is 4, and output y has class"),
     ],
 )
 def test_it_is_refused_before_anything_is_sent(daemon, client, folder, kind, name, options, error, words):
+    if isinstance(options.get("quality"), str):
+        options = {"quality": folder / options["quality"]}
     with pytest.raises(error, match=words) as caught:
         client.spec(kind, model=folder / name, on="android", **options)
     assert ("--input" in caught.value.hint) == (kind == "run" and "dimension" in words)

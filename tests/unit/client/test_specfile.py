@@ -4,11 +4,12 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from farm.client.specfile import load
+from farm.client.specfile import _named, load
 from farm.common.errors import Code, NoPhoneError, UserError
 from farm.compiler.package import write_package
 from farm.compiler.record_files import packed
@@ -189,6 +190,12 @@ def test_nothing_is_submitted_when_one_entry_would_be_refused(write, daemon, cli
     with pytest.raises(NoPhoneError, match=r"^absent: no phone matches") as raised:
         client.submit_file(write(f'{ALL}[matrix]\non = ["android", "absent"]\n'))
     assert (raised.value.hint, daemon.submissions) == ("nothing was submitted", [])
+
+
+def test_the_error_of_one_entry_keeps_its_code():
+    error = _named(UserError("too many", Code.QUOTA_EXCEEDED, hint="wait"), SimpleNamespace(name="a"), "nothing sent")
+    assert (error.message, error.code, error.exit_code) == ("a: too many", "quota_exceeded", 5)
+    assert error.hint == "wait; nothing sent"
 
 
 def test_what_was_submitted_before_a_late_refusal_is_told(write, daemon, client):

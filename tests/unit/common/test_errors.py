@@ -70,3 +70,9 @@ def test_a_code_and_its_exit_code_cross_the_wire(code):
 def test_codes_of_classes_are_not_declared_twice():
     own = [cls for cls in family(FarmError) if "code" in vars(cls) and cls.__module__.startswith("farm.")]
     assert [cls.__name__ for cls in own if not isinstance(cls.code, Code) and cls.code in set(Code)] == []
+
+
+def test_a_code_of_another_process_is_short():
+    """A worker's error is in every list of jobs: a code of a megabyte kept the list from all users."""
+    back = error_from_wire({**error_to_wire(UserError("no")), "code": "x" * 100_000})
+    assert (back.code, len(json.dumps(error_to_wire(back))) < 20_000) == (FarmError.code, True)

@@ -125,3 +125,18 @@ def test_memory_is_bounded(log):
     assert len(log.since()) == events.KEPT_EVENTS
     assert log.oldest == newest.seq - events.KEPT_EVENTS + 1
     assert EventLog().oldest == 1
+
+
+def test_memory_is_bounded_whatever_is_in_an_event(log):
+    """A worker that reported its progress in a loop took gigabytes: 20,000 events of half a megabyte."""
+    from farm.common import events
+
+    large = [1.5] * 50_000
+    for _ in range(100):
+        newest = log.publish("job.progress", "j1", points=large)
+    kept = log.since()
+    assert kept[-1] == newest
+    assert 1 <= len(kept) <= events.KEPT_BYTES // (56 * len(large))
+    assert log.oldest == kept[0].seq
+    log.publish("job.progress", "j1", step="x" * 2 * events.KEPT_BYTES)
+    assert len(log.since()) == 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from farm.common.selector import natural, normalise, unique
 from farm.devices.identity.naming_rules import DERIVED_LABELS, aliases_of, labels_of
 from farm.model.identity import DeviceIdentity, Gpu, Soc
+from tests.support.golden import rows
 
 POCO = DeviceIdentity(
     vendor="Xiaomi",
@@ -22,21 +23,7 @@ POCO = DeviceIdentity(
 )
 
 
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
-        ("Adreno 740", "adreno-740"),
-        ("  Adreno (TM) 740 ", "adreno-tm-740"),
-        ("MT6853V/TNZA", "mt6853v-tnza"),
-        ("HUAWEI Mate 70 Pro+", "huawei-mate-70-pro"),
-        ("server:pixel 6", "server-pixel-6"),
-        ("8.0.0", "8.0.0"),
-        ("snake_case", "snake_case"),
-        ("--help", "help"),
-        ("一加", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("raw", "value"), rows(__file__, "normalised"))
 def test_normalise(raw, value):
     assert normalise(raw) == value
 

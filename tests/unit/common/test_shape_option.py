@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from farm.common.errors import Code, UserError
 from farm.compiler.shape_option import check_dtype, parse_dtypes, parse_shapes, shape_option
 from tests.support.errors import raises_code
+from tests.support.golden import rows
 
 
 def test_shapes_are_read_as_typed():
@@ -18,23 +19,7 @@ def test_shapes_are_read_as_typed():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("input", "not of the form NAME:VALUE"),
-        (":[1]", "not of the form NAME:VALUE"),
-        ("input:", "not of the form NAME:VALUE"),
-        ("input:1,3", "no list in brackets"),
-        ("input:[1,3", "no list in brackets"),
-        ("input:[1,,3]", "'' is no dimension"),
-        ("input:[1,x]", "'x' is no dimension"),
-        ("input:[0]", "'0' is no dimension"),
-        ("input:[-1]", "'-1' is no dimension"),
-        ("input:[1.5]", "'1.5' is no dimension"),
-        ("input:[\u0661]", "is no dimension"),
-        ("input:[16777217]", "'16777217' is no dimension"),
-        ("input:[999999999999999999999]", "is no dimension"),
-        ("input:[" + ",".join("1" * 17) + "]", "17 dimensions"),
-    ],
+    ("text", "said"), [*rows(__file__, "no_shapes"), ("input:[" + ",".join("1" * 17) + "]", "17 dimensions")]
 )
 def test_what_is_no_shape_is_said(text, said):
     with raises_code(Code.BAD_SHAPE, match=said.replace("[", r"\[")):

@@ -72,6 +72,7 @@ def test_an_old_keras_that_would_read_files_of_the_host_reads_none(monkeypatch):
         (zipped("net/data.pkl", "net/version"), "net.pt", "is a pickle"),
         (zipped("readme"), "net.zip", "an archive, but of no model format"),
         (zipped("readme")[:-8], "net.zip", "an archive that is cut short"),
+        (zipped("readme").replace(b"\x14\3\x14", b"\x14\3\x50"), "net.zip", "an archive that is cut short"),
         (
             zipped("config.json", "model.weights.h5", claims=3 << 30),
             "net.keras",

@@ -70,6 +70,15 @@ def with_manifest(change):
     return tar((about, json.dumps(said).encode()), *others)
 
 
+def test_a_package_in_half_precision_has_what_this_host_computes_in_it():
+    half = OUTPUT + 1
+    reference = Reference((OUTPUT,), (OUTPUT,), independent=True, by="onnx.reference", precise=(half,))
+    npz = reference_npz([np.ones((1, 4), np.float32)], reference)
+    _, own = read_package(packed(**{REFERENCE: npz})).expected()
+    assert np.array_equal(own.precise[0], half)
+    assert read_package(packed()).expected()[1].precise == ()
+
+
 def test_what_was_written_is_read(tmp_path):
     data = packed(**{MODEL: b"the model file"})
     package = read_package(data)

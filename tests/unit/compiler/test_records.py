@@ -388,3 +388,9 @@ def test_why_a_task_has_no_record_to_compile_with_is_told():
     ran = replace(tasks[0], seconds=0.1)
     assert left_out(empty, [ran]) == "; 1 left out, whose best is no faster than TVM's own schedule without tuning"
     assert left_out(empty, [replace(ran, seconds=None)]) == "; 1 left out, of which no candidate ran"
+
+
+def test_a_number_of_a_set_is_no_file_and_the_hint_says_how_to_make_one(tmp_path):
+    with pytest.raises(BadRecordsError) as caught:
+        read_records(tmp_path / "3")
+    assert "farm records export SET -o SET.tar" in caught.value.hint

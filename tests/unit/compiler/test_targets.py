@@ -1,13 +1,18 @@
 """CPUs and features that LLVM does not know are refused by name: it would compile plain code and continue."""
 
+from unittest.mock import Mock
+
 import pytest
 
 pytest.importorskip("tvm")
+import tvm
 
+from farm.common.errors import Code
 from farm.compiler.targets import TargetError, abi_of, check_here, check_target, host_target, target_from
 from farm.devices.identity.targets import named_target, target_here
 from farm.kinds.tune.tune_here import tune_here
 from farm.worker.local import run_here
+from tests.support.errors import raises_code
 
 ARM64 = {"kind": "llvm", "mtriple": "aarch64-linux-android"}
 
@@ -67,6 +72,12 @@ def test_code_for_another_machine_is_refused_before_it_is_made(name):
         pytest.skip("that is this host")
     with pytest.raises(TargetError, match=r"^this target is for .*, and this host is "):
         check_here(named_target(name))
+
+
+def test_a_driver_that_tvm_cannot_open_here_is_a_missing_device(numbers):
+    numbers(tvm.runtime, device=Mock(side_effect=RuntimeError("Error! Cannot open libOpenCL!")))
+    with raises_code(Code.HOST_RUN_FAILED, match="no opencl device"):
+        check_here({"kind": "opencl", "host": host_target()})
 
 
 @pytest.mark.parametrize("work", [run_here, tune_here])

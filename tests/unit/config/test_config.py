@@ -1,14 +1,27 @@
+import re
 import tomllib
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from farm.config import BuildersConfig, ConfigError, ControlConfig, FarmConfig, WebConfig, load
+from farm.client.lease import HeldPhone
+from farm.config import (
+    BuildersConfig,
+    ConfigError,
+    ControlConfig,
+    FarmConfig,
+    WebConfig,
+    check_lab_config,
+    lab_keys,
+    load,
+)
 from farm.config.consistency import own_ports
 from farm.devices.thermal.thermal_rules import HeatConfig, policy_for
 from farm.head.config import LabConfig
 from farm.model.requests import LeaseClass
+from tests.support.golden import rows
 
 
 def write(tmp_path, text):
@@ -21,6 +34,7 @@ def test_flags_beat_environment_beats_file(tmp_path):
     path = write(tmp_path, "[tvm]\nport = 1001\nhost = '127.0.0.2'\n[adb]\nusb = false\n")
     config = load(path, environ={"FARM_TVM__PORT": "1002", "FARM_ADB__USB": "true"}, flags={"tvm.port": 1003})
     assert (config.tvm.port, config.tvm.host, config.adb.usb) == (1003, "127.0.0.2", True)
+    assert load(environ={}, flags={"tvm.port": None}).tvm.port == 9190  # a flag that was not given
 
 
 def test_a_table_by_name_keeps_what_it_does_not_say(tmp_path):
@@ -31,94 +45,35 @@ def test_a_table_by_name_keeps_what_it_does_not_say(tmp_path):
     assert config.toolchain.keys() == {"default", "next"}
 
 
-def test_a_flag_that_was_not_given_changes_nothing():
-    assert load(environ={}, flags={"tvm.port": None}).tvm.port == 9190
+def test_what_the_lab_sets_replaces_those_keys_of_the_file_and_no_others(tmp_path):
+    own = "[quota]\ndevices = 2\n[user.ci]\njobs = 50\n[jobs]\nworkers = 3\nuser = 'u'\n[aliases]\nfast = 'soc=a'\n"
+    lab = "[quota]\njobs = 9\n[user.ann]\nweight = 2.0\n[jobs]\nworkers = 5\n"
+    check_lab_config(lab)
+    assert lab_keys(lab) == ("quota", "user", "jobs.workers")
+    config = load(write(tmp_path, own), environ={"FARM_QUOTA__DEVICES": "4"}, lab=lab)
+    assert (config.quota.devices, config.quota.jobs, config.jobs.workers, config.jobs.user) == (4, 9, 5, "u")
+    assert (config.user.keys(), config.user["ann"].jobs) == ({"ann"}, 9)
+    assert config.aliases == {"fast": "soc=a"}
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "hint"),
-    [
-        ("[tvm]\nprt = 1", "unknown key 'tvm.prt'", "tvm.port"),
-        ("port = 9200", "unknown key 'port'", "tvm.port"),
-        ("[[adopt]]\nmtch = '*'", "unknown key 'adopt.0.mtch'", "adopt.0.match"),
-        ("[toolchain.default]\npyhton = 'x'", "unknown key 'toolchain.default.pyhton'", "toolchain.default.python"),
-        ("[tvm]\nport = 70000", "tvm.port must be 65535 or less (got 70000)", "0 to 65535"),
-        ("[lease]\nidle_s = -5", "lease.idle_s must be more than 0 (got -5)", "more than 0"),
-        ("[lease]\nunused_s = 0", "lease.unused_s must be more than 0 (got 0)", ""),
-        ("[lease]\nidle_s = inf", "lease.idle_s must be a number (got inf)", ""),
-        ("[web]\nport = 70000", "web.port must be 65535 or less", ""),
-        ("[web]\nhost = ''", "web.host must not be empty", ""),
-        ("[user.bob]\nweight = 0", "user.bob.weight must be more than 0 (got 0)", "more than 0"),
-        ("[heat.model.X.bench]\nskin_c = 3", "heat.model.X.bench.skin_c must be 10 or more", "10 to 200"),
-        ("[tvm]\nport = 'many'", "tvm.port", ""),
-        ("tvm = 5", "tvm", ""),
-        ("[tvm.external]\nallow = ['10.0.0.0/99']", "10.0.0.0/99", "network"),
-        ("[tvm", "not valid TOML", "close every bracket"),
-        ("[tvm]\nhost = here", "not valid TOML", "texts stand in quotes"),
-        ("state_dir = 5", "state_dir must be a path (got 5)", "quotes"),
-        ("[heat.bench]\nskin = 38", "unknown key 'heat.bench.skin'", "heat.bench.skin_c"),
-        (
-            "[heat.model.'Pixel 7'.bnch]\nskin_c = 38",
-            "unknown key 'heat.model.Pixel 7.bnch'",
-            "heat.model.Pixel 7.bench",
-        ),
-        ("[heat.bench]\nskin_c = 3.8", "heat.bench.skin_c must be 10 or more (got 3.8)", "10 to 200"),
-        ("[heat.tune]\nthrottle = 7", "heat.tune.throttle must be 6 or less (got 7)", "0 to 6"),
-        ("[heat]\nmargin_c = -1", "heat.margin_c must be 0 or more (got -1)", ""),
-        ("[gates.tvm_class]\nflagship = 'benhc'", "gates.tvm_class.flagship must be 'interactive', 'bench'", ""),
-        ("[[adopt]]\nmatch = 'android'\npool = 'a,b'", "adopt.0: 'a,b' cannot be a pool: it has ','", "use letters"),
-        (
-            "[[adopt]]\nmatch = 'android'\nname = 'büro-{soc}'",
-            "adopt.0: adopt rule 'android': no name has 'ü'",
-            "beside",
-        ),
-        ("[aliases]\n'a,b' = 'gpu=adreno-740'", "aliases.a,b: 'a,b' cannot be a key", "use letters"),
-        ("[gates.tvm_class]\n'a,b' = 'bench'", "gates.tvm_class.a,b: 'a,b' cannot be a key", "use letters"),
-        ("[recovery.pool_away_s]\nSpare = 3.0", "recovery.pool_away_s.Spare: no pool is spelt so", "write spare"),
-        ("[gates.tvm_class]\nflagship = 'x'", "gates.tvm_class.flagship", ""),
-        ("[health.model.X]\nignore = ['clok-held']", "health.model.X.ignore.0", "did you mean 'clock-held'?"),
-        ("[power]\nswitch = 'no'", "power.switch must be 'uhubctl', 'command' or 'none'", ""),
-        ("[heat]\nstale_s = 0", "heat.stale_s: 0 s is not above probe.every_s (10 s)", "several times"),
-        ("[probe]\nevery_s = 300", "heat.stale_s: 120 s is not above probe.every_s (300 s)", "several times"),
-        ("[probe]\nevery_s = 0.001", "probe.every_s must be 0.2 or more (got 0.001)", "0.2 to 3600"),
-        ("[probe]\nevery_s = 1e9", "probe.every_s must be 3600 or less", ""),
-        ("[heat]\nmargin_c = 40", "heat.margin_c must be 20 or less (got 40)", ""),
-        ("[heat]\ncool_for_s = 1e6", "heat.cool_for_s must be 3600 or less", ""),
-        ("[heat.bench]\nskin_c = 49", "heat.bench.skin_c: 49 is above heat.hard.skin_c (48)", "at most"),
-        ("[heat.hard]\nskin_c = 40", "heat.tune.skin_c: 43 is above heat.hard.skin_c (40)", "change one"),
-        ("[heat.model.X.bench]\ncpu_c = 106", 'heat.model."X".bench.cpu_c: 106 is above', "at most"),
-        ("[heat.end_leases]\nskin_c = 45", "heat.end_leases.skin_c: 45 is below heat.hard.skin_c (48)", "at least"),
-        ("[health]\ndata_full_mb = 2000", "health.data_full_mb: 2000 is above data_low_mb (1000)", "before"),
-        ("[health]\nbattery_cold_c = 50", "health.battery_cold_c: 50 °C is not below 47 °C", "55"),
-        ("[health]\nworn_percent = 650", "health.worn_percent must be 100 or less (got 650)", ""),
-        ("[quiesce]\nrestore_after_s = 1", "quiesce.restore_after_s must be 5 or more (got 1)", ""),
-        (
-            "[control]\nlisten = 'tcp://0.0.0.0:9192'",
-            "control.listen: 'tcp://0.0.0.0:9192' leads nowhere",
-            "one address",
-        ),
-        ("[lab]\nlisten = 'lab1:9194'", "lab.listen: 'lab1:9194' is no address", "tcp://"),
-        ("[tvm]\ngate = 'inside'", "tvm.gate: 'inside' is no path of a socket", "farm-gate"),
-        ("[lab]\nlisten = 'tcp://0.0.0.0:9194'", "lab.listen: 'tcp://0.0.0.0:9194' is no one address", "dial it"),
-        ("[lab]\nlisten = 'tcp://10.0.0.1:9194'", "lab.listen: this is the only host", "apart"),
-        (
-            (
-                "[builders]\nlisten = 'tcp://10.0.0.1:9194'\n[store]\nurl = 'postgresql://db/farm'\n"
-                "[lab]\nhost = 'lab1'\nhead = 'apart'\nlisten = 'tcp://10.0.0.1:9194'"
-            ),
-            "lab.listen: builders have port 9194",
-            "another",
-        ),
-        ("[lab]\nobject_store = 's3://b/p'", "lab.object_store: this is the only host", "apart"),
-        ("[lab]\nhost = 'Lab One'", "lab.host: 'Lab One' is no host name", "small letters"),
-        ("[lab]\nhead = 'apart'", "lab.host: missing", '[lab] host = "lab1"'),
-        ("[lab]\nhead = 'apart'\nhost = 'lab1'", 'lab.head: "apart" needs a database on a server', "postgresql://"),
-        ("[store]\nurl = 'postgresql://db/farm'", "store.url: PostgreSQL is for a lab", "farm lab create"),
-        ("[lab]\nhead = 'away'", "lab.head must be 'inside' or 'apart'", ""),
-        ("[power.hub.xx]\nswitch = 'none'", 'power.hub."xx" is no hub', '"1-4.2"'),
-        ("[power]\noff = ['x', '{nosuch}']\non = ['x']", "power.off: {nosuch} is not defined", "{hub}"),
-    ],
+    ("text", "message"), [*rows(__file__, "lab_mistakes"), ("#" * 1_000_001, "more than 1,000,000 characters")]
 )
+def test_the_labs_configuration_has_its_own_keys_only(text, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as refused:
+        check_lab_config(text)
+    assert refused.value.message.startswith("the lab's configuration")
+
+
+def test_what_a_lease_sets_for_its_commands_is_no_configuration():
+    held = HeldPhone(
+        job="j", lease="l", device="d", serial="s", tvm_host="h", tvm_port=1, tvm_key="k", adb_port=2,
+        expires_at=datetime.now(UTC),
+    )  # fmt: skip
+    assert load(environ=held.environment) == load(environ={})
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), rows(__file__, "mistakes"))
 def test_a_mistake_is_named_with_the_way_out(tmp_path, text, message, hint):
     with pytest.raises(ConfigError) as caught:
         load(write(tmp_path, text), environ={})

@@ -7,32 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.errors import (
-    MAX_TEXT_CHARS,
-    ExitCode,
-    FarmError,
-    Fault,
-    HostError,
-    NoPhoneError,
-    NotAllowedError,
-    PhoneError,
-    ProtocolError,
-    UserError,
-    error_from_wire,
-    error_to_wire,
-)
-from farm.control.messages import (
-    MAX_FRAME_BYTES,
-    MAX_FRAMES,
-    MAX_HEADER_BYTES,
-    Reply,
-    Request,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    encode_request,
-    request_id,
-)
+from farm.common import errors
+from farm.control import messages as m
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -47,36 +23,36 @@ field_names = st.text(st.characters(codec="utf-8"), min_size=1).filter(
 fields = st.dictionaries(field_names, json_values, max_size=4)
 
 
-@given(fields=fields, frames=st.lists(st.binary(max_size=64), max_size=MAX_FRAMES))
+@given(fields=fields, frames=st.lists(st.binary(max_size=64), max_size=m.MAX_FRAMES))
 def test_requests_survive_the_wire(fields, frames):
-    request = Request("a1", "artifact.put", fields, tuple(frames))
-    assert decode_request(encode_request(request)) == request
+    request = m.Request("a1", "artifact.put", fields, tuple(frames))
+    assert m.decode_request(m.encode_request(request)) == request
 
 
 def test_a_workers_credentials_survive_the_wire():
-    request = Request("a1", "heartbeat", {}, (), attempt="bench-1", fence=2**61, token="secret_-1")
-    assert decode_request(encode_request(request)) == request
+    request = m.Request("a1", "heartbeat", {}, (), attempt="bench-1", fence=2**61, token="secret_-1")
+    assert m.decode_request(m.encode_request(request)) == request
 
 
-@given(fields=fields, frames=st.lists(st.binary(max_size=64), max_size=MAX_FRAMES), more=st.booleans())
+@given(fields=fields, frames=st.lists(st.binary(max_size=64), max_size=m.MAX_FRAMES), more=st.booleans())
 def test_replies_survive_the_wire(fields, frames, more):
-    reply = Reply("a1", fields, tuple(frames), more)
-    assert decode_reply(encode_reply(reply)) == reply
+    reply = m.Reply("a1", fields, tuple(frames), more)
+    assert m.decode_reply(m.encode_reply(reply)) == reply
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
 def test_bytes_are_a_message_or_a_protocol_error(frames):
-    for decode in (decode_request, decode_reply):
-        with contextlib.suppress(ProtocolError):
+    for decode in (m.decode_request, m.decode_reply):
+        with contextlib.suppress(errors.ProtocolError):
             decode(frames)
-    assert isinstance(request_id(frames), str)
+    assert isinstance(m.request_id(frames), str)
 
 
 @given(json_values | st.dictionaries(st.sampled_from(["v", "id", "kind", "ok", "error", "more", "fence"]), json_values))
 def test_any_json_is_a_message_or_a_protocol_error(value):
     frames = [json.dumps(value).encode()]
-    for decode in (decode_request, decode_reply):
-        with contextlib.suppress(ProtocolError):
+    for decode in (m.decode_request, m.decode_reply):
+        with contextlib.suppress(errors.ProtocolError):
             decode(frames)
 
 
@@ -102,8 +78,8 @@ PUT = json.dumps(GOOD | {"kind": "artifact.put"}).encode()
     ],
 )
 def test_a_bad_envelope_is_refused_and_named(change, complaint):
-    with pytest.raises(ProtocolError, match=complaint):
-        decode_request([json.dumps(GOOD | change).encode()])
+    with pytest.raises(errors.ProtocolError, match=complaint):
+        m.decode_request([json.dumps(GOOD | change).encode()])
 
 
 @pytest.mark.parametrize(
@@ -113,54 +89,54 @@ def test_a_bad_envelope_is_refused_and_named(change, complaint):
      b'{"v":1,"id":"a","kind":"k","x":"\\uD800"}'],
 )  # fmt: skip
 def test_hostile_json_is_refused(frame):
-    with pytest.raises(ProtocolError):
-        decode_request([frame])
+    with pytest.raises(errors.ProtocolError):
+        m.decode_request([frame])
 
 
 def test_surrogate_pairs_are_ordinary_text():
-    assert decode_request([b'{"v":1,"id":"a","kind":"k","x":"\\ud83d\\ude00"}']).fields["x"] == "\U0001f600"
+    assert m.decode_request([b'{"v":1,"id":"a","kind":"k","x":"\\ud83d\\ude00"}']).fields["x"] == "\U0001f600"
 
 
 @pytest.mark.parametrize(
     "frames",
     [
         [],
-        [b" " * (MAX_HEADER_BYTES + 1)],
-        [PUT, b"x" * (MAX_FRAME_BYTES + 1)],
-        [PUT, *[b""] * (MAX_FRAMES + 1)],
+        [b" " * (m.MAX_HEADER_BYTES + 1)],
+        [PUT, b"x" * (m.MAX_FRAME_BYTES + 1)],
+        [PUT, *[b""] * (m.MAX_FRAMES + 1)],
     ],
     ids=["nothing", "header", "frame", "frames"],
 )
 def test_limits_hold(frames):
-    with pytest.raises(ProtocolError):
-        decode_request(frames)
+    with pytest.raises(errors.ProtocolError):
+        m.decode_request(frames)
 
 
 def test_what_the_other_side_would_refuse_never_leaves():
     for request in (
-        Request("a1", "bench", {"id": "mine"}),
-        Request("a1", "bench", {"x": float("nan")}),
-        Request("a1", "bench", {"x": object()}),
-        Request("a 1", "bench"),
-        Request("a1", "artifact.put", {}, (b"x" * (MAX_FRAME_BYTES + 1),)),
+        m.Request("a1", "bench", {"id": "mine"}),
+        m.Request("a1", "bench", {"x": float("nan")}),
+        m.Request("a1", "bench", {"x": object()}),
+        m.Request("a 1", "bench"),
+        m.Request("a1", "artifact.put", {}, (b"x" * (m.MAX_FRAME_BYTES + 1),)),
     ):
-        with pytest.raises(ProtocolError):
-            encode_request(request)
+        with pytest.raises(errors.ProtocolError):
+            m.encode_request(request)
 
 
 def test_a_garbled_request_is_answered_when_its_id_can_be_read():
-    assert request_id([b'{"v":9,"id":"a1","kind":"x"}']) == "a1"
-    assert request_id([b'{"v":9,"id":"a 1"}']) == ""
-    assert request_id([b"garbage"]) == ""
+    assert m.request_id([b'{"v":9,"id":"a1","kind":"x"}']) == "a1"
+    assert m.request_id([b'{"v":9,"id":"a 1"}']) == ""
+    assert m.request_id([b"garbage"]) == ""
 
 
-class LeafError(PhoneError):
+class LeafError(errors.PhoneError):
     """A leaf."""
 
     code = "leaf"
 
 
-class LeafWithArgumentsError(PhoneError):
+class LeafWithArgumentsError(errors.PhoneError):
     """A leaf that cannot be built from a message alone."""
 
     code = "leaf_with_arguments"
@@ -172,41 +148,46 @@ class LeafWithArgumentsError(PhoneError):
 @pytest.mark.parametrize(
     "error",
     [
-        UserError("bad", hint="do this", evidence="said"),
-        NoPhoneError("none"),
-        NotAllowedError("no"),
-        HostError("host"),
-        FarmError("bug"),
+        errors.UserError("bad", hint="do this", evidence="said"),
+        errors.NoPhoneError("none"),
+        errors.NotAllowedError("no"),
+        errors.HostError("host"),
+        errors.FarmError("bug"),
         LeafError("leaf"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_keep_class_words_and_exit_code(error):
-    back = error_from_wire(json.loads(json.dumps(error_to_wire(error))))
+    back = errors.error_from_wire(json.loads(json.dumps(errors.error_to_wire(error))))
     assert type(back) is type(error)
     assert (back.message, back.hint, back.evidence) == (error.message, error.hint, error.evidence)
 
 
 def test_an_unknown_class_keeps_fault_code_and_exit_code():
-    wire = {"code": "no_gpu", "fault": "phone", "exit": ExitCode.NO_PHONE, "message": "m", "hint": "h"}
-    back = error_from_wire(wire)
-    assert isinstance(back, PhoneError)
-    assert (back.code, back.fault, back.exit_code, back.message) == ("no_gpu", Fault.PHONE, ExitCode.NO_PHONE, "m")
-    assert type(error_from_wire(wire)) is type(back)
+    wire = {"code": "no_gpu", "fault": "phone", "exit": errors.ExitCode.NO_PHONE, "message": "m", "hint": "h"}
+    back = errors.error_from_wire(wire)
+    assert isinstance(back, errors.PhoneError)
+    assert (back.code, back.fault, back.exit_code, back.message) == (
+        "no_gpu",
+        errors.Fault.PHONE,
+        errors.ExitCode.NO_PHONE,
+        "m",
+    )
+    assert type(errors.error_from_wire(wire)) is type(back)
 
 
 def test_a_class_with_its_own_constructor_is_replaced_by_one_like_it():
-    back = error_from_wire(error_to_wire(LeafWithArgumentsError("s", 1)))
-    assert isinstance(back, PhoneError)
+    back = errors.error_from_wire(errors.error_to_wire(LeafWithArgumentsError("s", 1)))
+    assert isinstance(back, errors.PhoneError)
     assert (back.code, back.message) == ("leaf_with_arguments", "s 1")
 
 
 def test_other_exceptions_are_bugs_and_long_logs_keep_their_end():
-    assert error_from_wire(error_to_wire(KeyError("x"))).fault is Fault.FARM
-    wire = error_to_wire(HostError("m", evidence="a" * MAX_TEXT_CHARS + "end"))
+    assert errors.error_from_wire(errors.error_to_wire(KeyError("x"))).fault is errors.Fault.FARM
+    wire = errors.error_to_wire(errors.HostError("m", evidence="a" * errors.MAX_TEXT_CHARS + "end"))
     assert str(wire["evidence"]).endswith("end")
 
 
 @given(st.dictionaries(st.sampled_from(["fault", "code", "exit", "message", "hint", "evidence"]), json_values))
 def test_any_error_fields_become_an_error(wire):
-    assert isinstance(error_from_wire(wire), FarmError)
+    assert isinstance(errors.error_from_wire(wire), errors.FarmError)

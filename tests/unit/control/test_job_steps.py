@@ -1,8 +1,13 @@
 """What running jobs do, folded from their events."""
 
+import json
+
 import pytest
 
+from farm.common.errors import UserError, error_to_wire
 from farm.common.events import EventLog
+from farm.control.messages import Reply, encode_reply
+from farm.control.verbs import fitting
 from farm.control.verbs.job_views import JobSteps, in_brief
 
 
@@ -56,6 +61,19 @@ def test_a_list_has_the_figures_of_a_result_and_nothing_that_cannot_be_shown():
     assert in_brief({**right, "samples_s": [1.0]}) == right
     forged = {"verdict": ["a"], "estimate": {"median_ms": "fast", "low_ms": 10**400, "x": {}}, "exit_code": True}
     assert in_brief({**forged, "speedup": "x"}) == {"estimate": {}}
+    endless = {"verdict": "x" * 10_000, "estimate": {"y" * 10_000: 1}, "comparison": {f"z{n}": n for n in range(9_999)}}
+    assert len(json.dumps(in_brief(endless))) < 1_000
+
+
+def test_a_page_of_jobs_fits_one_message_whatever_their_errors_say():
+    """Fifty jobs of one user kept the list of jobs from all users."""
+    error = error_to_wire(UserError("\N{SNOWMAN}" * 10_000, hint="\N{SNOWMAN}" * 10_000))
+    rows = [{"id": f"j{number}", "error": error} for number in range(500)]
+    shown = fitting(rows)
+    assert 20 < len(shown) < 500
+    assert shown == rows[: len(shown)]
+    encode_reply(Reply("a", {"jobs": shown}))
+    assert fitting(rows[:3]) == rows[:3]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,10 @@ class Looks:
 
 
 def call(**fields):
-    return SimpleNamespace(fields=fields, request=SimpleNamespace(kind="a verb"))
+    async def progress(**_):
+        pass
+
+    return SimpleNamespace(fields=fields, request=SimpleNamespace(kind="a verb"), progress=progress)
 
 
 async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while():
@@ -84,8 +87,8 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_caller
     go_on = threading.Event()
 
     class Library:
-        def get(self, which):
-            return SimpleNamespace(hash=which[0])
+        def hash_of(self, which):
+            return which[0]
 
         def verify(self, hash_):
             verified.append(hash_)
@@ -137,6 +140,43 @@ async def test_six_adds_at_once_leave_threads_to_the_others():
         go_on.set()
     ends = await asyncio.gather(*adds, return_exceptions=True)
     assert [type(end) for end in ends] == [asyncio.CancelledError] * ADDS_AT_ONCE + [UserError] * 4
+
+
+async def test_a_bundle_whose_caller_leaves_is_taken_by_phones_and_shared():
+    go_on, taken = threading.Event(), []
+
+    class Library:
+        def add(self, _folder, **_options):
+            go_on.wait(HANG_S)
+            return SimpleNamespace(hash="h")
+
+        def remove(self, name, *, in_use):
+            go_on.wait(HANG_S)
+            return (name,), True
+
+    class Sharing:
+        async def share(self, bundle):
+            taken.append(f"{bundle.hash} shared")
+
+        async def withdraw(self, names):
+            taken.append(f"{names[0]} withdrawn")
+
+    async def changed(hash_):
+        taken.append(hash_)
+
+    rollouts = SimpleNamespace(state=lambda _: {})
+    verbs = BundleVerbs(
+        Library(), SimpleNamespace(), lambda _toolchain: None, lambda _: "", rollouts, changed, sharing=Sharing()
+    )
+    calls = [verbs.add(call(), "n", "/x"), verbs.remove("gone")]
+    callers = [asyncio.ensure_future(each) for each in calls]
+    await asyncio.sleep(0)
+    for each in callers:
+        each.cancel()
+    go_on.set()
+    await asyncio.gather(*callers, return_exceptions=True)
+    await until(lambda: len(taken) == 4)
+    assert sorted(taken) == ["", "gone withdrawn", "h", "h shared"]
 
 
 async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ OUTSIDE = (
 )
 LASTING = (
     "history", "letters of the head", "tunnels", "clock", "artifacts", "stopped results", "watchdog", "loop delay",
-    "memory",
+    "memory", "page",
 )  # fmt: skip
 ENDS = {
     "term of the database": DatabaseLostError("another head has taken over"),
@@ -53,7 +53,7 @@ ENDS = {
 def daemon(monkeypatch):
     monkeypatch.setattr(daemon_module, "raise_descriptor_limit", lambda: None)
     monkeypatch.setattr("gc.freeze", lambda: None)
-    return Daemon(FarmConfig(), FarmConfig)
+    return Daemon(FarmConfig(), lambda _: FarmConfig())
 
 
 async def test_a_part_that_ends_by_itself_is_a_failure(daemon):
@@ -145,7 +145,7 @@ class Outside:
         phones = MagicMock(fleet=fleet, tunnels=SimpleNamespace(tasks=self.tasks("tunnels")))
         leases = MagicMock(tasks=self.tasks("letters of the head"), ending_tasks=self.tasks("membership of the lab"))
         control = SimpleNamespace(tasks=self.listener("control socket", stack))
-        web = MagicMock(tasks=self.listener("web", stack))
+        web = MagicMock(tasks=self.listener("web", stack), retry=self.task("page"))
         for name, part in {
             "check_gate_apart": AsyncMock(),
             "open_gate": MagicMock(), "check_paths": MagicMock(), "StateFolderLock": MagicMock(),

@@ -1,13 +1,29 @@
 """What a changed configuration changes at once, what waits, and that a wrong one changes nothing."""
 
+import asyncio
+import contextlib
+import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
+import httpx
 import pytest
 
+from farm.common import tasks
+from farm.common.durations import BackOff
+from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.systemd import Notifier
 from farm.config import ConfigError, load
+from farm.control.callers import Role
+from farm.daemon.head import HeadService
 from farm.daemon.reload import Reloader, changes, for_head, plan
+from farm.daemon.shared_config import SharedConfig
+from farm.store.lab_table import SharedConfigRecord
+from farm.store.writer import StoreWriteError
+from farm.web import guard
+from tests.support.verbs import ask
+from tests.support.waiting import HANG_S
 
 
 def config(tmp_path, text=""):
@@ -73,6 +89,7 @@ def test_limits_of_users_are_read_by_a_head_apart_too(tmp_path):
     assert for_head(decided) == [
         "quota.devices: the head goes by its own host's file; there: systemctl reload farm-head"
     ]
+    assert for_head(decided, ("quota",)) == []  # the head reads the lab's configuration too
     assert for_head(plan(config(tmp_path), config(tmp_path, changed))) == []
 
 
@@ -97,19 +114,41 @@ class Manager(Notifier):
         self.ready = lambda _status: self.said.append("ready")
 
 
+class LabStore:
+    """A database on a server with the lab's configuration."""
+
+    server, now = "there", lambda self: None
+
+    def __init__(self):
+        self.record, self.away = SharedConfigRecord(), False
+        self.lab = SimpleNamespace(config=lambda: self.record, save_config=self.save)
+
+    async def in_thread(self, read):
+        if self.away:
+            raise StoreWriteError("away")
+        return read()
+
+    async def save(self, record):
+        self.record = record
+
+
+ALONE = SimpleNamespace(server=None)  # the store of a host in no lab
+
+
 class Daemon:
     """A reloader whose file the test writes, and one part that listens."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, store=ALONE):
         self.file = tmp_path / "farm.toml"
         self.file.touch()
         self.events, self.manager, self.heard, self.outcomes = EventLog(), Manager(), [], []
         self.before = self.load()
-        self.reloader = Reloader(self.before, self.load, self.events, self.manager, self.outcomes.append)
+        self.shared = SharedConfig(store)
+        self.reloader = Reloader(self.before, self.load, self.shared, self.events, self.manager, self.outcomes.append)
         self.reloader.parts.append(self.heard.append)
 
-    def load(self):
-        return load(self.file, environ={})
+    def load(self, lab=""):
+        return load(self.file, environ={}, lab=lab)
 
     async def signalled(self, text):
         self.file.write_text(text)
@@ -173,3 +212,90 @@ async def test_what_one_part_refuses_holds_for_none(daemon, caplog):
     assert daemon.outcomes == ["failed"]
     assert "ZeroDivisionError" in caplog.text  # with its trace, for whoever repairs it
     assert daemon.manager.said == ["reloading", "ready"]
+
+
+async def test_a_lab_sets_quotas_for_all_its_hosts(tmp_path):
+    store = LabStore()
+    here, there = Daemon(tmp_path, store), Daemon(tmp_path, store)
+    here.file.write_text("[quota]\ndevices = 1\n")
+    answer = await ask(here.reloader._set_lab_config, role=Role.OPERATOR, text="[quota]\ndevices = 3\n")
+    assert answer["applied"] == ["quota.devices"]
+    assert answer["notes"] == ["quota: set for all hosts, not by this host's file (farm lab config)"]
+    assert (await ask(there.reloader._lab_config))["by"] == "ann"
+    for _ in range(2):  # read again only after a change
+        await there.reloader.follow_lab()
+    assert [config.quota.devices for config in (*here.heard, *there.heard)] == [3, 3]
+    assert there.told()[1]["by"] == "the lab"
+
+
+async def test_a_wrong_configuration_of_the_lab_is_refused_and_one_of_another_release_is_done_without(tmp_path):
+    store = LabStore()
+    daemon = Daemon(tmp_path, store)
+    with pytest.raises(ConfigError, match="devises"):
+        await ask(daemon.reloader._set_lab_config, role=Role.OPERATOR, text="[quota]\ndevises = 3\n")
+    assert store.record.text == ""
+    store.record = SharedConfigRecord("[quota]\nlater = 3\n")
+    daemon.file.write_text("[quota]\ndevices = 1\n")
+    await daemon.reloader.follow_lab()
+    assert [config.quota.devices for config in daemon.heard] == [1]
+    (problem,) = daemon.shared.problems()
+    assert "the lab's configuration is not used here" in problem
+    store.record = SharedConfigRecord("[quota]\ndevices = 4\n")
+    await daemon.reloader.follow_lab()
+    assert daemon.heard[-1].quota.devices == 4
+    assert not [*daemon.shared.problems()]
+
+
+async def test_while_the_database_is_away_the_labs_configuration_is_as_it_was(tmp_path):
+    store = LabStore()
+    daemon = Daemon(tmp_path, store)
+    store.record = SharedConfigRecord("[quota]\ndevices = 4\n")
+    await daemon.reloader.follow_lab()
+    store.away = True
+    await daemon.reloader.follow_lab()
+    await daemon.reloader.reload("anna")
+    assert daemon.heard[-1].quota.devices == 4
+
+
+async def test_a_host_of_no_lab_says_where_its_keys_are(daemon):
+    for verb, fields in ((daemon.reloader._lab_config, {}), (daemon.reloader._set_lab_config, {"text": "[quota"})):
+        with pytest.raises(UserError, match="in no lab"):
+            await ask(verb, role=Role.OPERATOR, **fields)
+
+
+async def test_a_mistake_in_a_heads_file_keeps_no_lab_without_a_head(daemon, caplog):
+    head = HeadService(daemon.before, daemon.load)
+    daemon.file.write_text("wrong")
+    await head._begin_term(LabStore())
+    assert "the configuration is refused, the old one stays in force" in caplog.text
+    assert head._config is daemon.before
+
+
+async def test_no_task_of_a_heads_process_ends_by_an_error(daemon, numbers):
+    numbers(tasks, BEGIN_AGAIN=BackOff(0.0, 0.0))
+    head = HeadService(replace(daemon.before, web=replace(daemon.before.web, enabled=False)), daemon.load)
+    begun, often = [], asyncio.Event()
+
+    async def fail():
+        begun.append("again")
+        if len(begun) > 2:
+            often.set()
+        raise RuntimeError("a bug")
+
+    async def decide(_):
+        await often.wait()
+
+    head._follow_lab, head._head = fail, SimpleNamespace(run=decide)
+    await asyncio.wait_for(head.run(), HANG_S)
+
+
+async def test_metrics_of_a_head_are_guarded_and_paced_as_those_of_a_host(daemon, numbers, caplog):
+    caplog.set_level(logging.INFO, "farm")
+    head = HeadService(replace(daemon.before, web=replace(daemon.before.web, head_port=0)), daemon.load)
+    async with contextlib.AsyncExitStack() as stack, httpx.AsyncClient() as client:
+        head._open_metrics(stack)
+        url = caplog.messages[-1].rpartition(" ")[2]
+        assert "farm_lab_head_decides 0" in (await client.get(url)).text
+        assert (await client.get(url, headers={"host": "elsewhere"})).status_code == 421
+        numbers(guard, MAX_AT_ONCE=0)
+        assert (await client.get(url)).status_code == 429

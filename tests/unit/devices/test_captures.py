@@ -76,6 +76,7 @@ def identity(output):
 
 
 READERS = {
+    "composed": lambda path, text: composed(path.stem, text),
     "cpufreq": lambda path, _: cpufreq(path),
     "cpuinfo": lambda _, text: cpuinfo(text),
     "df": lambda _, text: parse_data(text),
@@ -104,6 +105,25 @@ LINES = {
     "part_names": part_name,
     "zones": parse_zones,
 }
+
+
+# Texts that no capture has, each below a line that says what it is about.
+COMPOSED = {
+    "dumpsys_battery": parse_dumpsys,
+    "power_supply": supply,
+    "thermalservice": parse_thermalservice,
+    "gpu": parse_gpu,
+    "boot": parse_boot,
+    "cpu": parse_cpu,
+    "data": parse_data,
+    "processes": parse_processes,
+    "soc": rarer,
+}
+
+
+def composed(kind, text):
+    parts = (part.partition("\n")[::2] for part in text.removeprefix("## ").split("\n## "))
+    return {title: COMPOSED.get(title.partition(":")[0], COMPOSED.get(kind))(f"{part}\n") for title, part in parts}
 
 
 def read(path):

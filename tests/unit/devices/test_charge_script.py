@@ -83,8 +83,8 @@ def phone(request, tmp_path):
     need(request.param)
     yield lambda **nodes: Phone(request.param, tmp_path, **(nodes or {"charging_enabled": "1"}))
     for timer in timers(tmp_path):
-        for process in (timer, *timer.children()):
-            with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end by itself meanwhile
+            for process in (*timer.children(), timer):
                 process.kill()
 
 

@@ -27,10 +27,7 @@ def truth_s(celsius, target_c, ambient_c, tau_s):
 def test_before_it_knows_anything_the_defaults_answer():
     expected = truth_s(41.0, 36.0, ROOM_C, BODY_TAU_S)
     assert CoolingCurve().seconds_until(36.0, 41.0) == pytest.approx(expected)
-
-
-def test_what_is_cool_enough_takes_no_time():
-    assert CoolingCurve().seconds_until(36.0, 36.0) == 0.0
+    assert CoolingCurve().seconds_until(36.0, 36.0) == 0.0  # cool enough
 
 
 @pytest.mark.parametrize("tau_s", [120.0, 400.0, 1500.0])

@@ -24,7 +24,7 @@ from farm.devices.health.probe.parse import (
 from farm.devices.identity.identity import RawIdentity, identify
 from tests.unit.devices.captures import probe_answer, texts
 
-MUCH = 1 << 20
+MUCH = 1 << 18  # characters; four times what is kept of a section
 POLICY = "/sys/devices/system/cpu/cpufreq/policy"
 
 
@@ -58,7 +58,7 @@ HEADS = {"thermal": "Current temperatures from HAL:\n", "processes": "PID PPID P
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_a_megabyte_of_rows_is_kept_in_bounds(section):
+def test_a_flood_of_rows_is_kept_in_bounds(section):
     row = ROWS[section]
     body = HEADS.get(section, "") + "".join(row.format(number) for number in range(2, MUCH // len(row)))
     health = said_in(section, body)
@@ -90,7 +90,7 @@ def test_no_section_is_read_beyond_its_bounds(section, unit):
     assert in_bounds(said_in(section, unit * (4096 // len(unit))))
 
 
-@pytest.mark.parametrize("listed", ["0-999," * 160_000, "0-999", "0-63," * 100, "64", "7 999"])
+@pytest.mark.parametrize("listed", ["0-999," * 40_000, "0-999", "0-63," * 100, "64", "7 999"])
 def test_cores_that_no_phone_has(listed):
     health = said_in("cpu", f"{POLICY}0/related_cpus={listed}\n{POLICY}4/related_cpus=4-7\n")
     assert [each.cores for each in health.cpu] == [(4, 5, 6, 7)]
@@ -143,7 +143,7 @@ def of(section, body):
 
 
 @pytest.mark.parametrize("section", IDENTITY_ROWS)
-def test_a_megabyte_of_rows(section):
+def test_a_flood_of_rows_about_itself(section):
     row = IDENTITY_ROWS[section]
     said = of(section, "".join(row.format(number) for number in range(MUCH // len(row))))
     assert max(map(len, said)) < 1000
@@ -151,21 +151,13 @@ def test_a_megabyte_of_rows(section):
     assert all(each.isprintable() for each in said)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ro.product.model",
-        "ro.product.manufacturer",
-        "ro.build.fingerprint",
-        "ro.soc.model",
-        "ro.soc.manufacturer",
-        "ro.product.cpu.abilist",
-        "farm.virtual.abi",
-        "ro.board.platform",
-        "ro.hardware.egl",
-        "ro.serialno",
-    ],
-)
+PROPERTIES = (
+    "ro.product.model", "ro.product.manufacturer", "ro.build.fingerprint", "ro.soc.model", "ro.soc.manufacturer",
+    "ro.product.cpu.abilist", "farm.virtual.abi", "ro.board.platform", "ro.hardware.egl", "ro.serialno",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
 @pytest.mark.parametrize("unit", ["\x1b[31m", "x", "a,", " \t", "kirin ", "powervr", "adreno "])
 def test_a_property_without_end(name, unit):
     said = of("getprop", f"[{name}]: [{unit * (MUCH // len(unit))}]")

@@ -12,7 +12,6 @@ from farm.common.phone_text import SECTION, decode, parse_getprop
 from farm.devices.health.probe.parse import probe_command
 from farm.devices.health.probe_round import MOMENT_SECTIONS
 from farm.devices.identity.identity import READ_COMMAND, RawIdentity, clock_policy, identify, read_identity
-from farm.devices.identity.soc import SocEvidence, identify_soc, read_gpu
 from farm.model.identity import Confidence, DeviceIdentity
 from tests.support.errors import raises_code
 from tests.support.fake_phone import FakeClient, for_ever
@@ -22,29 +21,6 @@ from tests.support.waiting import HANG_S
 from tests.unit.devices.captures import PHONES, answer, capture
 
 CERTAIN, LIKELY, *_ = Confidence
-
-
-@pytest.mark.parametrize(
-    ("properties", "model", "name", "gpu"),
-    [
-        ({"ro.arch": "exynos7420", "ro.board.platform": "exynos5"}, "Exynos 7420", "Exynos 7420", "Mali-T760"),
-        ({"ro.meizu.hardware.soc": "EXYNOS7420"}, "Exynos 7420", "Exynos 7420", "Mali-T760"),
-        ({"ro.meizu.hardware.soc": "SDM855", "ro.board.platform": "msmnile"}, "SM8150", "Snapdragon 855", "Adreno 640"),
-        ({"ro.hardware": "samsungexynos8895"}, "Exynos 8895", "Exynos 8895", "Mali-G71"),
-        ({"ro.hardware": "kirin810", "ro.board.platform": "orlando"}, "Kirin 810", "Kirin 810", "Mali-G52"),
-        ({"ro.hardware": "Kirin9000SL", "ro.soc.model": "kirin"}, "Kirin 9000SL", "Kirin 9000SL", "Maleoon 910"),
-        ({"ro.board.platform": "kirin990"}, "Kirin 990", "Kirin 990", "Mali-G76"),
-        ({"ro.board.platform": "mt6797"}, "MT6797", "Helio X20", "Mali-T880"),
-        ({"ro.soc.model": "MT6769H"}, "MT6769H", "Helio G88", "Mali-G52"),
-        ({"ro.soc.model": "SM8845"}, "SM8845", "Snapdragon 8 Gen 5", "Adreno 829"),
-        ({"ro.soc.model": "Tensor", "ro.board.platform": "gs101"}, "Tensor", "Tensor GS101", "Mali-G78"),
-    ],
-)
-def test_parts_that_few_properties_name(properties, model, name, gpu):
-    soc, rows = identify_soc(properties, {}, "", SocEvidence())
-    assert (soc.model, soc.name.split(" / ")[0]) == (model, name)
-    found = read_gpu({}, properties, rows, soc.confidence)
-    assert (found.model, found.confidence) == (gpu, LIKELY)
 
 
 @pytest.mark.parametrize(

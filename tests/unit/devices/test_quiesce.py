@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.common.errors import NoSuchDeviceError
-from farm.devices.quiesce import QuiesceController
+from farm.devices.quiesce import QuiesceController, parse_restored
 from farm.devices.quiesce_policy import (
     Level,
     QuiesceConfig,
@@ -47,6 +47,11 @@ def test_a_jobs_own_option_goes_before_what_is_configured():
 def test_by_default_nobodys_connection_is_cut_and_no_clock_is_pinned():
     assert QuiesceConfig().level_of(LeaseClass.BENCH, None) is Level.GENTLE
     assert QuiesceConfig().level_of(LeaseClass.TUNE, None) is Level.OFF
+
+
+def test_a_failure_without_a_name_is_one_all_the_same():
+    restored = parse_restored("failed\nrestored screen\nfailed \nunfinished\n")
+    assert (restored.complete, restored.failed, restored.restored) == (False, (), ("screen",))
 
 
 def test_a_certificate_names_what_took_effect_and_what_was_refused_and_why():

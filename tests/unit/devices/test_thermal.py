@@ -394,12 +394,6 @@ def test_who_loses_power_with_another_is_nobodys_until_that_one_is_back():
     assert board.view("a").closed == {}
 
 
-def test_a_port_of_its_own_takes_nobody_along():
-    board = Board(losing_power=Switchboard().losing_power, a="1-4.1", b="1-4.2")
-    board.power_cycled("b")
-    assert board.view("a").serves(TUNE)
-
-
 def test_how_many_neighbours_are_busy():
     board = Board(a="1-4.1", b="1-4.2", c="1-4.3", d="1-4.4", far="2-1.1")
     board.gates.holds = lambda name: name in {"a", "b", "far"}

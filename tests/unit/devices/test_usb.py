@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from farm.adb.devices import parse_device_list
 from farm.common.events import EventLog
 from farm.devices.lifecycle.recovery import RecoveryAction
-from farm.devices.power.power_rules import WINDOW_S, UsbConfig, UsbLosses, attribute
+from farm.devices.power.power_rules import WINDOW_S, UsbConfig, attribute
 from farm.devices.power.switchboard import (
     DEVICES,
     UsbFaults,
@@ -30,7 +30,7 @@ CAPTURES = Path(__file__).parents[2] / "data" / "adb" / "devices"
 def sysfs(folder, *devices):
     """Folders as the kernel has them: (name, bDeviceClass, serial, interface); no serial file when it is empty.
 
-    An interface is `ff4201`, or "" of a device that the host did not configure.
+    An interface is `ff4201`, perhaps with its name behind it, or "" of a device that the host did not configure.
     """
     for name, device_class, serial, *interface in devices:
         made = folder / DEVICES / name
@@ -41,6 +41,7 @@ def sysfs(folder, *devices):
         for kind in interface:
             (made / "bConfigurationValue").write_text("1\n" if kind else "\n")
             (made / f"{name}:1.0").mkdir()
+            (made / f"{name}:1.0" / "interface").write_text(f"{kind[6:]}\n")
             for place, part in enumerate(("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")):
                 (made / f"{name}:1.0" / part).write_text(f"{kind[2 * place : 2 * place + 2]}\n")
     return folder
@@ -74,28 +75,25 @@ def test_what_adb_lists(capture, paths, tmp_path):
     assert [place.path if place else None for place in found] == paths
 
 
-def test_the_configuration_wins(tree):
-    usb = UsbConfig({"10.0.0.7:5555": "3-1.4", "58db5c20": "1-4.9"}, str(tree))
-    assert place_of(usb, "10.0.0.7:5555") == UsbPlace("3-1", 4, "3-1.4")
-    assert place_of(usb, "emulator-5554", hardware_serial="58db5c20") == UsbPlace("1-4", 9, "1-4.9")
-    assert place_of(usb, "58db5c20", "2-1") == UsbPlace("1-4", 9, "1-4.9")
+CONFIGURED = {"10.0.0.7:5555": "3-1.4", "58db5c20": "1-4.9"}
 
 
-def test_sysfs_finds_a_phone_by_its_serial_when_adb_names_no_path(tree):
-    usb = UsbConfig(sysfs=str(tree))
-    assert place_of(usb, "R58M", "336675328X") == UsbPlace("1-4", 2, "1-4.2")
-    assert place_of(usb, "emulator-5554", hardware_serial="58db5c20") == UsbPlace("usb2", 1, "2-1")
-    assert place_of(usb, "unheard-of") is None
-
-
-def test_two_phones_of_one_serial_are_nowhere(tree):
-    assert place_of(UsbConfig(sysfs=str(tree)), "TWIN") is None
-
-
-def test_a_phone_reached_over_the_network_is_not_where_it_is_charged(tree):
-    usb = UsbConfig(sysfs=str(tree))
-    assert place_of(usb, "10.0.0.7:5555", hardware_serial="R58M") is None
-    assert place_of(usb, "adb-R58M-bReb3a._adb-tls-connect._tcp", hardware_serial="R58M") is None
+@pytest.mark.parametrize(
+    ("configured", "serial", "facts", "path"),
+    [
+        (CONFIGURED, "10.0.0.7:5555", {}, "3-1.4"),  # the configuration wins
+        (CONFIGURED, "emulator-5554", {"hardware_serial": "58db5c20"}, "1-4.9"),
+        (CONFIGURED, "58db5c20", {"devpath": "2-1"}, "1-4.9"),
+        ({}, "R58M", {"devpath": "336675328X"}, "1-4.2"),  # adb names no path: sysfs finds it by its serial
+        ({}, "emulator-5554", {"hardware_serial": "58db5c20"}, "2-1"),
+        ({}, "unheard-of", {}, ""),
+        ({}, "TWIN", {}, ""),  # two phones of one serial
+        ({}, "10.0.0.7:5555", {"hardware_serial": "R58M"}, ""),  # over the network it is not where it is charged
+        ({}, "adb-R58M-bReb3a._adb-tls-connect._tcp", {"hardware_serial": "R58M"}, ""),
+    ],
+)
+def test_where_a_phone_is_plugged_in(tree, configured, serial, facts, path):
+    assert place_of(UsbConfig(configured, str(tree)), serial, **facts) == parse_place(path)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +103,12 @@ def test_a_phone_reached_over_the_network_is_not_where_it_is_charged(tree):
         ([("1-4", "00", "A", "ff4203")], ["1-4 (A)", "fastboot -s A reboot"]),
         ([("1-4", "00", "", "ff4203")], ["1-4", "fastboot -s usb:1-4 reboot"]),
         ([("1-4", "00", "A", "")], ["did not configure", "1-4 (A)", "set config"]),
+        ([("1-4", "00", "A", "060101")], ["1-4 (A) has no adb", "USB debugging"]),
+        ([("1-4", "00", "A", "ffff00MTP")], ["1-4 (A) has no adb", "USB debugging"]),
         ([("1-4", "00", "", "ff4201"), ("1-5", "00", "", "ff4201")], ["1-4, 1-5", "usb:PORT"]),
         ([("1-4", "00", "A", "ff4201"), ("1-5", "00", "A", "ff4201")], ["1-4 and 1-5", "usb:PORT"]),
     ],
-    ids=["all is well", "fastboot", "fastboot without serial", "not configured", "no serial", "one serial"],
+    ids=["all is well", "fastboot", "fastboot alone", "not configured", "files", "MTP", "no serial", "one serial"],
 )
 def test_phones_on_cables_that_adb_does_not_show_by_a_serial_of_their_own(tmp_path, devices, words):
     found = list(judge_phones(phones_on_usb(sysfs(tmp_path, *devices))))
@@ -177,54 +177,31 @@ def test_the_way_to_the_host():
     assert hubs_above(UsbPlace("5-4.4", 1, "5-4.4.1")) == ("5-4.4", "5-4", "usb5")
 
 
-def test_one_phone_is_blamed_itself_while_others_of_its_hub_stay():
-    (cause,) = attribute({"a"}, LAB, LAB.keys() - {"a"})
-    assert (cause.devices, cause.reason) == (("a",), "")
+NET = "10.0.0.1:5555"
 
 
-def test_the_only_phone_of_a_hub_is_blamed_itself():
-    (cause,) = attribute({"f"}, LAB, LAB.keys() - {"f"})
-    assert cause.reason == ""
+@pytest.mark.parametrize(
+    ("lost", "causes"),
+    [
+        ("a", [("", "a", "")]),  # others of its hub stay
+        ("f", [("", "f", "")]),  # the only phone of its hub
+        ("abc", [("1-4", "abc", "its hub 1-4 vanished with 3 phones")]),
+        ("ab", [("", "a", ""), ("", "b", "")]),
+        # Both hubs hang on one bus, and nothing else is left there.
+        (["a", "b", "c", "d", "e", NET], [("usb1", "abcde", "its USB bus 1 vanished with 5 phones"), ("", NET, "")]),
+        ("abcdef", [("", "abcdef", "all USB phones of this host (6) vanished together")]),
+    ],
+)
+def test_whose_fault_a_loss_is(lost, causes):
+    found = attribute(lost, LAB, {*LAB, NET} - {*lost})
+    assert [(cause.hub, "".join(cause.devices), cause.reason) for cause in found] == causes
 
 
-def test_all_phones_of_a_hub_are_its_fault():
-    (cause,) = attribute({"a", "b", "c"}, LAB, {"d", "e", "f", "10.0.0.1:5555"})
-    assert (cause.hub, cause.devices) == ("1-4", ("a", "b", "c"))
-    assert cause.reason == "its hub 1-4 vanished with 3 phones"
-
-
-def test_two_of_three_are_two_phones():
-    causes = attribute({"a", "b"}, LAB, {"c", "d", "e", "f"})
-    assert [(cause.devices, cause.reason) for cause in causes] == [(("a",), ""), (("b",), "")]
-
-
-def test_two_hubs_and_a_phone_at_once():
-    causes = attribute({"a", "b", "c", "d", "e", "n:5555"}, LAB, {"f"})
-    assert [cause.hub for cause in causes] == [
-        "usb1",  # its bus: both hubs hang on it, and nothing else is left there
-        "",
-    ]
-    assert causes[0].reason == "its USB bus 1 vanished with 5 phones"
-    assert (causes[1].devices, causes[1].reason) == (("n:5555",), "")
-
-
-def test_everything_on_every_hub_is_the_hosts_fault():
-    (cause,) = attribute(LAB.keys(), LAB, ())
-    assert cause.hub == ""
-    assert cause.devices == tuple(sorted(LAB))
-    assert cause.reason == "all USB phones of this host (6) vanished together"
-
-
-def test_a_hub_made_of_two_is_one_hub():
+def test_the_lowest_hub_that_has_them_all_is_named_also_of_a_hub_made_of_two():
     lab = places(a="1-4.1.1", b="1-4.1.2", c="1-4.2")
-    (cause,) = attribute(lab.keys(), lab, ())
-    assert cause.hub == "1-4"
-
-
-def test_the_lowest_hub_that_has_them_all_is_named():
+    assert [cause.hub for cause in attribute(lab.keys(), lab, ())] == ["1-4"]
     lab = places(a="1-4.1.1", b="1-4.1.2", c="2-1")
-    (cause,) = attribute({"a", "b"}, lab, {"c"})
-    assert cause.hub == "1-4.1"
+    assert [cause.hub for cause in attribute({"a", "b"}, lab, {"c"})] == ["1-4.1"]
 
 
 def test_when_the_adb_server_went_nobody_else_is_blamed():
@@ -360,43 +337,3 @@ def test_a_hub_whose_phones_are_forgotten_is_no_problem(lab):
     del lab.agents["a"], lab.agents["b"]
     lab.listed("c net")
     assert lab.faults.problems() == []
-
-
-NAMES = {serial: f"phone-{serial}" for serial in PLACES}
-USB = {serial: place for serial, path in PLACES.items() if (place := parse_place(path)) is not None}
-
-
-def after(*lists):
-    """The losses after these lists of adb, each at its time."""
-    losses = UsbLosses()
-    for now_s, serials in lists:
-        losses, _ = losses.update(frozenset(serials.split()), NAMES, USB, now_s)
-    return losses
-
-
-def test_the_decision_takes_plain_values_and_leaves_the_losses_before_as_they_were():
-    before = after((1.0, "a b c"))
-    lost, over = before.update(frozenset({"c"}), NAMES, USB, 2.0)
-    assert (before.faults, over) == ((), ())
-    (fault,) = lost.faults
-    assert (fault.cause.hub, fault.names, fault.announced) == ("1-4", ("phone-a", "phone-b"), True)
-    back, over = lost.update(frozenset({"a", "c"}), NAMES, USB, 3.0)
-    assert (back.faults, over, back.lost_at) == ((), lost.faults, {"b": 2.0})
-
-
-def test_a_larger_loss_replaces_its_part_which_is_not_over():
-    host, over = after((1.0, "a b c"), (2.0, "c")).update(frozenset(), NAMES, USB, 3.0)
-    assert ([each.subject for each in host.faults], over) == (["usb"], ())
-
-
-@pytest.mark.parametrize(
-    ("options", "announced", "lost"),
-    [
-        ({"sent_away": ("a",)}, [], ["b"]),
-        ({"server_lost": True}, [False], ["a", "b"]),
-        ({"dead": ("a", "b")}, [True], ["a", "b"]),
-    ],
-)
-def test_what_the_decision_knows_beside_the_list(options, announced, lost):
-    losses, _ = after((1.0, "a b c")).update(frozenset({"c"}), NAMES, USB, 2.0, **options)
-    assert ([each.announced for each in losses.faults], sorted(losses.lost_at)) == (announced, lost)

@@ -32,7 +32,7 @@ from farm.jobs.worker_output import MAX_KEPT_BYTES, MAX_LINE_BYTES, LineSplitter
 from farm.kinds.bench import BenchSpec
 from farm.kinds.compare import CompareSpec, CompareTask
 from farm.kinds.run import RunSpec
-from farm.model.specs import BundleUse, ModelTask, task_from_wire
+from farm.model.specs import BundleUse, EarlierBench, ModelTask, task_from_wire
 from tests.support.errors import raises_code
 
 MODEL = {
@@ -44,7 +44,7 @@ SIDES = {**MODEL, "model_b": "b" * 64, "name_b": "other", "target_b": "cpu", "mi
 
 BENCH = ModelTask(
     spec=BenchSpec(**MODEL, repeat=3, half_width=0.1), target={"kind": "opencl"}, cache="/cache",
-    nominals={"kernel": 0.001}, virtual=True,
+    nominals={"kernel": 0.001}, virtual=True, earlier=(EarlierBench("a" * 64, "", "kernel", 0.001, 0.002),),
 )  # fmt: skip
 RUN = ModelTask(spec=RunSpec(**MODEL, top_k=3, labels="b" * 64), target={"kind": "opencl"}, cache="/cache")
 COMPARE = CompareTask(

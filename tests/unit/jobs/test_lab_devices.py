@@ -43,7 +43,11 @@ async def test_what_other_hosts_say_is_followed_while_somebody_wants_to_know(mon
     rows = kept
     assert [each.name for each in devices.states()] == ["b"]
     stop()
-    await until(lambda: devices._reading.done())
+    assert devices.states() == ()
+    devices.subscribe(lambda: calls.append(1))()  # at once after the end of the one before, and it ends too
+    stop = devices.subscribe(lambda: calls.append(1))
+    await until(lambda: len(calls) == 4)
+    stop()
 
 
 async def test_the_only_host_reads_nothing():

@@ -54,6 +54,13 @@ def verbs(farm):
     return JobVerbs(farm.head, farm.store, None, JobSteps(farm.events), KINDS)
 
 
+async def test_only_jobs_in_the_states_that_are_named_are_cancelled(farm, verbs):
+    [held] = (await farm.submit(hold=True)).ids
+    for states, after in ((("queued", "running"), JobState.HELD), (("queued", "held"), JobState.CANCELLED)):
+        await ask(verbs.cancel, "alice", job=held, state=states)
+        assert farm.job(held).state is after
+
+
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_submit_whose_caller_leaves_is_known_to_the_queue_if_it_is_kept(farm, verbs, after):
     gate = Gate(farm.store.jobs, "add", after=after)

@@ -108,6 +108,7 @@ def test_why_there_are_fewer_is_one_sentence():
         (known("a", service=Service.DRAINING), ""),  # until its holder gives it back
         (known("a", Life.CHECKING), "a is checking"),
         (known("a", heat=Heat.COOLING), "a is cooling"),
+        (known("a", heat=Heat.COOLING, closed={LeaseClass.TUNE: "41 °C, opens at 38 °C"}), "a: 41 °C, opens at 38 °C"),
     ],
 )
 def test_nothing_is_measured_on_a_phone_that_rests(view, said):

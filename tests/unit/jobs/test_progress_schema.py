@@ -12,7 +12,7 @@ from farm.common.errors import ProtocolError
 from farm.common.events import EventLog
 from farm.control.verbs.job_views import JobSteps
 from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
-from farm.jobs.progress_schema import MAX_FACTS_BYTES, check_facts
+from farm.jobs.progress_schema import MAX_FACTS_BYTES, MAX_UNREAD_BYTES, check_facts
 from farm.metrics.ledger import Ledger
 from farm.tuning.progress import TaskProgress
 from farm.worker.measuring import plain
@@ -66,6 +66,7 @@ WRONG = [
     {"timing": b"x"},
     {"mine": b"x"},
     {"mine": "x" * MAX_FACTS_BYTES},
+    {"mine": "x" * MAX_UNREAD_BYTES},
 ]
 
 

@@ -17,6 +17,7 @@ from farm.common.errors import Code, HostError, PhoneError
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import SILENCE_LIMIT_S, HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.checker import FarmChecker
+from farm.jobs.messages import Ready, encode
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import ToolchainError, Zygote
 from farm.model.toolchain import Toolchain
@@ -55,6 +56,13 @@ async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms
     with pytest.raises(HostError, match="this host cannot start a worker: Too many open files") as raised:
         await supervisor.run("default", task(), SimpleNamespace())
     assert "ulimit -n" in raised.value.hint
+
+
+def test_folders_that_a_person_removed_are_made_again(supervisor, tmp_path):
+    """Every phone was recovering, for the host could start no worker, until the daemon was restarted."""
+    shutil.rmtree(tmp_path)
+    folder, _ = supervisor._attempt_folder(task())
+    assert folder.is_dir()
 
 
 async def test_a_standstill_of_the_daemon_is_no_silence_of_a_worker(monkeypatch):
@@ -136,9 +144,19 @@ async def test_what_cannot_be_removed_at_a_start_is_a_line_and_the_start_goes_on
     assert not list(attempts.iterdir())
 
 
+def ready_at_once(folder):
+    """An interpreter that says it is ready, imports nothing and ends with its supervisor."""
+    python = folder / "python"
+    link = f"link = socket.socket(fileno=int(sys.argv[4]))\nlink.send({encode(Ready(1))!r})\nlink.recv(1)\n"
+    python.write_text(f"#!{sys.executable} -IS\nimport socket, sys\n{link}")
+    python.chmod(0o755)
+    return python
+
+
 @pytest.mark.parametrize("turns", range(5))
-async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(supervisor, monkeypatch, turns):
+async def test_a_stop_in_the_moment_a_zygote_is_ready_ends_it(tmp_path, monkeypatch, turns):
     """asyncio.wait_for of Python 3.11 loses such a cancellation: a daemon that stopped then never ended."""
+    supervisor = Supervisor((Toolchain("default", ready_at_once(tmp_path)),), tmp_path, listener=None)
     received, stops = Zygote._received, []
 
     async def stop():

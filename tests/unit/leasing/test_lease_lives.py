@@ -18,7 +18,6 @@ from farm.leasing.sessions import digest
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
-from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, PEER, Lab, settle
 from tests.support.virtual_time import virtual_time
 from tests.support.waiting import HANG_S, until
@@ -140,7 +139,7 @@ async def test_a_phone_with_traces_is_cleaned_before_the_next_user(lab, request_
     lab.ask()
     lab.leasing.release(lease.id, dirty=dirty)
     await settle()
-    assert (lab.devices.broken, lab.got) == ([("a", "it is cleaned after alice's lease")], [])
+    assert (lab.devices.broken, lab.got) == ([("a", "cleaning after alice's lease")], [])
     ledger, now_s = lab.requests.allocator._state.ledger, time.monotonic()
     used_s = ledger.usage_s("alice", now_s)
     assert ledger.usage_s("alice", now_s + 10.0) == pytest.approx(used_s + 10.0, rel=0.01)  # its user still pays
@@ -245,21 +244,3 @@ async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_l
             assert holder.pop(device) == event.subject
     assert holder == {}
     assert {lease.id for lease in got} <= {event.subject for event in told if event.kind == "lease.granted"}
-
-
-async def test_a_restart_in_the_middle_finds_what_was_open(store, tmp_path):
-    lab = Lab("a", table=store.leases)
-    lease = await lab.lease(PERSONAL)
-    await lab.leasing.close()
-    store.close()
-    again = Store.open(tmp_path / "farm.db")
-    (record,) = again.leases.open()
-    assert (record.id, record.fence, record.device) == (lease.id, lease.fence, "a")
-    assert record.expires_at is not None
-    later = Lab("a", table=again.leases, epoch=6)
-    later.devices.become("a", Life.OFFLINE)
-    later.leasing.restore(lease)
-    later.leasing.release(lease.id)
-    await later.leasing.close()
-    assert again.leases.open() == ()
-    again.close()

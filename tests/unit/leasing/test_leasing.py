@@ -144,19 +144,6 @@ async def test_a_lost_device_is_revoked_and_not_handed_on(lab):
     assert (await waiting).device == "a"
 
 
-async def test_a_device_lost_in_the_moment_of_its_grant_leaves_the_request_waiting():
-    lab = Lab()
-    waiting = lab.want()
-    await settle()
-    lab.devices.add("a", "android")
-    lab.devices.become("a", Life.GONE)
-    await settle()
-    assert not waiting.done()
-    assert len(lab.waiting()) == 1
-    lab.devices.become("a", Life.READY)
-    assert (await waiting).device == "a"
-
-
 @pytest.mark.parametrize("change", [{"service": Service.DRAINING}, {"heat": Heat.COOLING}])
 async def test_draining_and_cooling_leave_the_holder_alone_but_take_no_next(lab, change):
     lease = await lab.lease()
@@ -385,15 +372,6 @@ async def test_a_forgotten_device_is_explained_no_more(lab):
         listener(replace(view, life=Life.GONE))
     assert (await lab.leasing.head.explain("android")).devices == ()
     assert not lab.leasing.tvm.serves("android")
-
-
-async def test_closing_revokes_everything(pair):
-    await pair.lease()
-    pair.devices.become("b", Life.CHECKING)
-    pair.leasing.checking_key("b")
-    await pair.leasing.close()
-    assert not pair.holders()
-    assert pair.told()[-2:] == ["lease.revoked", "lease.released"]
 
 
 async def test_a_worker_place_may_outlast_its_lease_and_is_asked_for():

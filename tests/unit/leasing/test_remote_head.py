@@ -10,24 +10,9 @@ import pytest
 from farm.common.errors import Code, FarmError, ProtocolError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.head import messages as m
 from farm.head import orders, wire
 from farm.head.head import Head
-from farm.head.messages import (
-    AttemptClaim,
-    HostBegan,
-    HostDrained,
-    HostLeft,
-    LeaseArmed,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseRefused,
-    LeaseUnwanted,
-    Order,
-    RequestAdded,
-    RunAttempt,
-    Salvage,
-    Salvaged,
-)
 from farm.head.model import Explanation, JobExplanation, WaitingPage, WaitingRequest
 from farm.head.planning import Submission
 from farm.head.queue.model import JobRunsError
@@ -107,7 +92,7 @@ class Lab:
         lease = Lease(f"L{number}", "a", number, ANDROID, time.monotonic())
         await self.post.grant(record_of(lease, NOW))
         attempt = Attempt("j.1", "j", 1, "a", lease.id, number, started_at=NOW)
-        return LeaseGranted(request_id, lease, NOW, AttemptClaim(job("j"), attempt) if claimed else None)
+        return m.LeaseGranted(request_id, lease, NOW, m.AttemptClaim(job("j"), attempt) if claimed else None)
 
 
 @pytest.fixture
@@ -123,7 +108,7 @@ async def begun_lab():
 
 async def test_a_lease_is_held_once_that_is_written(lab):
     request = lab.ask()
-    assert (await lab.told(RequestAdded)).request_id == request
+    assert (await lab.told(m.RequestAdded)).request_id == request
     granted = await lab.grant(1, request)
     lab.post.gate.clear()
     await lab.tell(granted)
@@ -132,11 +117,11 @@ async def test_a_lease_is_held_once_that_is_written(lab):
     lab.post.gate.set()
     await until(lambda: lab.got)
     assert lab.leasing.lease_of("a") == "L1"
-    assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1")
+    assert await lab.told(m.LeaseArmed) == m.LeaseArmed("a", "L1")
     assert lab.post.requests == {}
     assert not lab.expected.is_set()
     lab.leasing.release("L1")
-    assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
+    assert await lab.told(m.LeaseEnded) == m.LeaseEnded("a", "L1")
     await lab.expected.wait()
 
 
@@ -151,21 +136,21 @@ async def test_a_lease_that_the_head_has_ended_was_never_held(lab):
 async def test_a_lease_of_a_phone_that_is_held_or_away_is_refused(lab):
     lab.leasing.restore(Lease("L0", "a", 1, ANDROID, time.monotonic()))
     await lab.tell(await lab.grant(2))
-    assert (await lab.told(LeaseRefused)).lease == "L2"
+    assert (await lab.told(m.LeaseRefused)).lease == "L2"
     assert lab.leasing.lease_of("a") == "L0"
     await lab.post.end("L2", ended_at=NOW, reason="it is held", held_s=0.0)
     lab.devices.become("a", Life.OFFLINE)
     await lab.tell(await lab.grant(3, claimed=True))
-    assert (await lab.told(LeaseRefused)).reason == "a is offline"
+    assert (await lab.told(m.LeaseRefused)).reason == "a is offline"
     assert lab.post.armed == set()
 
 
 async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it(lab):
     granted = await lab.grant(1)
     lab.post.gate.clear()
-    await lab.tell(granted, LeaseUnwanted("L1", "nobody wants it"))
+    await lab.tell(granted, m.LeaseUnwanted("L1", "nobody wants it"))
     lab.post.gate.set()
-    assert (await lab.told(LeaseEnded)).lease == "L1"
+    assert (await lab.told(m.LeaseEnded)).lease == "L1"
     assert not lab.leasing.holds("a")
 
 
@@ -177,9 +162,9 @@ async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once(lab):
     assert lab.runner.got == []
     lab.post.gate.set()
     await until(lambda: lab.runner.got)
-    assert lab.runner.got == [RunAttempt(granted.claim.job, granted.claim.attempt, lab.runner.got[0].lease)]
+    assert lab.runner.got == [m.RunAttempt(granted.claim.job, granted.claim.attempt, lab.runner.got[0].lease)]
     assert lab.leasing.lease_of("a") == "L1"
-    assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1", "j.1")
+    assert await lab.told(m.LeaseArmed) == m.LeaseArmed("a", "L1", "j.1")
 
 
 @virtual_time
@@ -187,7 +172,7 @@ async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile():
     lab = await begun_lab()
     lab.post.not_queued.add("j")
     await lab.tell(await lab.grant(1, claimed=True))
-    refused = await lab.told(LeaseRefused)
+    refused = await lab.told(m.LeaseRefused)
     assert (refused.lease, refused.reason) == ("L1", "it was ended, or j was changed meanwhile")
     assert not lab.leasing.holds("a")
     assert lab.runner.got == []
@@ -202,7 +187,7 @@ async def test_a_lease_that_the_store_refuses_is_given_back_before_the_host_stop
     await until(lambda: lab.head._tasks._tasks)
     lab.post.refuses.clear()
     await lab.head.stop()
-    refused = await lab.told(LeaseRefused)
+    refused = await lab.told(m.LeaseRefused)
     assert (refused.lease, refused.reason) == ("L1", remote_head.NOT_STORED)
     assert not lab.leasing.holds("a")
 
@@ -215,19 +200,19 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later(l
     assert not lab.leasing.holds("a")
     assert lab.post.held() == {"a": "L1"}
     lab.post.gate.set()
-    assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
+    assert await lab.told(m.LeaseEnded) == m.LeaseEnded("a", "L1")
 
 
 async def test_a_host_that_begins_or_stops_says_so(lab):
     await lab.head.begin()
-    assert await lab.told(HostBegan) == HostBegan()
+    assert await lab.told(m.HostBegan) == m.HostBegan()
     await lab.head.stop()
-    assert await lab.told(HostLeft) == HostLeft()
+    assert await lab.told(m.HostLeft) == m.HostLeft()
 
 
 async def test_what_attempts_have_left_is_kept_when_the_head_says_so(lab):
-    await lab.tell(Salvage(job("j")))
-    assert (await lab.told(Salvaged)).job == "j"
+    await lab.tell(m.Salvage(job("j")))
+    assert (await lab.told(m.Salvaged)).job == "j"
     assert [each.id for each in lab.runner.got] == ["j"]
     await lab.head.stop()
 
@@ -325,7 +310,7 @@ SPEC = ShellSpec(on="android", command="id")
 )
 async def test_orders_and_their_answers_cross_the_wire_whole(method, fields, answer):
     head = Asked(answer)
-    sent = Order("o", method, orders.to_wire(method, fields))
+    sent = m.Order("o", method, orders.to_wire(method, fields))
     order = wire.to_head(wire.encode(sent, 0.0), 0.0)
     told = wire.to_host(wire.encode(await orders.perform(head, KINDS, order), 0.0), 0.0)
     assert told.error is None
@@ -345,12 +330,12 @@ def _plain(value):
 
 async def test_an_order_that_fails_or_is_not_known_has_its_error():
     refused = Asked(JobRunsError("j runs"))
-    answer = await orders.perform(refused, KINDS, Order("o", "hold", {"job_ids": ["j"]}))
+    answer = await orders.perform(refused, KINDS, m.Order("o", "hold", {"job_ids": ["j"]}))
     assert answer.error["code"] == JobRunsError.code
     for wrong in (
-        Order("o", "close", {"reason": ""}),
-        Order("o", "hold", {"jobs": []}),
-        Order("o", "hold", {"job_ids": 3}),
+        m.Order("o", "close", {"reason": ""}),
+        m.Order("o", "hold", {"jobs": []}),
+        m.Order("o", "hold", {"job_ids": 3}),
     ):
         assert (await orders.perform(refused, KINDS, wrong)).error is not None
         assert refused.fields == ("hold", {"job_ids": ["j"]})
@@ -359,7 +344,7 @@ async def test_an_order_that_fails_or_is_not_known_has_its_error():
 async def test_a_drain_needs_no_answer_of_a_head(lab):
     await lab.head.drain("ann drains it")
     assert (lab.head.drained, lab.post.drained) == ("ann drains it", {"one": "ann drains it"})
-    assert await lab.told(HostDrained) == HostDrained("ann drains it")
+    assert await lab.told(m.HostDrained) == m.HostDrained("ann drains it")
     assert lab.head.summary().keys == ()
     await lab.head.drain("")
     assert {key.free for key in lab.head.summary().keys} == {1}
@@ -367,7 +352,7 @@ async def test_a_drain_needs_no_answer_of_a_head(lab):
 
 async def test_the_error_of_an_order_reaches_its_caller(lab):
     asking = asyncio.ensure_future(lab.head.cancel(["j"], UserError("enough", Code.JOB_CANCELLED)))
-    order = await lab.told(Order)
+    order = await lab.told(m.Order)
     head = Asked(JobRunsError("j runs"))
     await lab.tell(await orders.perform(head, KINDS, order))
     with pytest.raises(JobRunsError, match="j runs"):

@@ -54,15 +54,6 @@ def test_too_much_noise_cannot_tell_and_says_how_many_pairs_could():
     assert more_pairs(found, most=FIRST_PAIRS) == 0
 
 
-def test_a_sure_difference_below_the_minimum_effect_is_none():
-    assert compare(*pairs(400, 0.005, scale=0.002)).answer is ComparisonAnswer.SAME
-    assert compare(*pairs(400, 0.005, scale=0.002), min_effect=0.001).answer is ComparisonAnswer.SLOWER
-
-
-def test_drift_is_no_difference():
-    assert compare(*pairs(100, 0.0, scale=0.002, drift=0.3)).answer is ComparisonAnswer.SAME
-
-
 @pytest.mark.parametrize(("count", "effect"), [(6, 61.0), (10, 0.5), (10, -0.4), (38, 0.06)])
 def test_few_pairs_tell_what_lies_wholly_beyond_the_minimum_effect(count, effect):
     found = compare(*pairs(count, effect))
@@ -72,10 +63,20 @@ def test_few_pairs_tell_what_lies_wholly_beyond_the_minimum_effect(count, effect
 
 
 @pytest.mark.parametrize(
-    ("count", "effect", "scale"), [(4, 61.0, 0.01), (10, 0.02, 0.01), (6, 0.5, 0.2), (10, 0.0, 0.01)]
+    ("samples", "options", "answer"),
+    [
+        (pairs(4, 61.0), {}, ComparisonAnswer.CANNOT_TELL),
+        (pairs(10, 0.02), {}, ComparisonAnswer.CANNOT_TELL),
+        (pairs(6, 0.5, 0.2), {}, ComparisonAnswer.CANNOT_TELL),
+        (pairs(10, 0.0), {}, ComparisonAnswer.CANNOT_TELL),
+        (pairs(400, 0.005, scale=0.002), {}, ComparisonAnswer.SAME),  # sure, and below the minimum effect
+        (pairs(400, 0.005, scale=0.002), {"min_effect": 0.001}, ComparisonAnswer.SLOWER),
+        (pairs(100, 0.0, scale=0.002, drift=0.3), {}, ComparisonAnswer.SAME),
+        (([TRUE_S] * 40, [TRUE_S] * 40), {}, ComparisonAnswer.SAME),
+    ],
 )
-def test_few_pairs_cannot_tell_what_may_be_less(count, effect, scale):
-    assert compare(*pairs(count, effect, scale)).answer is ComparisonAnswer.CANNOT_TELL
+def test_few_pairs_cannot_tell_and_neither_drift_nor_little_is_a_difference(samples, options, answer):
+    assert compare(*samples, **options).answer is answer
 
 
 def test_how_well_the_size_is_known_is_apart_from_the_answer():
@@ -161,16 +162,16 @@ def test_smaller_effects_need_more_pairs():
     assert needed_same(0.1, 0.0) == 0
 
 
-@pytest.mark.parametrize("min_effect", [-0.1, 0.9, math.nan])
-def test_a_least_effect_that_cannot_be_one_is_refused(min_effect):
+@pytest.mark.parametrize(
+    ("samples", "options"),
+    [
+        *((pairs(40, 0.0), {"min_effect": each}) for each in (-0.1, 0.9, math.nan)),
+        *((each, {}) for each in (([1.0], [1.0]), ([1.0] * 4, [1.0] * 2), ([], []))),  # not in turns
+    ],
+)
+def test_what_cannot_be_compared_is_refused(samples, options):
     with pytest.raises(ValueError):
-        compare(*pairs(40, 0.0), min_effect=min_effect)
-
-
-@pytest.mark.parametrize(("a_s", "b_s"), [([1.0], [1.0]), ([1.0] * 4, [1.0] * 2), ([], [])])
-def test_what_is_not_in_turns_is_refused(a_s, b_s):
-    with pytest.raises(ValueError):
-        compare(a_s, b_s)
+        compare(*samples, **options)
 
 
 @given(st.lists(st.tuples(times, times, times, times), min_size=1, max_size=30))
@@ -181,10 +182,6 @@ def test_any_times_compare_and_the_other_way_round_is_the_inverse(rounds):
     assert there.ratio * back.ratio == pytest.approx(1)
     assert there.needed_pairs == back.needed_pairs or there.needed_pairs == pytest.approx(back.needed_pairs, rel=0.5)
     json.dumps(there.to_wire(), allow_nan=False)
-
-
-def test_equal_samples_are_the_same():
-    assert compare([TRUE_S] * 40, [TRUE_S] * 40).answer is ComparisonAnswer.SAME
 
 
 def test_stored_results_compare_with_a_warning():

@@ -41,12 +41,22 @@ def test_a_baseline_that_drifts_costs_nothing():
     assert found.gross_j == pytest.approx((found.idle_w + 2.0) * INFERENCE_S)
 
 
-def test_an_interval_wider_than_wanted_is_no_number_and_says_how_long_to_measure():
-    busy_w = 1.0 + np.array([0.2, 1.8] * 10)
-    found = estimate(cycles([1.0] * 20, busy_w), RUN_S, 0.1)
+@pytest.mark.parametrize(
+    ("busy_w", "hidden_w", "needs"),
+    [
+        ([1.2, 2.8] * 10, 0.0, lambda needed_s: needed_s > 10 * RUN_S),  # wider than wanted
+        ([1.01, 0.99] * 10, 0.0, lambda _: True),  # the model draws nothing
+        ([0.5] * 20, 0.0, lambda needed_s: needed_s is None),  # below the baseline: no length of a run helps
+        ([1.5] * 20, 0.25, lambda needed_s: needed_s is None),  # equal readings of a coarse meter
+        ([3.0] * 19, 0.0, lambda needed_s: needed_s == RUN_S * 20 / 19),
+        ([3.0], 0.0, lambda needed_s: needed_s == RUN_S * 20),
+        ([], 0.0, lambda needed_s: needed_s is None),
+    ],
+)
+def test_what_is_no_number_says_how_long_to_measure_if_that_helps(busy_w, hidden_w, needs):
+    found = estimate(cycles([1.0] * len(busy_w), busy_w, hidden_w), RUN_S, 0.1)
     assert isinstance(found, EnergyNotResolved)
-    assert found.needed_s is not None
-    assert found.needed_s > 10 * RUN_S
+    assert needs(found.needed_s)
 
 
 def test_the_cycles_that_decide_take_no_part_in_the_number():
@@ -56,36 +66,11 @@ def test_the_cycles_that_decide_take_no_part_in_the_number():
     assert found.cycles == 14
 
 
-def test_a_model_that_draws_nothing_is_never_a_number():
-    busy_w = 1.0 + np.array([0.01, -0.01] * 10)
-    found = estimate(cycles([1.0] * 20, busy_w), RUN_S, 0.1)
-    assert isinstance(found, EnergyNotResolved)
-
-
-def test_power_below_the_baseline_has_no_length_of_a_run_that_helps():
-    found = estimate(cycles([1.0] * 20, [0.5] * 20), RUN_S, 0.1)
-    assert isinstance(found, EnergyNotResolved)
-    assert found.needed_s is None
-
-
-def test_equal_readings_of_a_coarse_meter_are_not_a_narrow_interval():
-    found = estimate(cycles([1.0] * 20, [1.5] * 20, hidden_w=0.25), RUN_S, 0.1)
-    assert isinstance(found, EnergyNotResolved)
-    assert found.needed_s is None
-
-
 def test_a_small_step_of_the_meter_widens_the_interval():
     fine, stepped = (estimate(cycles([1.0] * 20, [3.0] * 20, each), RUN_S, 0.1) for each in (0.0, 0.01))
     assert isinstance(fine, EnergyEstimate)
     assert isinstance(stepped, EnergyEstimate)
     assert stepped.high_j - fine.high_j == pytest.approx(0.02 * INFERENCE_S)
-
-
-@pytest.mark.parametrize("count", [0, 1, 19])
-def test_few_cycles_are_no_estimate(count):
-    found = estimate(cycles([1.0] * count, [3.0] * count), RUN_S, 0.1)
-    assert isinstance(found, EnergyNotResolved)
-    assert found.needed_s == (RUN_S * 20 / count if count else None)
 
 
 def test_a_window_takes_the_readings_inside_it():

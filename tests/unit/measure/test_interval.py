@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from farm.measure.interval import (
     block_length,
     median_interval,
     student,
+    summarise,
     variance_inflation,
 )
 from farm.measure.series import correct, detrended, interpolated_reference, running_median, series
@@ -79,10 +81,6 @@ def test_running_medians_are_those_of_each_window(values):
     assert running_median(array) == pytest.approx(np.array([np.median(each) for each in windows]))
 
 
-def test_the_same_samples_give_the_same_interval():
-    assert median_interval(noise(50)) == median_interval(noise(50))
-
-
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=50))
 @settings(max_examples=50, deadline=None)
 def test_more_confidence_is_no_narrower(values):
@@ -120,3 +118,42 @@ def test_with_too_few_reference_times_nothing_is_corrected():
 @given(st.floats(-1, 1), st.integers(2, 60))
 def test_a_straight_line_detrends_to_nothing(slope, count):
     assert detrended(slope * np.arange(count)) == pytest.approx(0, abs=1e-9)
+
+
+samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
+
+
+@given(samples)
+def test_agrees_with_the_standard_library(values):
+    summary = summarise(values, resamples=50)
+    assert summary.count == len(values)
+    assert (summary.min_s, summary.max_s) == (min(values), max(values))
+    assert math.isclose(summary.median_s, statistics.median(values), rel_tol=1e-12)
+    assert math.isclose(summary.mean_s, statistics.fmean(values), rel_tol=1e-9)
+    if len(values) > 1:
+        assert math.isclose(summary.std_s, statistics.stdev(values), rel_tol=1e-6, abs_tol=1e-9 * max(values))
+    assert summary.min_s <= summary.low_s <= summary.high_s <= summary.max_s
+
+
+def test_the_interval_is_reproducible_and_covers_the_true_median():
+    generator = np.random.default_rng(5)
+    covered = 0
+    for _ in range(200):
+        values = generator.exponential(1.0, size=30)
+        first, second = summarise(values, resamples=400), summarise(values, resamples=400)
+        assert first == second
+        covered += first.low_s <= math.log(2) <= first.high_s
+    assert 180 <= covered <= 199  # nominally 190; an exponential's true median is ln 2
+
+
+def test_more_samples_narrow_the_interval_and_one_has_no_spread():
+    values = np.random.default_rng(1).normal(1.0, 0.1, size=1000)
+    few, many, one = summarise(values[:20]), summarise(values), summarise([0.25])
+    assert many.high_s - many.low_s < (few.high_s - few.low_s) / 3
+    assert (one.std_s, one.low_s, one.high_s) == (0.0, 0.25, 0.25)
+
+
+@pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
+def test_what_is_no_sample_is_refused(values):
+    with pytest.raises(ValueError, match="sample"):
+        summarise(values)

@@ -8,6 +8,7 @@ import pytest
 
 from farm.bundle.folder import read_files
 from farm.bundle.model import Platform
+from farm.bundle.storage import unpack as unpack_bundle
 from farm.common.errors import Code
 from farm.programs.packing import check_files, is_packed, mode_of, packed_file, unpacked
 from tests.support.errors import raises_code
@@ -147,3 +148,40 @@ def test_files_that_run_there(spec, tool):
     assert {file.name: mode_of(file) for file in files} == {
         "input_list.txt": 0o644, "libtool.so": 0o755, "timer": 0o755,
     }  # fmt: skip
+
+
+def header(kind, size, name="files/timer"):
+    """A header of a tar that claims so much."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    made = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    made[124:136] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)
+    made[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(made))[0]
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        header(tarfile.GNUTYPE_LONGNAME, 1 << 60), header(tarfile.XHDTYPE, 1 << 60), header(tarfile.XGLTYPE, 1 << 60),
+        header(tarfile.REGTYPE, 1 << 80), header(tarfile.REGTYPE, -1024),
+        (header(tarfile.GNUTYPE_LONGNAME, 512) + bytes(512)) * 2000,
+    ],
+    ids=["long name", "attributes", "attributes of all", "file", "file that leads back", "names of names"],
+)  # fmt: skip
+def test_no_header_of_an_archive_is_believed(tmp_path, archive):
+    packed, place = tmp_path / "packed.tar", tmp_path / "place"
+    packed.write_bytes(archive + bytes(1024))
+    place.mkdir()
+    with raises_code(Code.BAD_PROGRAM, match="this is no packed program"):
+        unpacked(packed, place, "x86_64")
+    assert not is_packed(packed)
+    (tmp_path / "bundle").mkdir()
+    with raises_code(Code.BAD_BUNDLE, match="this is no packed bundle"):
+        unpack_bundle(packed, tmp_path / "bundle")
+
+
+def test_a_file_of_a_long_name_is_packed_and_unpacked(spec, tool):
+    (tool / ("n" * 150)).write_text("#!/system/bin/sh\n")
+    assert [path.name for path in unpack(spec).folder.iterdir()] == ["n" * 150]
+    assert is_packed(spec.parent / "packed.tar")

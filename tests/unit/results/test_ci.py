@@ -6,6 +6,7 @@ import pytest
 
 from farm.common.errors import UserError
 from farm.results.ci import CiAnswer, CiCase, FailLimit, answer_of, confirmed, judged, junit_file, markdown
+from farm.results.series import by_metric
 from tests.support import history_rows
 
 LIMIT = FailLimit.parse("slower by 2 %")
@@ -114,7 +115,7 @@ def test_two_slow_results_count_and_one_does_not():
     assert "+20.0%" in chance.about
     alone = confirmed(slower, None)
     assert (alone.answer, alone.ratio) == (CiAnswer.CANNOT_TELL, 1.2)
-    assert "no phone to bench it again" in alone.about
+    assert "no phone to measure it again" in alone.about
     failed = case(CiAnswer.FAILED, about="the phone left")
     assert confirmed(slow, failed) == failed
 
@@ -134,3 +135,53 @@ def test_a_junit_file_counts_and_says_each_answer(snapshot):
 
 def test_a_summary_is_one_table_whatever_the_words_are(snapshot):
     snapshot(markdown(CASES, LIMIT))
+
+
+WORSE = FailLimit.parse("worse by 5 %")
+
+
+def joules(number, value=0.01, **fields):
+    source = {"name": "net.onnx", "branch": "main", "commit": f"commit{number}", "reasons": ()}
+    return history_rows.energy(number, value * (1 + 0.002 * (number % 3)), **{**source, **fields})
+
+
+JOULES = tuple(joules(at) for at in range(8))
+
+
+def judge_joules(result, *, rows=JOULES):
+    (new,) = by_metric([result])
+    return judged(new, [*by_metric([result, *rows[::-1]])], "main", WORSE)
+
+
+@pytest.mark.parametrize(
+    ("times", "answer"), [(1.0, CiAnswer.WITHIN), (1.12, CiAnswer.WORSE), (1.05, CiAnswer.CANNOT_TELL)]
+)
+def test_any_metric_is_judged_by_its_own_baseline(times, answer):
+    benches = [row(30 + at, 9.0, job=f"bench-{30 + at}", commit="b") for at in range(5)]
+    found = judge_joules(joules(20, 0.01 * times, branch="topic"), rows=(*JOULES, *benches))
+    assert (found.answer, found.metric, found.about) == (answer, "energy", "main, 8 results")
+    assert found.place == "pixel, energy"
+
+
+def test_joules_by_another_meter_are_no_baseline():
+    found = judge_joules(joules(20, branch="topic", method="by power rails"))
+    assert (found.answer, "of another way to measure" in found.about) == (CiAnswer.NO_BASELINE, True)
+
+
+def test_one_reading_of_a_cold_start_is_judged_by_how_others_scatter():
+    def start(number, peak):
+        return history_rows.memory(number, peak, name="net.onnx", branch="main", commit=f"commit{number}")
+
+    rows = [start(at, 274e6 * (1 + 0.001 * (at % 3))) for at in range(8)]
+    new = [*by_metric([start(20, 320e6)])]
+    found = {case.metric: case.answer for case in (judged(each, [*by_metric(rows)], "main", WORSE) for each in new)}
+    within = CiAnswer.WITHIN
+    assert found == {"peak memory": CiAnswer.WORSE, "first load": within, "first run": within}
+
+
+def test_files_name_the_metric_and_count_what_is_worse(snapshot):
+    cases = [judge_joules(joules(20, 0.02, branch="topic")), case(CiAnswer.WITHIN, 1.0)]
+    text = junit_file(cases, WORSE)
+    text = text if isinstance(text, str) else text.decode()
+    assert ET.fromstring(text.encode()).attrib["failures"] == "1"
+    snapshot(text + "\n" + markdown(cases, WORSE))

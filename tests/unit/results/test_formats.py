@@ -59,6 +59,14 @@ def test_a_change_of_level_is_at_the_first_result_of_the_new_level():
     assert (sample.value, float(sample.timestamp)) == (pytest.approx(1.1), (DAY + timedelta(days=9)).timestamp())
 
 
+def test_samples_are_a_list_in_json_and_a_cell_with_blanks_in_a_table():
+    rows = [{**row(2), "samples_s": [0.01, 0.0125]}, {**row(1), "samples_s": None}]  # the second one's job is gone
+    assert [json.loads(line)["samples_s"] for line in written("jsonl", rows).splitlines()] == [[0.01, 0.0125], None]
+    table = list(csv.DictReader(io.StringIO(written("csv", rows).decode())))
+    assert [each["samples_s"] for each in table] == ["0.01 0.0125", ""]
+    assert written("csv", []).decode().startswith("job,at,model,")
+
+
 @pytest.mark.parametrize(
     "text", ["=1+1", "+1", "-1", "@x", "\uff1d1", "\u22121", "  =1", "\x00=1", "\u00a0\uff0b1", "\tx", "\nx"]
 )
@@ -91,3 +99,31 @@ def test_parquet_keeps_types():
     assert table.column_names == list(COLUMNS)
     assert table["median_s"].to_pylist() == [0.010, 0.01]
     assert table["tuned"].to_pylist() == [False, False]
+
+
+OTHERS = [history_rows.energy(2), history_rows.memory(1)]
+
+
+def test_other_metrics_are_lines_with_their_units():
+    found = [json.loads(line) for line in written("jsonl", [row(3), *OTHERS]).splitlines()]
+    assert [(each["job"], each["metric"], each["unit"], each["value"], each["low"]) for each in found] == [
+        ("bench-3", "latency", "s", 0.01, 0.0099),
+        ("energy-2", "energy", "J", 0.01, 0.0099),
+        ("memory-1", "peak memory", "B", 274.3e6, None),
+        ("memory-1", "first load", "s", 0.0123, None),
+        ("memory-1", "first run", "s", 0.0456, None),
+    ]
+    assert [each["median_s"] for each in found] == [0.01, None, None, None, None]
+
+
+def test_bencher_and_prometheus_get_them_under_names_of_their_own():
+    found = json.loads(written("bencher", OTHERS))
+    assert found["net/pixel/cpu/float32/energy/by meter"] == {
+        "energy": {"value": 0.01, "lower_value": pytest.approx(0.0099), "upper_value": pytest.approx(0.0101)}
+    }
+    assert found["net/pixel/cpu/float32/peak memory"] == {"peak-memory": {"value": 274.3e6}}
+    text = written("openmetrics", OTHERS).decode()
+    families = {each.name: each for each in text_string_to_metric_families(text)}
+    assert families["farm_result_energy_joules"].samples[0].value == 0.01
+    assert families["farm_result_peak_memory_bytes"].samples[0].labels["metric"] == "peak memory"
+    assert not families["farm_result_peak_memory_low_bytes"].samples

@@ -1,10 +1,10 @@
-"""The mailboxes between hosts and a head apart, on a server: in order, once, together with what they report."""
+"""Rows and mailboxes between hosts and a head apart, on a server: in order, once, together with what they report."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from farm.common.errors import Code
 from farm.store import mailbox
@@ -131,10 +131,62 @@ async def test_what_a_host_has_stands_in_rows(store, box):
     await box.request_added("r1", letter("wanted"))
     await box.request_added("r2", letter("wanted too"))
     await box.request_withdrawn("r1", letter("not wanted"))
-    assert rows(store, device_state) == [(ONE, "a", {"kind": "gone"})]
-    assert [(name, body) for _, name, _, body in rows(store, request)] == [("r2", {"kind": "wanted too"})]
-    said = ["ready", "gone", "ready", "forgotten", "wanted", "wanted too", "not wanted"]
-    assert kinds(await box.take_all()) == said
+    assert [row[:-1] for row in rows(store, device_state)] == [(ONE, "a", {"kind": "gone"})]
+    assert [(name, body) for _, name, _, body, _ in rows(store, request)] == [("r2", {"kind": "wanted too"})]
+    assert kinds(await box.take_all()) == ["gone", "forgotten", "wanted too", "not wanted"]
+    assert await box.take_all() == ()
+    new_head = mailbox.Mailbox(store.database)
+    assert kinds(await new_head.take_all()) == ["gone", "forgotten", "wanted too", "not wanted"]
+    await box.device_changed("a", letter("ready"))
+    assert [kinds(await each.take_all()) for each in (box, new_head)] == [["ready"], ["ready"]]
+    box.seen = mailbox.NOTHING  # to look whether it knows all
+    assert kinds(await box.take_all()) == ["wanted too", "ready"]
+
+
+async def test_a_row_is_read_once_whenever_its_transaction_began_and_was_committed(store, box):
+    def write(connection, name):
+        values = f"'{ONE}', '{name}', '{{\"kind\": \"{name}\"}}', pg_current_xact_id()::text::bigint"
+        connection.exec_driver_sql(f"INSERT INTO device_state (host, name, body, changed) VALUES ({values})")
+
+    engine = store.database.engine
+    with engine.connect() as early, engine.connect() as late:
+        write(early, "early")
+        write(late, "late")
+        await box.device_changed("a", letter("a"))
+        late.commit()
+        assert kinds(await box.take_all()) == ["late", "a"]
+        await box.device_changed("b", letter("b"))
+        assert [kinds(await box.take_all()) for _ in range(2)] == [["b"], []]
+        early.commit()
+        assert [kinds(await box.take_all()) for _ in range(2)] == [["early"], []]
+
+
+async def test_rows_and_letters_are_read_in_the_order_in_which_they_were_written(box, numbers):
+    numbers(mailbox, MAX_AT_ONCE=2)
+    await box.device_changed("a", letter("of before"))
+    await box.begin(letter("began"), 1)
+    await box.device_changed("a", letter("starting"))
+    await box.send(letter("lease ended"))
+    await box.request_added("r1", letter("wanted"))
+    assert kinds(await box.take_all()) == ["began", "lease ended"]  # there may be more letters
+    assert kinds(await box.take_all()) == ["starting", "wanted"]
+    await box.device_changed("a", letter("ready"))
+    await box.send(letter("asked"))
+    await box.device_changed("b", letter("ready"))
+    assert kinds(await box.take_all()) == ["ready", "asked", "ready"]
+
+
+async def test_rows_of_a_restored_database_are_of_before(opened, new_database):
+    url = new_database()
+    store = opened(url)
+    await store.mailbox.device_changed("a", letter("ready"))
+    await store.mailbox.request_added("r1", letter("wanted"))
+    for table in (device_state, request):
+        await store.database.execute(update(table).values(changed=1 << 60))
+    again = opened(url, TWO, role=StoreRole.HOST)
+    assert {row[-1] for table in (device_state, request) for row in rows(again, table)} == {1}
+    assert sorted(kinds(await again.mailbox.take_all())) == ["ready", "wanted"]
+    assert await again.mailbox.take_all() == ()
 
 
 async def test_what_is_refused_sends_no_letter(store, box):
@@ -163,12 +215,12 @@ async def test_a_host_that_begins_anew_has_no_requests_letters_and_drain_but_its
         await box.request_added(f"r of {host}", letter("wanted", host))
     await box.send_to_hosts([letter("granted"), letter("granted", TWO)])
     await box.begin(letter("began"), 1)
-    assert [name for _, name, _, _ in rows(store, request)] == [f"r of {TWO}"]
+    assert [name for _, name, *_ in rows(store, request)] == [f"r of {TWO}"]
     assert [len(await box.take(host)) for host in (ONE, TWO)] == [0, 1]
     (again,) = await box.hosts()
     assert (again.drained, again.address, again.certificate) == ("", "192.0.2.1:9194", "PEM")
     assert again.advertise == {"10.0.0.0/8": "lab1:9190"}
-    assert kinds(await box.take_all()) == ["began", "drained", "wanted", "wanted", "began"]
+    assert kinds(await box.take_all()) == ["began", "drained", "wanted", "began"]
 
 
 async def test_a_lease_is_held_once_its_host_has_armed_it(store, box):
@@ -183,7 +235,7 @@ async def test_a_lease_is_held_once_its_host_has_armed_it(store, box):
     assert rows(store, request) == []
     assert not await leases.arm("l1", NOW, "r1", letter("armed again"))
     assert not await leases.end_unarmed("l1", ended_at=NOW, reason="nobody came")
-    assert kinds(await box.take_all()) == ["wanted", "armed"]
+    assert kinds(await box.take_all()) == ["armed"]
     await leases.extend("l1", NOW + timedelta(hours=1), letter=letter("extended"))
     await leases.keep_slot("l1", kept=True, letter=letter("kept"))
     assert leases.get("l1").slot

@@ -8,7 +8,8 @@ import pytest
 
 from farm.control.verbs.records import HistoryVerbs
 from farm.model.job import AttemptState, JobState
-from farm.results.series import series_of
+from farm.model.specs import EarlierBench
+from farm.results.series import columns_of, series_of
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
@@ -30,20 +31,24 @@ def bench(store):
     async def bench(
         model=A, name="net", *, device="pixel", epoch="x/y:14", kernel="k", reference_s=0.001, nominal_s=0.001,
         verdict="trusted", kind="bench", state=AttemptState.DONE, certificate=True, inside=None,
-        reasons=(), median_s=0.002, given=None, whole_reasons=(), user="ann",
+        reasons=(), median_s=0.002, given=None, whole_reasons=(), user="ann", quality=None, amounts=(), more=None,
+        ids="j",
     ):  # fmt: skip
         nonlocal count
         count += 1
-        one = job(f"j{count}", kind=kind, user=user, spec={"model": model, "name": name, **(given or {})})
+        one = job(f"{ids}{count}", kind=kind, user=user, spec={"model": model, "name": name, **(given or {})})
         await store.jobs.add([one])
         tried = attempt(count, one.id, 1, device)
         assert await begin(store, tried)
         told = {
             "epoch": epoch, "verdict": verdict,
             "reasons": whole_reasons or [{"verdict": "rejected", "code": each} for each in reasons],
-            "estimate": {"median_s": median_s}, "samples": [1] * 1000,
+            "estimate": {"median_s": median_s}, "samples": [1] * 1000, "amounts": amounts,
             "reference": {"kernel": kernel, "median_s": reference_s, "nominal_s": nominal_s}, "tvm": "0.27",
         }  # fmt: skip
+        if quality:
+            told |= {"quality": quality, "estimate": None, "reference": {}}
+        told |= more or {}
         if inside:
             told |= {"model": "net", "model_sha256": inside}
         becomes = ended(replace(one, attempts=1), JobState.DONE if state is AttemptState.DONE else JobState.FAILED)
@@ -53,6 +58,16 @@ def bench(store):
         return one.id
 
     return bench
+
+
+async def test_earlier_benches_of_a_model_have_the_speed_of_the_clock_and_the_median_by_it(store, bench):
+    await bench(reference_s=0.0011, nominal_s=0.001, median_s=0.002)
+    await bench(reference_s=0.001, median_s=0.003)
+    for other in ({"model": B}, {"device": "galaxy"}, {"epoch": "x/y:15"}, {"user": "bob"}, {"verdict": "rejected"}):
+        await bench(**other)
+    newest, oldest = store.measurements.earlier("pixel", "x/y:14", "ann", A)
+    assert newest == EarlierBench("", "", "k", 0.001, pytest.approx(0.003))
+    assert oldest == EarlierBench("", "", "k", 0.0011, pytest.approx(0.0022))
 
 
 async def prune(store, later):
@@ -72,6 +87,88 @@ async def test_what_is_no_measurement_of_a_bench_is_in_no_history(store, bench, 
     ended_as = JobState.FAILED if "state" in report else JobState.DONE
     await bench(**report)
     assert (store.measurements.page(A), store.jobs.get("j1").state) == ((), ended_as)
+
+
+TIMES = {"median_s": 0.002, "low_s": 0.001, "high_s": 0.003}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"estimate": {**TIMES, "low_s": "short"}}, {"estimate": {**TIMES, "high_s": {}}}, {"estimate": [TIMES]},
+        {"estimate": {**TIMES, "median_s": 0.0}}, {"estimate": {**TIMES, "count": [1]}},
+        {"reference": {"kernel": "k", "median_s": 0.001, "nominal_s": 1e-320}}, {"reference": {"kernel": {}}},
+        {"runtime": "ort"}, {"runtime": {"name": "ort"}}, {"runtime": {"name": "ort", "version": 1}}, {"target": 7},
+        {"precision": ["float32"]}, {"tuned": "yes"}, {"ran_on": {}}, {"offloaded": "all"}, {"notes": "slow"},
+        {"notes": [{}]}, {"reasons": [{"code": ["few"]}]}, {"reasons": [{"evidence": None}]},
+        {"reasons": {"code": "few"}}, {"amounts": [1]}, {"notes": ["x" * 100_000]},
+    ],
+    ids=lambda each: str(each)[:60],
+)  # fmt: skip
+async def test_no_report_keeps_others_from_their_histories(store, bench, hostile):
+    for seconds in AGREE:  # so that rows are given at an agreed nominal speed, too
+        await bench(reference_s=seconds, nominal_s=seconds, more={"estimate": TIMES})
+    await bench(user="bob", more=hostile)
+    await bench(user="bob", more={"estimate": None})
+    newest, *rows = (await HistoryVerbs(store.measurements).page())["rows"]
+    assert (newest["estimate"], len(rows)) == (None, len(AGREE))
+    assert {columns_of(row)["low_s"] for row in rows} == {0.001}
+
+
+QUALITY = {"metric": "top1", "value": 0.9, "low": 0.85, "high": 0.94, "count": 300, "data": B}
+
+
+async def test_how_right_a_model_is_stands_in_the_history_beside_its_benches(store, bench):
+    await bench()
+    await bench(kind="run", quality=QUALITY)
+    right, fast = (await HistoryVerbs(store.measurements).page(model=A))["rows"]
+    assert (right["quality"], right["estimate"], "quality" in fast) == (QUALITY, None, False)
+    assert [[row["job"] for row in series] for series in series_of([right, fast])] == [["j1"]]
+    assert [columns_of(row)["quality_inputs"] for row in (right, fast)] == [300.0, None]
+
+
+@pytest.mark.parametrize("wrong", [{"metric": "best"}, {"value": "high"}, {"count": None}, {"low": 10**400}], ids=str)
+async def test_a_quality_that_readers_cannot_read_is_in_no_history(store, bench, wrong):
+    await bench(kind="run", quality={**QUALITY, **wrong})
+    assert store.measurements.page(A) == ()
+
+
+JOULES = {"energy": {"value": 0.01, "low": 0.0099, "high": 0.0101}}
+
+
+def measured(values=JOULES, **more):
+    return {"more": {"values": values, "method": "by meter", "estimate": None, "reference": {}, **more}}
+
+
+async def test_what_other_kinds_measure_is_a_series_beside_the_benches(store, bench):
+    for _ in range(2):
+        await bench(given={"branch": "main", "commit": "c1"})
+        await bench(kind="energy", **measured())
+    rows = (await HistoryVerbs(store.measurements).page(model=A))["rows"]
+    assert [(each[0]["metric"], each[0].get("method"), len(each)) for each in series_of(rows)] == [
+        ("energy", "by meter", 2), ("latency", None, 2),
+    ]  # fmt: skip
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.001}  # joules have no reference kernel
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        measured({}), measured({"energy": 0.01}), measured({"energy": {"value": "much"}}),
+        measured({"energy": {"value": 1e300}}), measured(method=["by", "meter"]),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_values_that_readers_cannot_read_are_in_no_history(store, bench, report):
+    await bench(kind="energy", **report)
+    assert store.measurements.page(A) == ()
+
+
+async def test_only_benches_have_a_rhythm(store, bench):
+    for kind, report in (("bench", {}), ("energy", measured()), ("run", {"quality": QUALITY})):
+        await bench(kind=kind, ids=f"{kind}-", **report)
+    await bench(kind="program", ids="program-")
+    assert [each[1] for each in store.measurements.times(0)] == ["program-4", "bench-1"]
 
 
 async def test_results_of_other_input_shapes_are_other_series(store, bench):
@@ -115,13 +212,14 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     }
 
 
-async def test_a_history_leaves_each_result_as_it_was_and_adds_it_at_the_newest_nominal(store, bench):
-    """A flat model; its phone's first benches were 8 % hot. The newest bench of the phone is of another model."""
+async def test_a_history_leaves_each_result_as_it_was_and_adds_it_at_the_agreed_nominal(store, bench):
+    """A flat model; its phone's first benches were 8 % hot. The benches that agree are of two models."""
     for nominal_s in (0.00108, 0.00104, 0.001):
         await bench(nominal_s=nominal_s, median_s=2 * nominal_s)
     await bench(kernel="", nominal_s=None)
     await bench(epoch="x/y:15", nominal_s=0.007)
-    await bench(B, nominal_s=0.0009)
+    for _ in range(2):
+        await bench(B, nominal_s=0.0009)
     verbs, before = HistoryVerbs(store.measurements), None
     rows = []
     while page := (await verbs.page(model=A, before=before, limit=2))["rows"]:
@@ -129,8 +227,15 @@ async def test_a_history_leaves_each_result_as_it_was_and_adds_it_at_the_newest_
         before = page[-1]["seq"]
     assert [each["estimate"]["median_s"] for each in rows] == [0.002, 0.002, 0.002, 0.00208, 0.00216]
     assert [each["reference"]["nominal_s"] for each in rows] == [0.007, None, 0.001, 0.00104, 0.00108]
-    assert [each["today"] and each["today"]["nominal_s"] for each in rows] == [0.007, None, 0.0009, 0.0009, 0.0009]
-    assert [each["today"]["median_s"] for each in rows if each["today"]] == pytest.approx([0.002, *[0.0018] * 3])
+    assert [each["today"] and each["today"]["nominal_s"] for each in rows] == [None, None, 0.001, 0.001, 0.001]
+    assert [each["today"]["median_s"] for each in rows if each["today"]] == pytest.approx([0.002] * 3)
+
+
+async def test_nothing_is_rescaled_to_the_nominal_of_a_rejected_bench_or_of_few(store, bench):
+    for model, nominal_s in ((A, 0.001574), (B, 0.006564)):
+        await bench(model, nominal_s=nominal_s, reference_s=nominal_s, verdict="rejected", reasons=["few_samples"])
+    await bench(B, nominal_s=0.003, reference_s=0.003)
+    assert [row["today"] for row in (await HistoryVerbs(store.measurements).page())["rows"]] == [None] * 3
 
 
 async def test_a_package_has_a_history_of_its_own(store, bench):
@@ -209,3 +314,10 @@ async def test_a_bench_that_is_only_far_from_the_nominal_counts_for_it(store, be
         await bench(reference_s=0.001, verdict="rejected", reasons=["reference_offset"])
     await bench(reference_s=0.5, verdict="rejected", reasons=["reference_offset", "step"])
     assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == {"k": 0.001}
+
+
+@pytest.mark.parametrize(("sampling", "nominals"), [(0.02, {"k": 0.001}), (0.9, {})])
+async def test_a_bench_whose_interval_is_too_wide_for_that_distance_alone_counts_too(store, bench, sampling, nominals):
+    amounts = [{"code": "follows", "amount": 2.1}, {"code": "sampling", "amount": sampling}]
+    await bench(verdict="rejected", reasons=["reference_offset", "wide"], amounts=amounts)
+    assert store.measurements.nominal_s("pixel", "x/y:14", "ann") == nominals

@@ -126,7 +126,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 15, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 17, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint
@@ -224,8 +224,8 @@ async def test_a_labs_database_is_not_migrated_beside_a_daemon_that_could_not_go
         for name, age_s in (("lab1", 0), ("lab2", silent_s)):
             connection.exec_driver_sql(HOST_ROW.format(name, age_s, protocol))
     next_release.install(lambda module, name, value: numbers(module, **{name: value}))
-    revision = (Path(next_release.__file__).parent / "v15_names.py").read_text()
-    (tmp_path / "v15_names.py").write_text(f"{revision}\nkeeps_daemons = {keeps}\n")
+    revision = (Path(next_release.__file__).parent / "v17_names.py").read_text()
+    (tmp_path / "v17_names.py").write_text(f"{revision}\nkeeps_daemons = {keeps}\n")
     numbers(migrations, VERSION_LOCATIONS=[tmp_path])
     begin = partial(opened, url, "lab1", role=StoreRole.HOST, protocols=range(4, 6))
     if not refused:

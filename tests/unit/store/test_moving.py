@@ -112,7 +112,7 @@ def test_a_kill_leaves_all_or_nothing_and_the_next_try_completes(file, url, step
     [
         ("another", "the content of another farm"),
         ("later", "the content of another farm"),  # the daemon has served since
-        ("older", "from before farm's first release"),
+        ("older", "of an earlier farm"),
         ("newer", "of a newer farm"),
         ("foreign", "not farm's"),
     ],

@@ -13,6 +13,8 @@ from sqlalchemy.exc import TimeoutError as SQLTimeoutError
 from farm.common.errors import Code
 from farm.model.job import JobState
 from farm.store import writer as writer_module
+from farm.store.devices import DeviceRecord
+from farm.store.opening import next_epoch
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support.errors import raises_code
@@ -301,6 +303,23 @@ def test_on_a_disk_that_is_really_full(tmp_path):
     assert told["reserve"] >= 16 << 20
     assert (told["running"], told["kept"]) == (0, 8)
     assert "it or its folder is read-only" in told["read-only"]
+
+
+def test_a_start_that_needs_the_reserve_gives_rows_their_host_all_the_same(path, monkeypatch):
+    store = Store.open(path)
+    asyncio.run(store.devices.save(DeviceRecord("S1", "pixel")))
+    store.close()
+    counts = iter([sqlite_error(13)])
+
+    def full_once(connection):
+        for error in counts:
+            raise error
+        return next_epoch(connection)
+
+    monkeypatch.setattr("farm.store.opening.next_epoch", full_once)
+    store = Store.open(path, "lab1")
+    assert [record.name for record in store.devices.all()] == ["pixel"]
+    store.close()
 
 
 def test_a_full_disk_at_the_start(path, monkeypatch):

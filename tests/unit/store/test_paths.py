@@ -85,5 +85,5 @@ async def test_a_runtime_folder_that_cannot_be_used_is_known_before_the_daemon_s
     flags = {"state_dir": str(tmp_path / "state"), "runtime_dir": str(tmp_path / "run"), "tvm.port": 0}
     config = load(environ={}, flags=flags)
     with raises_code(Code.RUNTIME_FOLDER_UNUSABLE):
-        await Daemon(config, lambda: config).run()
+        await Daemon(config, lambda _: config).run()
     assert not (tmp_path / "state" / "farm.db").exists()

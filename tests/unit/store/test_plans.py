@@ -47,7 +47,7 @@ ASKED = {
     "measurements": lambda store: store.measurements.page("a" * 64, before=5),
     "measurements of a phone": lambda store: store.measurements.page("a" * 64, device="pixel"),
     "nominal speeds": lambda store: store.measurements.nominal_s("pixel", "x/y:14", "ann"),
-    "latest nominal": lambda store: store.measurements.latest_nominal_s("pixel", "x/y:14", "k", "ann"),
+    "agreed nominal": lambda store: store.measurements.agreed_nominal_s("pixel", "x/y:14", "k", "ann"),
     "jobs of usage": lambda store: store.leases.jobs(NOW, NOW, "user"),
 }
 UNSORTED = [name for name in ASKED if name.startswith("page") and "live" not in name]  # few jobs live

@@ -86,10 +86,11 @@ async def test_a_search_that_runs_draws_its_plots_anew_and_one_that_ended_does_n
     assert (len(plots(text)), 'hx-get="/jobs/bench-1/plots"' in text) == (1, state == "running")
 
 
-async def test_samples_that_are_too_few_for_an_interval_are_counted():
-    timing = {"count": 2, "median_ms": None, "half_width": None, "wanted_half_width": 0.01}
-    shown = told(job(state="running", ended_at=None), progress={"step": "timing", "timing": timing})
-    assert "2 samples (±1.0 % wanted)" in await Page(job_desk(shown)).html("/jobs/bench-1")
+async def test_samples_so_far_have_the_words_of_their_verdict():
+    for median_ms, half_width, said in ((None, None, ""), (1.5, 0.033, ": 1.500 ms, uncertain by ±3.3 %")):
+        timing = {"count": 2, "median_ms": median_ms, "half_width": half_width, "wanted_half_width": 0.01}
+        shown = told(job(state="running", ended_at=None), progress={"step": "timing", "timing": timing})
+        assert f"2 samples{said}, goal ±1 %<" in await Page(job_desk(shown)).html("/jobs/bench-1")
 
 
 async def test_the_beginning_of_an_id_leads_to_the_job():
@@ -222,11 +223,25 @@ async def test_an_ended_job_is_submitted_once_more(array, devices):
     assert "Run again" not in await farm.html("/jobs/bench-1")
 
 
+async def test_a_bench_shows_by_how_much_its_median_may_be_off_for_what():
+    amounts = [
+        {"code": "sampling", "cause": "285 samples scatter", "amount": 0.006},
+        {"code": "burst", "cause": "4 samples in a row are outliers", "amount": 0.0021},
+        {"code": "follows", "cause": "the model may not follow the clock", "amount": 1e-9},
+    ]
+    estimate = {**BENCH["estimate"], "half_width": 0.0081}
+    result = {**BENCH, "estimate": estimate, "certificate": {**BENCH["certificate"], "amounts": amounts}}
+    words = await Page(job_desk(told(job(), result=result))).words("/jobs/bench-1")
+    assert "the model may not" not in words
+    assert "285 samples scatter: ±0.6 % 4 samples in a row are outliers: ±0.21 %" in " ".join(words.split())
+
+
 async def test_hostile_words_of_jobs_are_words():
     bad = job(name=HOSTILE, user=HOSTILE, selector=HOSTILE, on=HOSTILE, array=HOSTILE, state="failed",
               error={"message": HOSTILE, "hint": HOSTILE, "evidence": HOSTILE})  # fmt: skip
     reasons = [{"code": "x", "verdict": HOSTILE, "cause": HOSTILE}]
     result = {**BENCH, "certificate": {**BENCH["certificate"], "reasons": reasons, "notes": [HOSTILE]}}
+    result["certificate"]["amounts"] = [{"cause": HOSTILE, "amount": HOSTILE}, {"cause": HOSTILE, "amount": 0.01}]
     farm = Page(job_desk(told(bad, result=result)))
     for path in ("/jobs", "/jobs/bench-1", f"/jobs?text={HOSTILE}&user={HOSTILE}&device={HOSTILE}"):
         assert "<img" not in await farm.html(path), path

@@ -14,10 +14,13 @@ from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
 from farm.model.identity import target_words
 from farm.model.job import FINAL, JobState
-from farm.web.job_views import STATES, Filter, csv_of, facts, files_of, job_tone, lenient, outcome, reasons, why
+from farm.results.series import by_metric, list_words
+from farm.web.job_views import STATES, Filter, csv_of, facts, files_of, job_tone, lenient, reasons, why
 from farm.web.leases import queue_rows
-from farm.web.measured import build_words, line_plots, row_times
+from farm.web.measured import build_words, is_side, line_plots, row_words
 from farm.web.rendering import SPARK_WIDTH, linked, model_name, spark, toggled
+from tests.support import history_rows
+from tests.support.golden import rows
 from tests.support.web_rows import AT, SHA, job
 
 NOTHING_ASKED = dict.fromkeys(("user", "of_kind", "text", "selector", "device", "before"), "") | {"limit": 50}
@@ -92,11 +95,11 @@ def test_results_in_a_csv_are_numbers_whose_column_names_the_unit(result, cells)
 def test_the_times_of_a_result_are_in_one_unit():
     estimate = {"median_s": 1.1e-4, "low_s": 0.9e-4, "high_s": 1.2e-4}
     today = {"median_s": 2e-4, "low_s": 1.9e-4, "high_s": 2.1e-4, "nominal_s": 1e-3}
-    assert row_times({"estimate": estimate, "today": today}) == [
+    assert row_words({"estimate": estimate, "today": today}) == [
         "110.0 µs", "90.00 µs", "120.0 µs", "200.0 µs", "190.0 µs", "210.0 µs"
     ]  # fmt: skip
-    assert row_times({"estimate": {"median_s": 1e-3, "count": 1}}) == ["1.000 ms", "-", "-", "1.000 ms", "-", "-"]
-    assert row_times({}) == ["-"] * 6
+    assert row_words({"estimate": {"median_s": 1e-3, "count": 1}}) == ["1.000 ms", "-", "-", "1.000 ms", "-", "-"]
+    assert row_words({}) == ["-"] * 6
 
 
 def test_every_state_has_a_tone_and_can_be_chosen():
@@ -156,6 +159,16 @@ def test_results_that_cannot_be_compared_are_lines_of_their_own():
     assert first.id != second.id
 
 
+def test_joules_are_a_line_of_their_own_and_no_side_of_a_comparison():
+    rows = [history_rows.energy(2, 0.012), history_rows.energy(1), history_rows.row(4), history_rows.row(3)]
+    joules, times = line_plots(rows := [*by_metric(rows)])
+    assert (joules.title, joules.panels[0].label) == ("pixel: cpu float32, energy, by meter, TVM 0.27", "energy, mJ")
+    assert list(joules.panels[0].lines[0].values) == [10.0, 12.0]
+    assert times.panels[0].label == "median, ms"
+    assert [is_side(row) for row in rows] == [False, False, True, True]
+    assert row_words(rows[0])[:3] == ["12.00 mJ", "11.88 mJ", "12.12 mJ"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -187,10 +200,10 @@ def measured(verdict, median_ms=1.5):
         ("done", measured("suspect"), ("1.500 ms", "suspect"), "warn"),
         ("done", measured("rejected"), ("1.500 ms", "rejected"), "poor"),
         ("done", measured("trusted", 0.07389), ("73.89 µs", "trusted"), "good"),
-        ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "faster"), "good"),
-        ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.0000", "cannot tell"), "warn"),
-        ("done", {"speedup": {"times": 2.0, "answer": "faster"}, "comparison": {}}, ("2.00 times", "faster"), "good"),
-        ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times", "slower"), "poor"),
+        ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.500", "faster"), "good"),
+        ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.000", "cannot tell"), "warn"),
+        ("done", {"speedup": {"times": 2.0, "answer": "faster"}}, ("2.00 times as fast", "faster"), "good"),
+        ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times as fast", "slower"), "poor"),
         ("failed", {"exit_code": 3}, ("exit code 3", ""), "bad"),
         ("done", {}, ("", ""), "good"),
         ("running", None, ("", ""), "busy"),
@@ -198,7 +211,7 @@ def measured(verdict, median_ms=1.5):
 )
 def test_a_job_that_is_done_is_as_good_as_its_result(state, result, came_of_it, colour):
     row = {"state": state, "result": result}
-    assert (outcome(row), job_tone(row)) == (came_of_it, colour)
+    assert (list_words(result or {}), job_tone(row)) == (came_of_it, colour)
 
 
 def test_a_reason_is_given_once_for_all_its_devices():
@@ -210,30 +223,7 @@ def test_a_reason_is_given_once_for_all_its_devices():
     assert reasons({"waits": "its turn has not come", "limits": [], "devices": []}) == ["its turn has not come"]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("undo: farm device release pixel", 'undo: <a href="/devices/pixel">farm device release pixel</a>'),
-        ("`farm job list` shows them", '<a href="/jobs">farm job list</a> shows them'),
-        ("see farm logs bench-5af1; then", 'see <a href="/jobs/bench-5af1">farm logs bench-5af1</a>; then'),
-        (
-            "farm explain device 10.0.0.3:5555.",
-            '<a href="/devices/10.0.0.3%3A5555">farm explain device 10.0.0.3:5555</a>.',
-        ),
-        ("farm device reboot is for operators", "farm device reboot is for operators"),
-        ("end it: farm lease kick pixel; or wait", 'end it: <a href="/leases">farm lease kick pixel</a>; or wait'),
-        ("farm bundle promote nightly.", '<a href="/bundles">farm bundle promote nightly</a>.'),
-        ("no phone is handed out: farm drain --end", 'no phone is handed out: <a href="/">farm drain --end</a>'),
-        ("farm explain job bench-5af1", '<a href="/jobs/bench-5af1">farm explain job bench-5af1</a>'),
-        ("farm status says why", '<a href="/">farm status</a> says why'),
-        ("farm doctor shows <b>", "farm doctor shows &lt;b&gt;"),
-        ("farm job list --user ann shows", '<a href="/jobs?user=ann">farm job list --user ann</a> shows'),
-        ("farm job list --state held shows", "farm job list --state held shows"),
-        ("<x>: `farm <y>` ends it", "&lt;x&gt;: <code>farm &lt;y&gt;</code> ends it"),  # backticks are code
-        ("one ` alone", "one ` alone"),
-        ("see `farm job list`, `now`", 'see <a href="/jobs">farm job list</a>, <code>now</code>'),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), rows(__file__, "linked"))
 def test_a_command_leads_to_the_page_that_does_it(text, shown):
     assert str(linked(text)) == shown
 

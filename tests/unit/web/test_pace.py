@@ -4,10 +4,11 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from farm.control.callers import Role
 from farm.web import guard
-from farm.web.guard import Pace
+from farm.web.guard import Pace, network_of
 from tests.support.virtual_time import virtual_time
 from tests.support.waiting import until
 from tests.support.web_desk import Desk, Page, status
@@ -89,6 +90,15 @@ async def test_a_caller_with_many_requests_has_its_part_of_the_time_and_others_d
         answered = sum(await asyncio.gather(*many))
         assert answered * guard.REQUEST_S <= guard.SHARE * (clock() - begun + guard.SAVED_S + guard.MAX_WAIT_S) + 1
         assert len(pace._until) == 2
+
+
+def test_a_login_of_this_host_is_one_client_at_every_address_of_loopback():
+    """It has 16 million, each with a part of the daemon's time."""
+    charged = Page().web.client_of(HTTPConnection({"type": "http", "headers": [], "client": ("127.9.8.7", 1)}))
+    assert {charged, *map(network_of, ("127.0.0.1", "::1", "::ffff:127.0.0.2"))} == {"loopback"}
+    assert [network_of(each) for each in ("10.0.0.7", "2001:db8::2:1", "nowhere")] == [
+        "10.0.0.7", "2001:db8::/64", "nowhere",
+    ]  # fmt: skip
 
 
 @virtual_time

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from farm.kinds.bench.page import Samples, bench_plots, bench_samples, distribution_plot, samples_plot, temperatures
 from farm.kinds.compare.page import compare_plot, compare_plots
 from farm.kinds.tune.page import tune_plots, tuning_plot
-from farm.web.measured import HistoryPoint, history_plot
+from farm.measure.metrics import ENERGY
+from farm.results.board import Front, FrontPoint
+from farm.web.measured import HistoryPoint, front_plot, history_plot
 from farm.web.plots import MAX_BINS, TABLE_ROWS, PlotSource, bins, counted, quantile, time_words, unit_of
 
 TIMES = st.lists(st.floats(1e-6, 10), min_size=2, max_size=300)
@@ -63,7 +65,15 @@ HEAT = {"sensor": "battery", "celsius": [(0.0, 30.0), (2.0, 31.0), (6.0, 33.5)]}
 RATIO = {"ratio": 1.5, "low": 1.0, "high": 2.0, "confidence": 0.99}
 POINT = HistoryPoint(1e-3, 9e-4, 2e-3, "trusted")
 SLOWER = HistoryPoint(2e-3, 1e-3, 3e-3, "rejected")
-OLDER = POINT._replace(at="2026-11-22T06:00:00+00:00", reported_s=3e-3)
+OLDER = POINT._replace(at="2026-11-22T06:00:00+00:00", reported=3e-3)
+FRONT = Front(
+    "pixel", "top1", "%", "abc", 500,
+    (
+        FrontPoint("net", "cpu, int8", 1.0, "trusted", 80.0, 78.0, 82.0, on_front=True, jobs=("bench-1", "run-1")),
+        FrontPoint("net", "cpu, float16", 2.0, "trusted", 79.0, 77.0, 81.0, on_front=False, jobs=("bench-2", "run-2")),
+        FrontPoint("net", "cpu, float32", 4.0, "trusted", 95.0, 93.0, 97.0, on_front=True, jobs=("bench-3", "run-3")),
+    ),
+)  # fmt: skip
 PLOTS = {
     "samples with warm-up, outliers and some above the plot": samples_plot(
         taken(ODD, warmup=2, outliers=frozenset({42, 43}), median_s=1e-3, low_s=9e-4, high_s=2e-3)
@@ -76,7 +86,9 @@ PLOTS = {
     "a comparison of pairs": compare_plot([1e-3, 2e-3], [2e-3, 2e-3], RATIO, [1.5, 2.0]),
     "a history keeps what is not trusted apart": history_plot([POINT, SLOWER]),
     "a history of an axis of time and of what was reported first":
-        history_plot([OLDER, POINT._replace(at="2026-11-24T06:00:00+00:00", reported_s=1e-3)]),
+        history_plot([OLDER, POINT._replace(at="2026-11-24T06:00:00+00:00", reported=1e-3)]),
+    "joules over time": history_plot([POINT._replace(value=0.01, low=None), POINT], metric=ENERGY),
+    "speed against quality": front_plot(FRONT, "front-0"),
     "a history without an interval": history_plot([HistoryPoint(1e-3, None, None, "rejected"), POINT], log=True),
 }  # fmt: skip
 

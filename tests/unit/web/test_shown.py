@@ -57,6 +57,8 @@ RESULTS = (
 TODAY = {"nominal_s": 1e-3, "median_s": 5e-4, "low_s": 5e-4, "high_s": 1e-3}
 RESCALED = [measured(n, "trusted", name=HOSTILE, reference={"nominal_s": 2e-3}, today=TODAY) for n in (2, 1)]
 ONE_SAMPLE = measured(3, "trusted", estimate={"median_s": 1e-3, "low_s": None, "high_s": None})
+QUALITY = {"metric": "top1", "value": 0.95, "low": 0.93, "high": 0.97, "count": 500, "data": SHA}
+RIGHT = measured(5, "trusted", job="run-5", estimate=None, quality=QUALITY)
 LONG = "the golden check failed: conv2d on opencl differs by 0.3 at 17 of 4096 places, dense was right"
 QUARANTINED = device_desk(
     view(life=Life.QUARANTINED, reason=LONG, checked=LONG), why=LONG,
@@ -92,6 +94,8 @@ PAGES = {
 } | {
     "history, its start": ("/history", Desk(**{"history.list": newest})),
     "history, its start with many results": ("/history", of_model(ONE_SAMPLE, *RESCALED)),
+    "history, speed against quality": ("/history", of_model(RIGHT, measured(4, "trusted"))),
+    "history of a model and how right it is": ("/history?model=m", of_model(RIGHT, measured(4, "trusted"))),
     "history of a model": ("/history?model=m", of_model(*RESULTS)),
     "history rescaled to today": ("/history?model=m", of_model(ONE_SAMPLE, *RESCALED)),
     "history, two results compared": ("/history?model=m&trusted=1&log=1&a=bench-4&b=bench-2", of_model(*RESULTS)),

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.bundle.model import KIND_CPU, KIND_OPENCL
+from farm.bundle.model import KIND_CPU, KIND_OPENCL, CheckResult
 from farm.common.errors import Code, Fault
 from farm.jobs.attempt import SessionOffer
 from farm.tvm_server.wire import ServerHello, SessionCode, encode_server_hello
 from farm.worker import checker
-from farm.worker.golden import CheckResult
 from farm.worker.session import ALWAYS_THERE, PhoneSession, check_local_memory, on_phone, opened
 from tests.support.errors import raises_code
 

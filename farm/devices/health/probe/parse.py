@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
+from farm.common.durations import many
 from farm.common.phone_text import WORD, plain, split_sections
 from farm.devices.health.probe import battery as batteries
 from farm.devices.health.probe.system import (
@@ -205,7 +206,7 @@ def _limited(dropped: list[Dropped]) -> tuple[Dropped, ...]:
     """The first of them, fit for people, and the number of the rest."""
     kept = [_made_plain(each, "source", "sensor", "raw") for each in dropped[:MAX_DROPPED]]
     if more := len(dropped) - len(kept):
-        kept.append(Dropped("probe", "", f"{more} more readings", "not kept"))
+        kept.append(Dropped("probe", "", many(more, "more reading"), "not kept"))
     return tuple(kept)
 
 

@@ -22,6 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from farm.common.durations import many
 from farm.devices.health.probe.readings import MAX_PLAUSIBLE_C, MIN_PLAUSIBLE_C, celsius, decimal
 from farm.model.health import Dropped, Health, SensorGroup, Temperature, ThrottleStatus
 
@@ -93,7 +94,7 @@ def _current_readings(text: str, dropped: list[Dropped]) -> list[tuple[str, int,
     start = _CURRENT.search(text)
     if start is None:
         if stale := text.count("Temperature{"):
-            dropped.append(Dropped(SOURCE, "", f"{stale} cached readings", "reported once, at an unknown time"))
+            dropped.append(Dropped(SOURCE, "", many(stale, "cached reading"), "reported once, at an unknown time"))
         return []
     readings = []
     for line in text[start.end() :].lstrip("\n").splitlines():

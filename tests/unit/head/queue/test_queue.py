@@ -5,17 +5,7 @@ from dataclasses import replace
 import pytest
 
 from farm.common.errors import Code, Fault
-from farm.head.queue.model import (
-    AskForPhone,
-    JobRunsError,
-    NoSuchJobError,
-    Outcome,
-    Phase,
-    SaveJob,
-    StartAttempt,
-    StopAttempt,
-    Withdraw,
-)
+from farm.head.queue import model as m
 from farm.head.queue.queue import JobQueue
 from farm.model.job import AttemptState, JobState
 from tests.support.errors import raises_code
@@ -40,7 +30,7 @@ def queue():
 def test_a_job_asks_runs_and_is_done(desk):
     assert desk.asked == {"a": frozenset()}
     desk.run()
-    assert desk.queue.phase("a") is Phase.RUNNING
+    assert desk.queue.phase("a") is m.Phase.RUNNING
     desk.end()
     assert desk.saved["a"] == a_job(state=JobState.DONE, attempts=1, ended_at=START)
     assert len(desk.queue) == 0
@@ -48,26 +38,26 @@ def test_a_job_asks_runs_and_is_done(desk):
 
 
 def test_nothing_is_decided_while_a_write_is_under_way(queue):
-    assert queue.phone_granted("a", "p1") == (StartAttempt(a_job(), 1),)
+    assert queue.phone_granted("a", "p1") == (m.StartAttempt(a_job(), 1),)
     assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
-    assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+    assert queue.attempt_started("a", moment(0)) == (m.StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
     assert queue.job("a") == a_job(state=JobState.RUNNING, attempts=1)
-    cancelled = Outcome(AttemptState.CANCELLED, UNWANTED)
+    cancelled = m.Outcome(AttemptState.CANCELLED, UNWANTED)
     (save,) = queue.attempt_ended("a", cancelled, moment(1))
     assert (save.job.state, save.before) == (JobState.CANCELLED, JobState.RUNNING)
-    with pytest.raises(NoSuchJobError):
+    with pytest.raises(m.NoSuchJobError):
         queue.job_cancelled("a", UNWANTED, moment(1))
     assert queue.job_saved(save.job, moment(1)) == ()
     assert "a" not in queue
 
 
 def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on(queue):
-    assert queue.phone_offered("a") == StartAttempt(a_job(), 1)
+    assert queue.phone_offered("a") == m.StartAttempt(a_job(), 1)
     assert queue.phone_offered("a") is None
-    with pytest.raises(JobRunsError):
+    with pytest.raises(m.JobRunsError):
         queue.job_held("a", moment(0))
     assert queue.offer_undone("a", frozenset())
-    assert queue.phase("a") is Phase.ASKED
+    assert queue.phase("a") is m.Phase.ASKED
     queue.phone_offered("a")
     assert queue.phone_granted("a", "p1", claimed=True) == ()
     assert queue.attempt_started("a", moment(0)) == ()
@@ -81,11 +71,11 @@ def test_a_job_that_is_cancelled_while_it_is_offered_a_phone_ends_as_the_host_ha
     assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
     if taken:
         assert queue.phone_granted("a", "p1", claimed=True) == ()
-        assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+        assert queue.attempt_started("a", moment(0)) == (m.StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
     else:
         assert not queue.offer_undone("a", frozenset())
         ended = a_job(state=JobState.CANCELLED, error=UNWANTED, ended_at=START)
-        assert queue.look_again("a", moment(0)) == (SaveJob(ended, JobState.QUEUED),)
+        assert queue.look_again("a", moment(0)) == (m.SaveJob(ended, JobState.QUEUED),)
 
 
 def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
@@ -93,8 +83,8 @@ def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
     for name in ("a", "b"):
         queue.job_added(a_job(name, array="r"), {}, moment(0))
     _, *told = queue.phone_granted("a", "p1")
-    again = AskForPhone(a_job("b", array="r"), frozenset({"p1"}), 0)
-    assert told == [Withdraw("b"), again]
+    again = m.AskForPhone(a_job("b", array="r"), frozenset({"p1"}), 0)
+    assert told == [m.Withdraw("b"), again]
     queue.phone_offered("b")  # before the request was made again
     assert not queue.offer_undone("b", frozenset())
     assert queue.look_again("b", moment(0)) == (again,)
@@ -111,10 +101,10 @@ def test_held_until_resumed(desk):
     desk.perform(desk.queue.job_resumed("a", desk.now))
     assert list(desk.asked) == ["a"]
     desk.run()
-    with pytest.raises(JobRunsError):
+    with pytest.raises(m.JobRunsError):
         desk.perform(desk.queue.job_held("a", desk.now))
     desk.perform(desk.queue.job_resumed("a", desk.now))
-    assert desk.queue.phase("a") is Phase.RUNNING
+    assert desk.queue.phase("a") is m.Phase.RUNNING
 
 
 @pytest.mark.parametrize("stage", ["held", "asked", "running", "backing off", "blocked"])
@@ -131,7 +121,7 @@ def test_cancelled_at_each_stage(stage):
     if stage == "running":
         assert desk.stopped == {"a": UNWANTED}
         desk.cancel("a")
-        desk.end(outcome=Outcome(AttemptState.CANCELLED, UNWANTED))
+        desk.end(outcome=m.Outcome(AttemptState.CANCELLED, UNWANTED))
     assert (desk.saved["a"].state, desk.saved["a"].error) == (JobState.CANCELLED, UNWANTED)
     desk.wait(100)
     assert list(desk.asked) == ["first"]
@@ -147,7 +137,7 @@ def test_a_result_that_came_first_beats_the_cancellation(desk):
 def test_a_running_job_found_at_the_start_is_interrupted_and_asks_again():
     desk = Desk()
     desk.add(a_job(state=JobState.RUNNING, attempts=2, after=("gone",)))
-    desk.end(outcome=Outcome(AttemptState.INTERRUPTED))
+    desk.end(outcome=m.Outcome(AttemptState.INTERRUPTED))
     assert list(desk.asked) == ["a"]
     assert desk.saved["a"].uncounted == 1
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from farm.compiler.stamps import StampedCall, nanoseconds
-from farm.kinds.bench.command import on_cpu
-from farm.kinds.bench.worker import profile_of
+from farm.kinds.bench.command import offload_of, on_cpu
+from farm.kinds.bench.worker import profile_of, ran_on_of
 from farm.measure.comparison import compare
 
 CALLS = [StampedCall(name, ("1x4 float32",), external) for name, external in (("a", False), ("b", True), ("a", False))]
@@ -50,8 +50,29 @@ def test_on_a_gpu_the_time_of_a_wait_for_nothing_is_subtracted_from_each_operato
 
 
 def test_operators_on_the_cpu_are_named_and_so_is_what_is_not_known():
-    gpu, cpu = ({"name": unit, "unit": unit} for unit in ("gpu", "cpu"))
-    assert on_cpu("pixel", {"profile": {"operators": [gpu]}}) == []
-    assert on_cpu("pixel", {"profile": {"operators": [gpu, cpu]}}) == ["pixel: on the CPU ran cpu"]
-    assert on_cpu("pixel", {"profile": {"operators": []}}) == ["pixel: where its operators ran is not known"]
-    assert on_cpu("pixel", {}) == ["pixel: where its operators ran is not known"]
+    gpu, cpu = (
+        {"name": unit, "unit": unit, "calls": 1, "total_ms": ms} for unit, ms in (("gpu", 9.996), ("cpu", 0.004))
+    )
+
+    def profiled(*operators):
+        ran_on = ran_on_of({"gpu": 1}, operators)
+        return {"profile": {"operators": operators}, "ran_on": ran_on and ran_on.to_wire()}
+
+    assert on_cpu(profiled(gpu), 1.0) == on_cpu(profiled(gpu, cpu), 0.99) == ""
+    assert on_cpu(profiled(gpu, cpu), 1.0) == "99.9 % was offloaded of 100 %; on the CPU ran cpu"
+    assert on_cpu(profiled(), 1.0) == ""  # without a profile kernels are counted
+    assert ran_on_of({}, ()) is None
+    assert on_cpu({}, 1.0) == "where its work ran is not known"
+
+
+def test_the_placement_of_another_runtime_is_told_in_its_words():
+    ran_on = {"words": "GPU 3, CPU 7 nodes", "offloaded": 0.3}
+    assert on_cpu({"ran_on": ran_on}, 0.3) == ""
+    assert on_cpu({"ran_on": ran_on}, 0.5) == "30 % was offloaded of 50 %; it ran on GPU 3, CPU 7 nodes"
+    unknown = {"ran_on": {"words": "GPU, CPU", "offloaded": None}}
+    assert on_cpu(unknown, 0.5) == "how much of its work ran on GPU, CPU is not known"
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("", None), ("100%", 1.0), ("50 %", 0.5), ("12.5", 0.125)])
+def test_how_much_must_be_offloaded(text, wanted):
+    assert offload_of(text) == wanted

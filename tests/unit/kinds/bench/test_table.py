@@ -4,9 +4,10 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.cli.main import app
+from farm.cli.output import terminal
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
 from farm.kinds import KINDS
-from farm.kinds.bench.command import print_results, print_stats, result_lines
+from farm.kinds.bench.command import amount_lines, print_results, print_stats, result_lines
 from farm.kinds.run.command import print_results as print_runs
 from farm.measure.assess import assess
 from farm.measure.conditions import LONGER, Conditions, PhoneCondition
@@ -15,6 +16,7 @@ from farm.model.specs import GROUPS
 from farm.results.series import OWN_REFERENCE
 from farm.worker.measuring import MeasuringRun, _step
 from farm.worker.timing import TakenSamples
+from tests.support.golden import rows
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 
@@ -62,6 +64,34 @@ def test_why_says_how_many_samples_were_warm_up(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "  pixel: 2 of 42 samples are left out as warm-up"
 
 
+def test_why_draws_by_how_much_the_median_may_be_off_for_what(capsys):
+    parts = [
+        {"code": "sampling", "cause": "285 samples scatter", "amount": 0.006},
+        {"code": "burst", "cause": "4 samples in a row are outliers", "amount": 0.002},
+        {"code": "follows", "cause": "the model may not follow the clock as the reference kernel", "amount": 1e-6},
+    ]
+    found = result(1.0, 1.0) | {"certificate": {"count": 285, "amounts": parts}}
+    print_results([found])
+    assert "consists of" not in capsys.readouterr().out
+    print_results([found], why=True)
+    head, *bars = capsys.readouterr().out.splitlines()[-3:]
+    assert head == "  pixel: ±0.8 % consists of:"
+    assert [each.split("±")[1] for each in bars] == [
+        "0.6 %: 285 samples scatter",
+        "0.2 %: 4 samples in a row are outliers",
+    ]
+    assert [each.count(terminal.glyphs().full) for each in bars] == [14, 4]
+
+
+def test_the_parts_of_a_wide_interval_add_up_to_what_it_is_said_to_be():
+    """On the log scale 0.1 and 0.7 make a half width of 0.88."""
+    parts = [{"cause": "the clock", "amount": 0.7}, {"cause": "5 samples scatter", "amount": 0.1}]
+    head, *bars = amount_lines(parts, 0.88, terminal.glyphs())
+    assert [head, *(each.split("±")[1] for each in bars)] == [
+        "±88 % consists of:", "77 %: the clock", "11 %: 5 samples scatter",
+    ]  # fmt: skip
+
+
 def test_a_try_that_is_measured_again_is_told_with_a_reason_of_its_own_verdict():
     throttled = Conditions(PhoneCondition(throttle_status=3))
     found = assess(series([1e-3] * 12, None, [1e-4] * 12), 1e-4, conditions=throttled)
@@ -80,37 +110,17 @@ def test_one_sample_is_printed_without_an_interval(capsys):
     assert stats.split()[-3:] == ["-", "1", "cpu"]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("bench net.onnx --on host", "farm bench runs on phones, not on this host"),
-        ("compare net.onnx net.onnx --on host", "farm compare runs on phones, not on this host"),
-        ("bench net.farm.tar --on android --profile", "holds no operators to time"),
-        ("bench net.onnx --on android --require-offload", "--require-offload needs --profile"),
-        (
-            "bench net.onnx --on android --detach --require trusted",
-            "--require judges the result",
-        ),
-        ("bench net.onnx --on android --threads 1,2 --profile", "--profile does not go with several --threads"),
-        ("bench net.onnx --on android --threads 1,2 --runtime litert", "are for TVM, not for litert"),
-        ("bench net.onnx --on android --set threads=2", "--set is for another runtime's program"),
-        ("compare net.onnx --on android --target-b cpu --set-b x=1", "--set-b is for another runtime's program"),
-        ("compare net.onnx --on android --set-b x=1", "add --runtime-b litert|"),
-        ("compare absent.onnx --on android", "absent.onnx does not exist"),
-        ("compare absent-1 absent-2 --on android", "two jobs without --on: farm compare JOB JOB"),
-        ("ci compare net.onnx net.onnx --on android --set x=1", "No such option: --set"),
-        ("ci bench net.onnx --on android --junit none/farm.xml", "there is no folder none"),
-        ("bundle build main --tvm-source .", "--tvm-source needs --ndk or --opencl"),
-        ("tune net.farm.tar --on android", "is a package, compiled already"),
-        ("tune net.onnx --on host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),
-        ("compile net.onnx --target host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),
-        ("compile net.onnx --target host -o none/x.farm.tar", "there is no folder none"),
-        ("run net.onnx --on host --devices 2", "--devices: nothing is queued on this host"),
-        ("run net.onnx --on host --timeout 5s --detach", "--timeout, --detach: nothing is queued on this host"),
-        ("tune net.onnx --on host --priority 7 --deadline 2h", "--priority, --deadline: nothing is queued"),
-        ("model make one_conv -o .", "cannot write .: Is a directory"),
-    ],
-)
+def test_why_adds_the_tails_of_the_samples(capsys):
+    found = result(1.0, 1.0)
+    tails = found | {"estimate": found["estimate"] | {"p90_ms": 1.25, "p99_ms": 2.5}}
+    print_results([tails, found | {"device": "zebra"}], why=True)  # of a release without
+    head, row, old, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[5:] == ["P90", "P99", "VERDICT"]
+    assert row.split()[5:] == ["1.250", "ms", "2.500", "ms", "trusted"]
+    assert old.split()[5:] == ["-", "-", "trusted"]
+
+
+@pytest.mark.parametrize(("line", "said"), rows(__file__, "not_begun"))
 def test_what_cannot_end_well_is_not_begun(typed, line, said, tmp_path):
     before = sorted(tmp_path.iterdir())
     done = typed(*line.split())
@@ -243,3 +253,21 @@ def test_jobs_have_few_options_without_a_heading(typed, kind):
 def test_a_run_says_what_its_outputs_were_compared_with(capsys, numerics, said):
     print_runs([{"device": "pixel", "max_abs_error": 0.0, "numerics": numerics, "arrays": [], "fill": "zeros"}])
     assert capsys.readouterr().err == said
+
+
+def test_a_run_that_locates_says_what_is_wrong_and_who_is_to_blame(capsys):
+    found = {
+        "blame": "phone", "reason": "this host computes it right in float32", "operator": "Conv (node 'c')",
+        "kernel": "fused_conv2d_add", "problem": "off by 1 (10 times the limit)", "tensor": "1x8x4x4 float32",
+        "operators": 12, "uploads": 3,
+    }  # fmt: skip
+    nothing = {**dict.fromkeys(found, ""), "reason": "all outputs are right", "uploads": 1, "operators": 0}
+    print_runs([{"device": name, "located": each} for name, each in (("pixel", found), ("moto", nothing))])
+    assert capsys.readouterr().out == (
+        "pixel: the first wrong operator is Conv (node 'c'): off by 1 (10 times the limit)\n"
+        "pixel: its kernel is fused_conv2d_add, its output 1x8x4x4 float32\n"
+        "pixel: to blame is the phone: this host computes it right in float32\n"
+        "pixel: 3 uploads, 12 operators\n"
+        "moto: all outputs are right\n"
+        "moto: 1 upload\n"
+    )

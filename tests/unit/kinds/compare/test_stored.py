@@ -1,7 +1,11 @@
 """`farm compare JOB JOB`: two benches that are stored."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from farm.common.errors import UserError
+from farm.kinds.compare.command import compare_results
 from farm.measure.comparison import compare_stored, two_models
 
 
@@ -66,3 +70,16 @@ def test_that_two_results_are_of_two_models_is_said():
     a, b = certificate(model="a.onnx", model_sha256="1" * 64), certificate(model="b.onnx", model_sha256="2" * 64)
     assert two_models(a, a) == []
     assert two_models(a, b) == ["A is of a.onnx, B of b.onnx: two files, whose outputs were not compared"]
+
+
+def test_results_of_two_kinds_are_refused_by_them():
+    jobs = {
+        name: SimpleNamespace(job=SimpleNamespace(id=name, kind=name.partition("-")[0]))
+        for name in ("run-1", "bench-2")
+    }
+    for each in jobs.values():
+        each.raise_for_error = lambda each=each: each
+    farm = SimpleNamespace(job=lambda name, fetch_outputs: jobs[name])
+    with pytest.raises(UserError, match="A is of kind run, B of kind bench") as caught:
+        compare_results(farm, "run-1", "bench-2", 0.01, json=False, why=False)
+    assert caught.value.hint == "compare two of one kind"

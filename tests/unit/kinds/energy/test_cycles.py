@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from farm.kinds.energy.command import remarks
-from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire
+from farm.kinds.energy.cycles import CyclePlan, CycleTimes, joules, plan, to_wire, verdict_on
 from farm.kinds.energy.meter import step_of
+from farm.measure.conditions import Reason, Verdict
 from farm.measure.energy import EnergyEstimate, EnergyNotResolved, PowerReading, clock_lag_s
 
 PLAN = CyclePlan(cycles=20, window_s=1.0, settle_s=0.15)
@@ -71,3 +72,13 @@ def test_a_run_too_short_for_the_meter_says_how_long_it_must_be():
     assert isinstance(plan(330.0, 1.0, 1.5), CyclePlan)
     too_rare = "a reading every 20 s is too rare for idle and busy windows"
     assert plan(3600.0, 20.0, 2.5) == EnergyNotResolved(too_rare, None)
+
+
+def test_joules_are_in_histories_with_a_verdict_and_unresolved_ones_are_rejected():
+    found = measured(2.0)
+    hot = Reason("throttled", Verdict.SUSPECT, "the phone throttled")
+    told = verdict_on(found, [hot])
+    assert (told["verdict"], told["values"]["energy"]["value"]) == ("suspect", found.net_j)
+    assert verdict_on(found)["verdict"] == "trusted"
+    none = verdict_on(EnergyNotResolved("its steps are too large", None))
+    assert (none["verdict"], none["values"], none["reasons"][0]["code"]) == ("rejected", {}, "unresolved")

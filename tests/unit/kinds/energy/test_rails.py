@@ -188,6 +188,15 @@ async def test_traces_follow_one_another_until_the_last_one():
     assert all(each.closed for each in streams)
 
 
+async def test_two_calls_at_once_begin_one_trace():
+    client = FakeClient(FakeStream(b"abc"))
+    tracing = RailsTraces(client, "serial", trace_s=0.0)
+    await asyncio.gather(*(tracing.read(last=False) for _ in range(3)))
+    assert client.streams == []
+    assert base64.b64decode((await tracing.read(last=True))["trace"]) == b"abc"
+    await tracing.close()
+
+
 async def ended(stream, **more):
     """Reads until the failure."""
     tracing = RailsTraces(FakeClient(FakeStream(b"abc", by_itself=True), stream), "serial", **more)

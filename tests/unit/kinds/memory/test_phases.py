@@ -17,7 +17,9 @@ from farm.kinds.memory.phases import (
     notes_on,
     peak_bytes,
     read_lines,
+    values_in,
 )
+from farm.measure.metrics import are_values
 
 SAID = """\
 now 1764266000
@@ -104,7 +106,7 @@ def test_what_a_phone_does_not_tell_is_a_sentence(changed, on_gpu, notes):
 
 def test_the_table_has_the_gpu_only_where_a_phone_tells_of_it(capsys):
     found = rows(*(replace(READ, kills=("Kill 'a'",) if at == 1 else ()) for at in range(5)))
-    result = {"device": "pixel", "phases": found, "peak_bytes": 30_000_000, "notes": [ONE_PEAK]}
+    result = {"device": "pixel", "phases": found, "peak_bytes": 30_000_000, "certificate": {"notes": [ONE_PEAK]}}
     print_results([result])
     head, first, *_, peak, killed, note = capsys.readouterr().out.splitlines()
     assert "GPU" not in head
@@ -114,3 +116,13 @@ def test_the_table_has_the_gpu_only_where_a_phone_tells_of_it(capsys):
     assert ONE_PEAK in note
     print_results([result | {"phases": [row | {"gpu_bytes": 2_000_000} for row in found]}])
     assert "2.0 MB" in capsys.readouterr().out
+
+
+def test_a_cold_start_is_in_histories_by_its_peak_and_its_first_load_and_run():
+    found = values_in(rows(*[READ] * 5))
+    assert {name: each["value"] for name, each in found.items()} == {
+        "peak memory": peak_bytes(rows(*[READ] * 5)),
+        "first load": 0.001,
+        "first run": 0.001,
+    }
+    assert are_values(found)

@@ -10,7 +10,7 @@ from farm.kinds.energy.meter import Meter
 from farm.kinds.sustain import SustainSpec
 from farm.kinds.sustain.command import print_results, ranking, remarks
 from farm.kinds.sustain.page import PAGE
-from farm.kinds.sustain.worker import RunPower, report, run_power, run_through
+from farm.kinds.sustain.worker import RunPower, report, run_power, run_through, verdict_on
 from farm.measure.conditions import PhoneCondition
 from farm.measure.energy import PowerReading
 from farm.simulation.physics import AMBIENT_C, IDLE_GPU_W, cpu_watts, heat, throttling_of
@@ -268,3 +268,13 @@ def test_the_page_draws_the_course():
     assert plot.table.rows[1] == ("1", "5.000", "5.000", "5.000", "31.0", "", "")
     assert PAGE.plots(PlotSource(shown={"result": {"buckets": [{"median_ms": None}]}})) == []
     assert PAGE.plots(PlotSource(shown={})) == []
+
+
+def test_a_run_is_in_histories_by_its_end_and_its_slowdown():
+    found = report(course_of(WarmPhone()), 1800.0)
+    told = verdict_on(found)
+    assert told["values"]["latency at the end"]["value"] == pytest.approx(found["end"]["median_ms"] / 1e3)
+    assert (told["verdict"], told["values"]["slowdown"]["value"]) == ("trusted", found["slowdown"])
+    cut = verdict_on({**found, "stopped": "too hot", "plateau": None})
+    assert [each["code"] for each in cut["reasons"]] == ["ended_early", "no_plateau"]
+    assert cut["verdict"] == "suspect"

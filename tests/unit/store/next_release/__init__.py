@@ -1,4 +1,4 @@
-"""A made-up next release, whose schema has version 15: it shows that databases of this release can be migrated."""
+"""A made-up next release, whose schema has version 17: it shows that databases of this release can be migrated."""
 
 from __future__ import annotations
 

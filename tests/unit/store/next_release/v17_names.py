@@ -7,8 +7,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "15"
-down_revision = "14"
+revision = "17"
+down_revision = "16"
 
 
 def upgrade() -> None:
