@@ -59,9 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print where the time went, by folder; remember the packages that skipped tests need."""
     reasons = [str(each.longrepr[2]) for each in terminalreporter.stats.get("skipped", ()) if each.longrepr]
     config.stash[_MISSING] = packages_of(reasons)
-    seconds: defaultdict[str, Counter[str]] = defaultdict(
-        Counter
-    )  # by folder: of its tests, and to set up and tear down
+    seconds: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by folder: of tests, and to set up and tear down
     for report in (each for reports in terminalreporter.stats.values() for each in reports):
         if isinstance(report, pytest.TestReport):
             seconds["/".join(report.nodeid.split("::")[0].split("/")[1:-1])][report.when] += report.duration

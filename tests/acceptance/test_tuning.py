@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -18,14 +17,11 @@ from farm.compiler.record_files import ASIDE, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
-from tests.support.waiting import HANG_S
-from tests.support.whole_farm import POLL_S, holders, running_farm
+from tests.support.whole_farm import holders, running_farm, until
 
 TRIALS = 48
 CACHE = "state/work/cache"  # of all users, in a virtual farm's folder
 END_S = 240.0
-
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -50,21 +46,12 @@ def begun(farm: VirtualFarm, client: Client, model: Path, **options: Any) -> tup
         found = list((farm.folder / CACHE).glob(f"*/default/tuning/*/{submitted.ids[0]}/{RECORDS}"))
         return found[0].parent if found and found[0].read_bytes().count(b"\n") >= 5 else None
 
-    return submitted, until(some, timeout_s=END_S)
+    return submitted, until(some)
 
 
 def ended(client: Client, submitted: Submitted) -> dict[str, Any]:
     [outcome] = client.wait(submitted, timeout_s=END_S)
     return dict(outcome.raise_for_error().result)
-
-
-def until(condition: Callable[[], T], timeout_s: float) -> T:
-    """What `condition` comes to once it is true."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s"
-        time.sleep(POLL_S)
-    return found
 
 
 def exact(folder: Path, result: dict[str, Any]) -> None:
@@ -80,7 +67,7 @@ def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_c
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not holders(folder / "lock"), timeout_s=HANG_S)
+        until(lambda: not holders(folder / "lock"))
         farm.lab.unplug(next(iter(farm.lab.status())))
         farm.daemon.start().close()
         assert f"{submitted.ids[0]} (tune of" in (said := "\n".join(client.explain("job", submitted.ids[0])))
@@ -94,7 +81,7 @@ def test_damaged_records_are_put_aside_told_and_measured_anew(farm: VirtualFarm,
     with Client(farm.socket) as client:
         submitted, folder = begun(farm, client, model)
         farm.daemon.kill()
-        until(lambda: not holders(folder / "lock"), timeout_s=HANG_S)
+        until(lambda: not holders(folder / "lock"))
         lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
         lines[1] = lines[1][: len(lines[1]) // 2] + b"\x00\xff\n"
         (folder / RECORDS).write_bytes(b"".join(lines) + lines[0][:30])

@@ -25,7 +25,7 @@ from tests.support.wrong_kernels import PhoneHere, kernels, with_noise, with_wro
 TFLITE = convolution_and_dense(
     *(np.random.default_rng(1).standard_normal(shape).astype(np.float32) for shape in ((4, 3, 3, 2), (4,), (6, 100))), 5
 )
-LITTLE = 1 << 16  # bytes of a look: several are needed
+LITTLE = 1 << 9  # bytes of a look: several are needed
 
 
 def named(data, name="net.onnx"):
@@ -41,18 +41,18 @@ def found_in(opened, folder, room=LITTLE):
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_each_wrong_kernel_is_named_by_its_nodes_and_no_right_one(tmp_path, precision):
-    model, naming = named(onnx_bytes("small_cnn"))
+    model, naming = named(tiny_onnx())
     opened = OpenModel(model, Recipe(HOST, precision))
     opened.change = with_noise
     noisy = found_in(opened, tmp_path)[0]
     assert noisy.search.first is None
     assert any(not np.array_equal(noisy.phone[place], right) for place, right in noisy.host.items())
-    for place in (1, 6, len(opened.operators) - 1):
+    for place in (0, len(opened.operators) - 1):
         kernel = opened.operators[place].kernel
         opened.change = partial(with_wrong_kernel, kernel=kernel)
         found, inputs, phone = found_in(opened, tmp_path)
         assert (found.search.first, phone.uploads) == (place, found.search.looks)
-        assert found.search.looks <= 3
+        assert (1 if place else 2) <= found.search.looks <= 3  # the outputs show the last one
         blame, _, case = shown_alone(opened, place, found, inputs, phone.run, phone.library)
         package = read_package(case)
         assert (blame, package.manifest.precision) == ("phone", precision)

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +21,7 @@ from tests.support.errors import raises_code
 from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
 from tests.support.waiting import HANG_S, still_alive
+from tests.support.whole_farm import until
 
 pytest.importorskip("tvm")
 
@@ -55,15 +55,6 @@ def host(tmp_path_factory):
 def builder(tmp_path_factory):
     with FarmBuilder(cache=tmp_path_factory.mktemp("cache"), timeout_s=HANG_S) as builder:
         yield builder
-
-
-def poll(look):
-    """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + HANG_S
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def newest_build_server():
@@ -139,7 +130,7 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
         PoolRunner(phones, evaluator=ONCE, judge_of=lambda _: BrokenKernel("host-2"), report=told.append) as runner,
     ):
         assert all(each.error_msg is None for each in results(runner, [library(folder, "sleep 2")] * 5))
-        poll(lambda: "host-2" in phones.given_back)
+        until(lambda: "host-2" in phones.given_back)
     why = "its reference kernel failed: CL_OUT_OF_RESOURCES"
     out = f"host-2 is not used any more: {MAX_FAILURES} failures in a row, the last one: {why}"
     assert [line for line in told if "host-2" in line] == [f"host-2: {why}", out]
@@ -222,7 +213,7 @@ def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):
 def test_a_phone_that_is_lost_costs_no_candidate(host, folder):
     with StagedPhones(2, **host) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
         futures = runner.run(runner_inputs([library(folder, "sleep 20")] * 30))
-        poll(lambda: runner.status().measuring == 2)
+        until(lambda: runner.status().measuring == 2)
         phones.lose("host-1")
         assert [future.result().error_msg for future in futures] == [None] * 30
 
@@ -261,7 +252,7 @@ def test_a_build_that_never_ends_or_crashes_costs_itself_only(tmp_path):
         assert "more than 4 s" in built[0].error_msg
         assert built[1].error_msg is None
         crashing = builder.submit(builder_inputs([module("endless build", 2.0)])[0])
-        poll(lambda: list((tmp_path / "building").rglob("candidate-*")))  # it builds: a fork has TVM's handlers before
+        until(lambda: list((tmp_path / "building").rglob("candidate-*")))  # it builds: a fork has TVM's handlers before
         [build] = newest_build_server().children()
         build.send_signal(signal.SIGSEGV)
         with pytest.raises(BuildError, match="SIGSEGV"):

@@ -337,16 +337,8 @@ class Model:
             with_slot = full and holder.worker and request.worker
             if not (with_phone or with_slot) or not self._possible(name, [], free):
                 continue
-            ours, theirs = self.turn(request.user), self.turn(holder.user)
-            if self.queues[queue_of(request)][1] <= self.now_s - self.policy.starved_s:
-                before = True
-            elif request.priority != holder.priority:
-                before = request.priority > holder.priority
-            elif request.user == holder.user:
-                before = request.lease_class is not LeaseClass.TUNE
-            else:
-                before = ours < theirs
-                close |= abs(ours - theirs) < NEARLY * (1 + ours)
+            before, near = self._before(request, holder, self.turn(holder.user))
+            close |= near
             if before:
                 found.append(name)
         self.past.pop()
@@ -364,20 +356,23 @@ class Model:
         for each, request in self.waiting.items():
             if not request.worker or not self._possible(each, [], free):
                 continue
-            ours, theirs = self.turn(request.user), self.turn(keeper.user, -1 if has_phone else 0)
-            if self.queues[queue_of(request)][1] <= self.now_s - self.policy.starved_s:
-                before = True
-            elif request.priority != keeper.priority:
-                before = request.priority > keeper.priority
-            elif request.user == keeper.user:
-                before = request.lease_class is not LeaseClass.TUNE
-            else:
-                before = ours < theirs
-                close |= abs(ours - theirs) < NEARLY * (1 + ours)
+            before, near = self._before(request, keeper, self.turn(keeper.user, -1 if has_phone else 0))
+            close |= near
             if before:
                 found.append(each)
         self.slots[name] = slot
         return found, close
+
+    def _before(self, request: LeaseRequest, kept: LeaseRequest, theirs: float) -> tuple[bool, bool]:
+        """Whether a request goes before the next one of `kept`'s user; and whether rounding might decide otherwise."""
+        if self.queues[queue_of(request)][1] <= self.now_s - self.policy.starved_s:
+            return True, False
+        if request.priority != kept.priority:
+            return request.priority > kept.priority, False
+        if request.user == kept.user:
+            return request.lease_class is not LeaseClass.TUNE, False
+        ours = self.turn(request.user)
+        return ours < theirs, abs(ours - theirs) < NEARLY * (1 + ours)
 
     def _place(
         self,

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farm.simulation.virtual_farm import VirtualFarm
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^( *)```([\w{}-]*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -52,6 +56,16 @@ def shown(page: Path, title: str = "") -> list[Shown]:
             elif found:
                 found[-1] = Shown(found[-1].command, (*found[-1].output, line))
     return found
+
+
+def run_shown(farm: VirtualFarm, page: str) -> int:
+    """Run each command that a page of docs/ shows, and compare what it prints; how many these were."""
+    steps = shown(ROOT / "docs" / page)
+    for step in steps:
+        done = farm.farm(*step.command.split()[1:])
+        assert done.returncode == 0, f"{step.command}\n{done.stdout}{done.stderr}"
+        assert not missing(step, done.stdout), f"{step.command}\n{done.stdout}{done.stderr}"
+    return len(steps)
 
 
 def missing(promised: Shown, output: str) -> str:

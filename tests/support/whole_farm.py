@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -35,6 +35,7 @@ ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 BESIDE = frozenset({"device.pushing", "device.finding", "device.finding_over"})  # they move no phone anywhere
 LAST_EVENTS = 80
 KILLED = 128 + signal.SIGKILL  # as a shell says it
+T = TypeVar("T")
 POLL_S = 0.02  # for the few things that no event tells
 
 Event = dict[str, Any]
@@ -302,10 +303,11 @@ def until_status(farm: VirtualFarm, condition: Callable[[Mapping[str, Any]], boo
         next(farm.events(status["seq"]))
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Return when `condition` holds; for what no event tells. The test's own time limit ends the wait."""
-    while not condition():
+def until(condition: Callable[[], T]) -> T:
+    """What `condition` comes to once it is true; for what no event tells. The test's own time limit ends the wait."""
+    while not (found := condition()):
         time.sleep(POLL_S)
+    return found
 
 
 def until_ready(farm: VirtualFarm) -> None:

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,10 @@ from tests.acceptance.simulation.conftest import PHONE, PROFILE
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.waiting import HANG_S
+from tests.support.whole_farm import until
 
 TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]
-
-
-def until(condition):
-    deadline = time.monotonic() + HANG_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "condition never held"
-        time.sleep(0.01)
-    return value
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tests.support.needs import need
 from tests.support.waiting import HANG_S
+from tests.support.whole_farm import until
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "device_scripts"
 
@@ -120,7 +120,7 @@ class PhoneFolder:
     def work_file(self, pattern):
         """A file the server makes in its work folder, once it is there."""
         found = []
-        wait_for(lambda: bool(found.extend(self.root.glob(f"run/work.*/{pattern}")) or found), pattern)
+        until(lambda: bool(found.extend(self.root.glob(f"run/work.*/{pattern}")) or found))
         return found[0]
 
 
@@ -135,13 +135,6 @@ def alive(pid):
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.005)
 
 
 OF_THE_HOST = (
@@ -220,7 +213,7 @@ def end(phone):
     folder = phone.root.parent
     try:
         while left := processes_below(folder):  # looking at all processes of the host is dear: at these only
-            wait_for(lambda: not any(map(alive, left)), "every process of the phone ends")
+            until(lambda: not any(map(alive, left)))
     finally:
         for pid in processes_below(folder):
             os.kill(pid, 9)

@@ -19,7 +19,6 @@ from tests.integration.devices.phone_folder import (
     processes_below,
     sha,
     shell_here,
-    wait_for,
 )
 from tests.support.needs import need, needs
 from tests.support.waiting import HANG_S
@@ -184,7 +183,7 @@ def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(p
     phone.play("remove-own-files")
     code, said = phone.run("start", "b1", sha("one"), "5000", "5010", secret="one")
     assert (code, said.splitlines()[0]) == (1, "failed its files were removed while it started")
-    wait_for(lambda: not processes_below(phone.root), "nothing of it is left")
+    until(lambda: not processes_below(phone.root))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,7 @@ def test_a_server_that_does_not_bind_is_refused_in_its_own_words(phone, order, r
     assert (code, first) == (1, reason)
     assert any(word.startswith("| ") for word in words)
     assert phone.status()["adoptable"] == "no"
-    wait_for(lambda: not list((phone.root / "run").glob("pid.*")), "its supervisor ends")
+    until(lambda: not list((phone.root / "run").glob("pid.*")))
 
 
 def test_a_bundle_without_its_program_is_refused(phone):
@@ -248,7 +247,7 @@ def test_reap_ends_sessions_that_ignore_sigterm_and_spares_the_server(phone, ord
     phone.start()
     session = int(phone.work_file(f"{order}-*").name.rpartition("-")[2])
     count = "2" if order == "session-with-child" else "1"
-    wait_for(lambda: phone.status()["sessions"] == count, "its processes are counted")
+    until(lambda: phone.status()["sessions"] == count)
     code, said = phone.run(script="reap.sh")
     assert (code, said) == (0, f"reaped={count} server=alive\n")
     assert not alive(session)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.devices.phone_folder import end, make_phone, shell_here, wait_for
+from tests.integration.devices.phone_folder import end, make_phone, shell_here
 from tests.support.waiting import HANG_S
+from tests.support.whole_farm import until
 
 MARK = "FARM_BOOT_ID_FILE"  # what a virtual phone's processes have; without it the script kills nothing on this host
 
@@ -188,7 +189,7 @@ def test_a_note_that_was_cut_off_counts_for_nothing(phone):
     assert lease(phone, "clean")[1].endswith("removed=0 left=0")
     begun(phone)
     assert lease(phone, "clean")[1].endswith("removed=0 left=0")
-    wait_for(lambda: "mine" in tree(phone.root.parent), "the file is still there")
+    until(lambda: "mine" in tree(phone.root.parent))
 
 
 def test_usage(phone):

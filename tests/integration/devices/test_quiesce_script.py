@@ -10,8 +10,9 @@ import pytest
 
 from farm.devices.quiesce import parse_begun, parse_restored
 from farm.devices.quiesce_policy import Level
-from tests.integration.devices.phone_folder import PhoneFolder, alive, end, make_phone, shell_here, wait_for
+from tests.integration.devices.phone_folder import PhoneFolder, alive, end, make_phone, shell_here
 from tests.support.waiting import HANG_S
+from tests.support.whole_farm import until
 
 PROGRAMS = Path(__file__).resolve().parents[3] / "farm/simulation/programs"
 SCALES = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
@@ -281,7 +282,7 @@ def test_lines_of_the_ledger_that_are_not_farms_are_told_and_dropped(quiet):
 
 def test_nobody_renews_it_and_it_ends_by_itself(quiet):
     quiet.begin("gentle", "usb", 1)
-    wait_for(lambda: not quiet.folder.exists(), "the phone changes itself back")
+    until(lambda: not quiet.folder.exists())
     assert quiet.setting("window_animation_scale") == "1.0"
 
 

@@ -190,22 +190,22 @@ def test_a_metric_of_which_less_is_better():
         assert compare_quality(scores(METRICS[name], base), scores(METRICS[name], base * factor)).answer == answer
 
 
-def test_means_that_do_not_differ_are_told_apart_in_5_of_100():
-    random, found = np.random.default_rng(6), []
+def of_equal_builds(seed, sigma):
+    """300 comparisons of two builds with the same mean; `sigma`: how unequal the errors of their inputs are."""
+    random = np.random.default_rng(seed)
     for _ in range(300):
-        base = random.lognormal(0, 0.7, 300)
-        a, b = (scores(MSE, base * random.lognormal(0, 0.2, 300)) for _ in range(2))
-        found.append(compare_quality(a, b))
+        base = random.lognormal(0, sigma, 300)
+        yield compare_quality(*(scores(MSE, base * random.lognormal(0, 0.2, 300)) for _ in range(2)))
+
+
+def test_means_that_do_not_differ_are_told_apart_in_5_of_100():
+    found = [*of_equal_builds(6, 0.7)]
     assert 0.02 <= np.mean([each.p < 0.05 for each in found]) <= 0.075  # of 300: 1.3 % are the standard error
     assert 0.925 <= np.mean([each.low <= 0 <= each.high for each in found]) <= 0.98
 
 
 def test_where_few_inputs_have_most_of_the_errors_equal_builds_are_rarely_told_apart():
-    random, found = np.random.default_rng(8), []
-    for _ in range(300):
-        base = random.lognormal(0, 2.5, 300)
-        a, b = (scores(MSE, base * random.lognormal(0, 0.2, 300)) for _ in range(2))
-        found.append(compare_quality(a, b))
+    found = [*of_equal_builds(8, 2.5)]
     assert np.mean([each.p < 0.05 for each in found]) <= 0.06  # the bootstrap alone: 14 %
     assert all(each.p >= 0.05 or not each.low <= 0 <= each.high for each in found)
 

@@ -16,7 +16,7 @@ from farm.simulation.machine import DiskQuota, Machine, PushFuse
 from farm.simulation.packets import MAX_PAYLOAD_BYTES, Command, Packet, PacketDecoder
 from farm.simulation.session import AdbSession
 from farm.simulation.sync import SyncService
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 
 
 class Host:
@@ -50,12 +50,6 @@ class Host:
 def unread_bytes(sock):
     """What has arrived at a socket and was not read yet."""
     return int.from_bytes(fcntl.ioctl(sock, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-async def until(condition):
-    async with asyncio.timeout(HANG_S):
-        while not condition():  # noqa: ASYNC110 (files and lists tell nobody)
-            await asyncio.sleep(0)
 
 
 class Rig:
