@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 from collections import Counter, defaultdict
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # What tests compile or fetch stays in the clone: a test that passes needs nothing of a developer's caches.
         os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home")) if hasattr(config, "cache") else mkdtemp()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A terminal's limit of descriptors, 1,024, is too low for a worker with its farms, phones and processes.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # no command inherits a handler
     # A loaded host is no failure. Half as many examples as Hypothesis has: each run tries others, and CI is two runs.
@@ -170,11 +173,12 @@ def phone(farm: VirtualFarm) -> Iterator[Phone]:
     farm.lab.cool(phone.nickname)
 
 
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a model that compiles in a tenth of the time of `farm.zoo`'s smallest network."""
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file: the module's MODEL, its name and bytes; else one that compiles in a tenth of the usual time."""
     from tests.support.tiny_model import tiny_onnx
 
-    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
-    path.write_bytes(tiny_onnx())
+    name, data = getattr(request.module, "MODEL", ("tiny.onnx", tiny_onnx()))
+    path = tmp_path_factory.mktemp("model") / name
+    path.write_bytes(data)
     return path

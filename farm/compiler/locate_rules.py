@@ -40,7 +40,7 @@ def first_wrong(
     explains: Callable[[int], bool],
     room_bytes: int,
 ) -> OperatorSearch:
-    """OperatorSearch for the first operator that computes a wrong tensor from right ones.
+    """Search for the first operator that computes a wrong tensor from right ones.
 
     It finds one whenever an output is wrong and the looks agree with each other: one of the operators at fault, and
     none before it is at fault for a tensor that was looked at.

@@ -86,7 +86,9 @@ class HostBundles:
             return
         problems: list[FarmError] = []
         for each in shared:
-            if (each.abi, each.platform) in groups and not await asyncio.to_thread(self._has, each):
+            if (each.abi, each.platform) not in groups or await asyncio.to_thread(self._has, each):
+                continue
+            if each in await self._table.in_thread(self._table.all):  # else it was removed meanwhile
                 try:
                     await self._take_in(each)
                 except FarmError as error:

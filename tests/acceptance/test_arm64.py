@@ -3,16 +3,14 @@
 import signal
 import sys
 
-import numpy as np
-import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 from farm.bundle.elf import read_elf
 from farm.runtime.packages import DownloadError
 from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
 from tests.support.arm64 import board, compile_arm64_kernel, compile_dot_product
 from tests.support.stock_client import Clients
+from tests.support.tiny_model import check_numbers
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
 
 ARM, X86 = "oneplus-12+arm64", "galaxy-s9"
@@ -79,16 +77,7 @@ def test_the_phone_is_found_out_to_be_aarch64_and_gets_the_bundle_for_it(farm, p
 
 
 def test_a_model_is_cross_compiled_run_and_right(farm, phone, model, tmp_path):
-    given = np.random.default_rng(7).standard_normal((1, 4, 8, 8)).astype(np.float32)
-    inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
-    np.savez(inputs, x=given)
-    options = ("--on", phone.name, "--input", str(inputs), "--output", str(outputs))
-    done = farm.farm("run", str(model), *options)
-    assert done.returncode == 0, done
-    [expected] = ReferenceEvaluator(onnx.load(model)).run(None, {"x": given})
-    with np.load(outputs) as kept:
-        [name] = kept.files
-        np.testing.assert_allclose(kept[name], expected, rtol=1e-4, atol=1e-6)
+    check_numbers(farm, phone, model, tmp_path)
 
 
 def test_a_bench_pushes_an_aarch64_library(farm, phone, model, tmp_path):

@@ -36,6 +36,7 @@ i=0
 while [ $i -lt $(($1 * 100)) ]; do i=$((i + 1)); done
 echo "{\\"ms\\": 1, \\"runs\\": $1}"
 """
+MODEL = "small.onnx", dense_onnx(256, 4)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,6 @@ def farm(whole):
     until_ready(whole)
     yield whole
     METER.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small.onnx"
-    path.write_bytes(dense_onnx(256, 4))
-    return path
 
 
 @pytest.fixture(scope="module", autouse=True)

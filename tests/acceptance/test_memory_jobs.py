@@ -11,13 +11,7 @@ from tests.support.pages import run_shown
 pytestmark = pytest.mark.farm("galaxy-s9")
 
 KNOWN = 64
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "known.onnx"
-    path.write_bytes(known_memory_onnx(KNOWN))
-    return path
+MODEL = "known.onnx", known_memory_onnx(KNOWN)
 
 
 def test_the_memory_of_each_phase_is_found(farm, model):

@@ -1,18 +1,14 @@
 """OpenCL through the whole farm: a virtual phone whose GPU is the host's driver for CPUs, and drivers that fail."""
 
-import numpy as np
-import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
 
 from tests.support.opencl import has_float16, need_driver, opencl_library
-from tests.support.tiny_model import tiny_onnx
+from tests.support.tiny_model import LIMIT_S, check_numbers, tiny_onnx
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until_ready
 
 GPU, PLAIN = "oneplus-12+opencl", "galaxy-s9"
 ONCE = ("--max-attempts", "1")
-LIMIT_S = 180.0
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -34,16 +30,7 @@ def test_golden_kernels_run_on_the_gpu_of_the_phone_that_has_a_driver(farm, phon
 
 @pytest.mark.parametrize("target", ["opencl", "adreno"])
 def test_a_model_computes_right_numbers_on_the_gpu(farm, phone, model, tmp_path, target):
-    given = np.random.default_rng(7).standard_normal((1, 4, 8, 8)).astype(np.float32)
-    inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
-    np.savez(inputs, x=given)
-    options = ("--on", phone.name, "--target", target, "--input", str(inputs), "--output", str(outputs))
-    done = farm.farm("run", str(model), *options, timeout_s=LIMIT_S)
-    assert done.returncode == 0, done
-    [expected] = ReferenceEvaluator(onnx.load(model)).run(None, {"x": given})
-    with np.load(outputs) as kept:
-        [name] = kept.files
-        np.testing.assert_allclose(kept[name], expected, rtol=1e-4, atol=1e-6)
+    check_numbers(farm, phone, model, tmp_path, "--target", target)
 
 
 def test_operators_with_textures_are_checked_on_the_gpu_before_the_model_runs(farm, phone, model):

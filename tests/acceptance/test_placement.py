@@ -14,13 +14,7 @@ from tests.support.pages import run_shown
 pytestmark = pytest.mark.farm("galaxy-s9")
 
 PHONE_CORES = 8
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small.onnx"
-    path.write_bytes(small_cnn().SerializeToString(deterministic=True))
-    return path
+MODEL = "small.onnx", small_cnn().SerializeToString(deterministic=True)
 
 
 def bench(farm, model, *options, code=0, repeat=6):

@@ -16,6 +16,7 @@ from tests.support.whole_farm import Story, answer, phones, until, until_ready
 
 VIRTUAL = "virtual phones time this host"
 pytestmark = pytest.mark.farm("galaxy-a55")
+MODEL = "small.onnx", dense_onnx(256, 4)
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +26,6 @@ def farm(whole):
     whole.lab.fault(phone.nickname, "physics")
     until_ready(whole)
     return whole
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small.onnx"
-    path.write_bytes(dense_onnx(256, 4))
-    return path
 
 
 def rails(farm, mode):

@@ -17,6 +17,7 @@ METER = Path(tempfile.gettempdir()) / f"farm-test-sustained-meter-{os.getpid()}"
 pytestmark = pytest.mark.farm("galaxy-s9", config=f'[power.meter]\n"{NAME}" = ["sh", "{METER}"]\n')
 
 SPEED = 100  # ten seconds are a quarter of an hour
+MODEL = "small.onnx", small_cnn().SerializeToString(deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +29,6 @@ def farm(whole):
     METER.write_text(f"exec {sys.executable} -c '{PRINTS_3_W}'\n")
     yield whole
     METER.unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "small.onnx"
-    path.write_bytes(small_cnn().SerializeToString(deterministic=True))
-    return path
 
 
 def ran(farm, model, *options):

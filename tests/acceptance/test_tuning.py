@@ -22,13 +22,7 @@ from tests.support.whole_farm import holders, running_farm, until
 TRIALS = 48
 CACHE = "state/work/cache"  # of all users, in a virtual farm's folder
 END_S = 240.0
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "dense.onnx"
-    path.write_bytes(dense_onnx(layers=2))
-    return path
+MODEL = "dense.onnx", dense_onnx(layers=2)
 
 
 @pytest.fixture

@@ -25,6 +25,16 @@ STOCK_CLIENT = """
 from tvm import rpc
 print(rpc.connect_tracker("127.0.0.1", 9190).request("android", session_timeout=60).cpu(0).exist)
 """
+CALLS, ENOUGH = "/run/calls", "/run/enough"  # a byte for each call of a session, and when it may end
+SESSION = f"""
+import pathlib
+from tvm import rpc
+session = rpc.connect_tracker("127.0.0.1", 9190).request("android", session_timeout=600)
+with open("{CALLS}", "ab", buffering=0) as calls:
+    while not pathlib.Path("{ENOUGH}").exists():
+        assert session.cpu(0).exist
+        calls.write(b".")
+"""
 WATCHDOG = "/run/systemd/system/farm.service.d/watchdog.conf"
 WATCHDOG_S = 15
 WORDS = {2: "CRITICAL", 3: "ERROR", 4: "WARNING", 6: "INFO"}  # by priority
@@ -50,8 +60,26 @@ def configured(debian):
     debian.output("systemctl", "restart", "farm")
 
 
+@pytest.fixture(scope="module")
+def phone(debian):
+    """A virtual phone on the service's adb server, adopted and ready."""
+    with debian.path(CONFIG).open("a") as config:
+        config.write(ADOPT)
+    debian.output("systemctl", "reload", "farm")
+    debian.output(PYTHON, "-P", "-c", BUNDLE.format("/srv/virtual"))
+    debian.output("farm", "bundle", "add", "/srv/virtual")
+    debian.output(*PHONES)
+    until(lambda: phone_states(debian) == ["ready"])
+
+
 def phone_states(debian):
     return [row["state"] for row in answer(debian.run("farm", "status", "--json"))["devices"]]
+
+
+def running_pid(debian):
+    """Of the daemon; "": it is not up."""
+    state, pid = debian.unit("farm", "ActiveState", "MainPID")
+    return pid if state == "active" and pid != "0" else ""
 
 
 def warnings(debian):
@@ -105,19 +133,37 @@ def test_what_the_sandbox_hides_is_refused_with_where_to_put_it(debian):
     assert ("Permission denied" in done.stderr, "use /opt or /srv" in done.stderr) == (True, True), done
 
 
-def test_members_of_the_group_have_phones_and_strangers_have_not(debian, configured):
-    configured(ADOPT)
-    debian.output("systemctl", "reload", "farm")
-    debian.output(PYTHON, "-P", "-c", BUNDLE.format("/srv/virtual"))
-    debian.output("farm", "bundle", "add", "/srv/virtual")
-    debian.output(*PHONES)
-    until(lambda: phone_states(debian) == ["ready"])
-
+@pytest.mark.usefixtures("phone")
+def test_members_of_the_group_have_phones_and_strangers_have_not(debian):
     refused(debian.run("farm", "status", user="stranger"), 5, "usermod -aG farm")
     tried = debian.run(PYTHON, "-c", STOCK_CLIENT, user="stranger")
     assert (tried.stdout, "not in the group farm" in tried.stderr) == ("", True)
     assert answer(debian.run("farm", "status", "--json", user="member"))["devices"]
     assert debian.output(PYTHON, "-c", STOCK_CLIENT, user="member") == "True\n"
+
+
+@pytest.mark.usefixtures("phone")
+def test_a_stock_session_outlives_a_restart_and_a_killed_daemon(debian):
+    debian.output("systemd-run", "--unit=session", PYTHON, "-c", SESSION)
+    calls = debian.path(CALLS)
+    until(calls.exists)
+    for end in (("restart",), ("kill", "--kill-whom=main", "--signal=SIGKILL")):
+        (before,) = debian.unit("farm", "MainPID")
+        debian.output("systemctl", *end, "farm")
+        until(lambda old=before: running_pid(debian) not in ("", old))
+        until(lambda: phone_states(debian) == ["busy"])
+        made = calls.stat().st_size
+        until(lambda made=made: calls.stat().st_size > made)
+    debian.path(ENOUGH).touch()
+    until(lambda: debian.unit("session", "ActiveState") != ["active"])
+    assert debian.unit("session", "Result") == ["success"]  # else it would be kept as failed
+
+
+@pytest.mark.usefixtures("phone")
+def test_a_killed_adb_server_is_replaced_and_the_phone_comes_back(debian):
+    debian.output("systemctl", "kill", "--signal=SIGKILL", "farm-adb")
+    until(lambda: debian.unit("farm-adb", "ActiveState", "NRestarts") == ["active", "1"])
+    until(lambda: phone_states(debian) == ["ready"])
 
 
 def test_the_journal_has_priorities_and_one_time_a_line(debian):
@@ -144,3 +190,12 @@ def test_a_daemon_that_is_killed_or_hangs_is_replaced(number, result, debian):
     until(lambda: debian.unit("farm", "ActiveState") == ["active"] and debian.unit("farm", "NRestarts") != ["0"])
     assert f"Failed with result '{result}'" in warnings(debian)
     answer(debian.run("farm", "status", "--json"))
+
+
+def test_installed_again_it_runs_on_and_uninstalled_it_leaves_the_database(debian):
+    kept = debian.path("/var/lib/farm")
+    debian.output("farm", "install-service")
+    assert debian.unit("farm", "ActiveState") == ["active"]
+    debian.output("farm", "install-service", "--uninstall")
+    assert debian.unit("farm", "LoadState", "ActiveState") == ["not-found", "inactive"]
+    assert list(kept.glob("*.db"))

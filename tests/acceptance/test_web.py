@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ PAGES = ("/", "/jobs", "/queue", "/leases", "/leases/calendar", "/bundles", "/hi
 # Refusals that were asked for, and hints whose answer was on its way when the reader left the page.
 HARMLESS = ("status of 4", "htmx:afterRequest", "htmx:sendAbort")
 Opens = Callable[..., Watched]
+MODEL = "dense.onnx", dense_onnx()
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,6 @@ def opens(farm: VirtualFarm, browser: Browser) -> Iterator[Opens]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model") / "dense.onnx"
-    path.write_bytes(dense_onnx())
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def held(whole: VirtualFarm) -> list[str]:
     """Jobs that stay as they are: shell lines of different words, the oldest first."""
     spec = {"kind": "shell", "on": "android", "hold": True}
@@ -72,7 +67,7 @@ def held(whole: VirtualFarm) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def benched(whole: VirtualFarm, model: str) -> str:
+def benched(whole: VirtualFarm, model: Path) -> str:
     """A bench that is done."""
     done = whole.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60", "--json")
     assert done.returncode == 0, done
@@ -185,7 +180,7 @@ def test_who_holds_a_phone_and_who_waits_for_it(farm: VirtualFarm, opens: Opens)
 # --- jobs ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm, model: str, opens: Opens) -> None:
+def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm, model: Path, opens: Opens) -> None:
     done = farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "80", "--detach")
     job = re.findall(r"bench-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens().open("/jobs")
@@ -209,7 +204,9 @@ def test_a_bench_is_watched_to_its_end_and_its_plots_are_drawn(farm: VirtualFarm
     assert download.value.suggested_filename == f"{job}.samples.json"
 
 
-def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: VirtualFarm, model: str, opens: Opens) -> None:
+def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(
+    farm: VirtualFarm, model: Path, opens: Opens
+) -> None:
     done = farm.farm("tune", model, "--on", "soc=sm8650", "--trials", "400", "--detach")
     job = re.findall(r"tune-[0-9a-f]{12}", done.stdout + done.stderr)[-1]
     page = opens().open(f"/jobs/{job}")
@@ -225,7 +222,7 @@ def test_a_tuning_that_goes_on_shows_its_estimate_and_what_it_says(farm: Virtual
     expect(page.locator(".state.big")).to_contain_text("cancelled", timeout=60_000)
 
 
-def test_a_model_s_history_is_drawn(farm: VirtualFarm, model: str, benched: str, opens: Opens) -> None:
+def test_a_model_s_history_is_drawn(farm: VirtualFarm, model: Path, benched: str, opens: Opens) -> None:
     assert farm.farm("bench", model, "--on", "soc=sm8650", "--repeat", "60").returncode == 0
     page = opens().open("/")
     page.get_by_role("link", name="History").click()

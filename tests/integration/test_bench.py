@@ -239,7 +239,8 @@ async def test_a_model_is_compiled_run_checked_and_timed(lab):
     # Two at once: one of the two workers compiled, the other found the library.
     assert sorted(row["compile"]["cached"] for row in (first, second)) == [False, True]
     wanted = ["reading the model", "compiling for cpu", "computing the reference", "opening a session", "uploading"]
-    said = [text for source, text in lab.log() if source == "worker" and text != "waiting for toolchain default"]
+    besides = ("waiting for toolchain", "heartbeat ended")  # as slow as the host is
+    said = [text for source, text in lab.log() if source == "worker" and not text.startswith(besides)]
     assert said == [*wanted, "running", "timing"]
 
 

@@ -29,11 +29,11 @@ async def test_the_daemon_ends_with_an_error(tmp_path, part):
     def waits_for():
         """What the task of the listener waits for, once everything runs."""
         tasks = {task.get_name(): task for task in asyncio.all_tasks()}
-        return getattr(tasks.get(part), "_fut_waiter", None) if "watchdog" in tasks else None
+        waited = getattr(tasks.get(part), "_fut_waiter", None) if "watchdog" in tasks else None
+        return None if waited is None or waited.done() else waited
 
     await until(lambda: daemon.done() or waits_for())
     assert not daemon.done()
-    waited = waits_for()
-    waited.set_exception(OSError("the socket is gone"))
+    waits_for().set_exception(OSError("the socket is gone"))
     with pytest.raises(OSError, match="the socket is gone"):
         await asyncio.wait_for(daemon, HANG_S)

@@ -1,7 +1,25 @@
 """A model that compiles in a moment: one convolution with batch normalisation, one dense layer."""
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+LIMIT_S = 180.0  # of a run on a phone that another processor imitates
+
+
+def check_numbers(farm, phone, model, folder, *options):
+    """Run the model in the file `model` on a phone, and compare its output with the reference's."""
+    given = np.random.default_rng(7).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    inputs, outputs = folder / "in.npz", folder / "out.npz"
+    np.savez(inputs, x=given)
+    files = ("--input", str(inputs), "--output", str(outputs))
+    done = farm.farm("run", str(model), "--on", phone.name, *options, *files, timeout_s=LIMIT_S)
+    assert done.returncode == 0, done
+    [expected] = ReferenceEvaluator(onnx.load(model)).run(None, {"x": given})
+    with np.load(outputs) as kept:
+        [name] = kept.files
+        np.testing.assert_allclose(kept[name], expected, rtol=1e-4, atol=1e-6)
 
 
 def tiny_onnx(*, batch=1, side=8, doc=""):

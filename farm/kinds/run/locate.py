@@ -115,7 +115,7 @@ def search(
     report: Callable[[str], None],
     room_bytes: int = ROOM_BYTES,
 ) -> PhoneSearch:
-    """OperatorSearch for the first operator that the phone computes otherwise than this host.
+    """Search for the first operator that the phone computes otherwise than this host.
 
     Args:
         opened: the build.

@@ -135,6 +135,23 @@ async def test_what_was_removed_does_not_come_back(hosts, tmp_path):
     assert one.names() == {"main", "virtual"}
 
 
+async def test_what_is_removed_while_a_host_looks_does_not_come_back(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    one, two = BundleHost(tmp_path, store, "one", ANDROID), BundleHost(tmp_path, store, "two", ANDROID)
+    two.other = one
+    for name in ("first", "second"):
+        await one.add(ANDROID_BUNDLE, name, tmp_path)
+
+    async def removed_meanwhile(sha256):
+        await one.shared.withdraw(["second"])
+        await two.pull(sha256)
+
+    two.artifacts.pull = removed_meanwhile
+    await two.shared.look()
+    assert two.names() == {"first"}
+    store.close()
+
+
 async def test_a_bundle_that_no_host_gives_holds_up_no_other(hosts, tmp_path):
     one, two = hosts
     two.groups.clear()
