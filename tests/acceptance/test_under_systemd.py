@@ -193,9 +193,8 @@ def test_a_daemon_that_is_killed_or_hangs_is_replaced(number, result, debian):
 
 
 def test_installed_again_it_runs_on_and_uninstalled_it_leaves_the_database(debian):
-    kept = debian.path("/var/lib/farm")
     debian.output("farm", "install-service")
     assert debian.unit("farm", "ActiveState") == ["active"]
     debian.output("farm", "install-service", "--uninstall")
     assert debian.unit("farm", "LoadState", "ActiveState") == ["not-found", "inactive"]
-    assert list(kept.glob("*.db"))
+    assert list(debian.path("/var/lib/farm").glob("*.db"))

@@ -19,6 +19,11 @@ TFLITE = convolution_and_dense(
 GOOD = {"net.tflite": TFLITE, "net.onnx": FILE}
 BEGINNINGS = (b"", b"{", b'{"nodes": [', b"PK\x03\x04", TFLITE[:8], b"@R.function\n", b"\x08\x08", FILE, FILE[:60])
 NAMES = ["net", "net.py", "net.tflite", "n.json", "net.onnx"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def read_or_refused(data, name):
@@ -49,11 +54,7 @@ def test_changed_bytes(name, changes):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=8,
-    ),
+    JSON,
     st.sampled_from(["nodes", "root_index", "metadata", "kind", "version", "module", "tvm"]),
 )
 def test_json_with_any_value(value, field):

@@ -31,6 +31,7 @@ from farm.compiler.package import (
 from tests.support.errors import raises_code
 from tests.support.packages import MADE
 from tests.support.tars import sparse
+from tests.unit.compiler.test_any_bytes import JSON
 
 OUTPUT = np.array([[0x3F80, 0x4000]], np.uint16)  # 1.0 and 2.0 in bfloat16
 
@@ -275,11 +276,7 @@ def test_any_bytes_are_a_package_or_an_error(manifest, change, second):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-        max_leaves=8,
-    ),
+    JSON,
     st.sampled_from(["inputs", "outputs", "target", "created", "sha256", "abi", "name", "more"]),
 )
 def test_any_field_is_a_manifest_or_an_error(value, field):

@@ -13,14 +13,6 @@ from tests.support.queue_desk import START, UNWANTED, Desk, a_job, failure, mome
 
 
 @pytest.fixture
-def desk():
-    """With one job, which asks for a phone."""
-    desk = Desk()
-    desk.add(a_job())
-    return desk
-
-
-@pytest.fixture
 def queue():
     queue = JobQueue()
     queue.job_added(a_job(), {}, moment(0))

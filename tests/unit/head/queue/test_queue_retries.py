@@ -11,14 +11,6 @@ from tests.support.queue_desk import START, Desk, a_job, failure, moment
 DIED, STOPPED = (error_to_wire(HostError(code=each)) for each in (Code.DAEMON_DIED, Code.DAEMON_STOPPED))
 
 
-@pytest.fixture
-def desk():
-    """With one job, which asks for a phone."""
-    desk = Desk()
-    desk.add(a_job())
-    return desk
-
-
 def test_a_phones_fault_means_another_phone_at_once_until_no_others_are_left(desk):
     for number in (1, 2):
         desk.run(device=f"p{number}")
