@@ -70,7 +70,7 @@ def doctor(
     findings = [*checks(load(config, environ={**os.environ, **of_unit}))]
     if cut_power:
         findings.append(_cut(cut_power))
-    rows = table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
+    rows = table(("CHECK", "VERDICT", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
     fixes = (f"fix {finding.check}: {finding.fix}" for finding in findings if finding.fix)
     emit({"findings": [asdict(finding) for finding in findings]}, (*rows, *fixes), json=json)
     raise typer.Exit(ExitCode.FAILED if any(f.verdict is FAIL for f in findings) else ExitCode.OK)

@@ -91,7 +91,7 @@ def _list_lines(jobs: Sequence[Mapping[str, Any]], now: str, width: int | None =
         "JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "TOOK", "VERDICT", "RESULT",
         "WHY",
     )  # fmt: skip
-    spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER", "TOOK", "NAME", "DEVICE", "VERDICT")
+    spare = ("ARRAY", "TRIES", "KIND", "SUBMITTED", "USER", "TOOK", "DEVICE", "NAME", "VERDICT")
     return table(columns, rows, spare=spare, below="WHY", width=width)
 
 
